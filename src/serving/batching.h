@@ -38,9 +38,9 @@ kvd_iteration kvd_batcher_next(kvd_batcher *b);
 /* a request that lost its pages and waits again */
 typedef struct {
     uint32_t request;
-    /* index of its cache memory, which the engine must free before the next iteration */
+    /* index of the request's cache memory, which the engine must free before the next iteration */
     uint32_t slot;
-    /* number of cached tokens that must be processed again */
+    /* number of its cached tokens, which must be computed again because their pages are lost */
     uint32_t tokens;
 } kvd_preempted;
 /* Returns the *n requests that the latest kvd_batcher_next preempted. */

@@ -107,7 +107,10 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* If random rotations need --spread and it is not given, sets it to the installed file. */
+/*
+ * If random rotations need singular values and --spread names no file of them, sets it to the file
+ * installed with kvdim.
+ */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";
@@ -215,7 +218,6 @@ static int record_options(kvd_jct_sweep *s, kvd_err *err)
            kvd_run_parameter(r, "steps", err, "%zu", cfg->steps);
 }
 
-/* Prints the lengths from which methods are faster than the uncompressed cache. */
 static void print_break_even(const kvd_jct_sweep *s)
 {
     const char *const once = s->cfg->repeats == 1 ? " (one run of each job)" : "";

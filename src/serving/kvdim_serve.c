@@ -28,7 +28,10 @@ typedef struct {
     kvd_costs_files *costs;
     bool named;
     kvd_requests requests;
-    /* rate of the baseline in requests per second */
+    /*
+     * request rate of the given arrivals (trace or Poisson) in requests per second, which other
+     * rates are multiples of
+     */
     double base_rate;
     kvd_rows *table;
     size_t printed;
@@ -42,7 +45,7 @@ typedef struct {
     kvd_h5 file;
 } service;
 
-/* Warns if the sweep was interrupted, because some times are then interpolated. */
+/* Warns if the sweep over iteration times was interrupted: missing times are interpolated. */
 static void say_unfinished(const char *path)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
@@ -126,7 +129,6 @@ static kvd_costs *costs_of(const service *v, const char *method, kvd_err *err)
     return path ? kvd_costs_load(path, method, v->cfg->gpus, err) : NULL;
 }
 
-/* Fails if the file of --validate has no requests of any method. */
 static int check_replays(service *v, kvd_err *err)
 {
     const kvd_serve_options *const cfg = v->cfg;
@@ -299,7 +301,7 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
            (isnan(cfg->bound) ? 0 : search_rate(v, &about, err));
 }
 
-/* Returns limits of a batch: from options, else from the measured file, else defaults. */
+/* Returns a batch's limits: from options, else from the measured run to compare, else defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

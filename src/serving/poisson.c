@@ -1,7 +1,8 @@
 /*
- * Poisson arrivals of requests with random lengths.
+ * Poisson arrivals of requests with random input and output lengths.
  *
- * Lengths are log-normal, cut to the published range, with the published mean.
+ * Lengths are log-normal with the mean that a paper prints for a data set, cut to the range that it
+ * prints.
  */
 #include <limits.h>
 #include <math.h>
@@ -34,9 +35,9 @@ static const struct {
 enum { TABLES = sizeof tables / sizeof *tables };
 
 typedef struct {
-    /* lengths in tokens that a paper states */
+    /* mean, least and greatest input (or output) length in tokens that a paper prints */
     double mean, least, greatest;
-    /* mean and standard deviation of ln(length) before truncation to least .. greatest */
+    /* mean and standard deviation of ln(tokens), before lengths outside the range are cut off */
     double mu, sigma;
 } lognormal;
 
@@ -64,7 +65,7 @@ static int centre(lognormal *l, kvd_err *err)
         return kvd_fail(err, "mean %g is not between the least, %g, and the greatest, %g", l->mean,
                         l->least, l->greatest);
     l->sigma = log(l->greatest / l->least) / 6;
-    /* Finds mu by bisection, because the mean length rises with mu. */
+    /* Finds mu by bisection: the mean of the truncated log-normal lengths rises with mu. */
     double lo = log(l->least) - 12 * l->sigma, hi = log(l->greatest) + 12 * l->sigma;
     for (int i = 0; i < 200; i++) {
         l->mu = 0.5 * (lo + hi);

@@ -15,7 +15,7 @@ typedef struct {
 } kvd_request;
 
 typedef struct {
-    /* name in results, such as "poisson:2.5 of arxiv" */
+    /* name of the arrivals and lengths in results, such as "poisson:2.5 of arxiv" */
     char name[128];
     size_t n;
     kvd_request *request;
@@ -41,7 +41,7 @@ int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
 int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size_t len,
                        kvd_err *err);
 
-/* Reads only lengths, from a trace or a CSV file of the simulator Vidur. */
+/* Reads only requests' input and output lengths, from a trace or a CSV file of Vidur. */
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
 /*

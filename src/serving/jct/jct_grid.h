@@ -22,11 +22,17 @@ typedef struct {
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 
-/* Lists the longest decode step within max_len tokens for each batch size. */
+/*
+ * For each batch size, lists the decode step with the most cached tokens per request that leaves
+ * room for `samples` steps in max_len tokens. The caller frees *point.
+ */
 int kvd_jct_longest_steps(size_t max_len, const size_t *batch, size_t n_batches, size_t samples,
                           kvd_jct_point **point, kvd_err *err);
 
-/* Measures *p. second [samples]: its times; *context: mean cached tokens of a decode step. */
+/*
+ * Runs iteration *p on the engine `samples` times. second [samples]: its duration each time;
+ * *context: mean number of cached tokens per request of a decode step.
+ */
 int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
                      double *context, kvd_err *err);
 

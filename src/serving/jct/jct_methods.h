@@ -38,13 +38,19 @@ typedef struct {
     size_t n;
 } kvd_jct_methods;
 
-/* Returns true if heads keep different numbers of dimensions, after random rotations. */
+/*
+ * Returns true if rotations are random and a method lets heads keep different numbers of
+ * dimensions, so that singular values must be read from --spread.
+ */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
 /* Reads the methods' input files. Call kvd_jct_methods_release also on failure. */
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
-/* Warns about files that no method reads or that fit other rotations. */
+/*
+ * Warns about input files that no method reads, and about kept dimensions that were chosen for
+ * rotations other than the given ones.
+ */
 int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program,
                          kvd_err *err);
 void kvd_jct_methods_release(kvd_jct_methods *m);

@@ -23,7 +23,7 @@ typedef struct {
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
-    /* values of --step-batch, allocated, or NULL */
+    /* numbers of requests per measured decode step (--step-batch), allocated, or NULL */
     size_t *step_batch, n_step_batches;
     const char *step_batch_text;
     /* number of bits of the weights, each 16 or 4, allocated */

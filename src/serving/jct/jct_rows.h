@@ -1,4 +1,4 @@
-/* Turns measurements of kvdim-jct into the table kvdim/jct, and prints them. */
+/* Turns measured job completion times into a result table (kvdim/jct), and prints its rows. */
 #ifndef KVD_SERVING_JCT_JCT_ROWS_H
 #define KVD_SERVING_JCT_JCT_ROWS_H
 

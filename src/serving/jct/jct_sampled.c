@@ -1,4 +1,4 @@
-/* Runs a job of which only some decode steps are computed. */
+/* Runs a batch of requests but computes only some decode steps, each for several skipped ones. */
 #include "serving/jct/jct_loop.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ typedef struct {
     uint32_t *id;
 } sampled;
 
-/* Returns the cached tokens of computed step i: in the middle of the steps that it represents. */
+/* Returns the cached tokens at computed step i: those of the middle of the steps it represents. */
 static size_t place(const sampled *s, size_t i)
 {
     return s->input + (size_t)(((double)i + 0.5) * s->weight);

@@ -16,13 +16,13 @@ typedef struct {
     bool any;
 } kvd_jct_trace;
 
-/* Creates the file. While t->f is NULL, all functions do nothing. */
+/* Creates the timeline file. While no file is open, t->f is NULL and all functions do nothing. */
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err);
 int kvd_jct_trace_close(kvd_jct_trace *t, kvd_err *err);
 /* Closes and removes an incomplete file; safe at any time. */
 void kvd_jct_trace_release(kvd_jct_trace *t);
 
-/* Begins a job, to which later iterations belong. */
+/* Begins a job (a measured batch or request trace), to which later iterations belong. */
 void kvd_jct_trace_job(kvd_jct_trace *t, const char *name);
 /* Adds an iteration that began at `begin` seconds. */
 void kvd_jct_trace_iteration(kvd_jct_trace *t, const kvd_iteration *it, double begin,

@@ -1,4 +1,7 @@
-/* Makes random rotations with another model's singular values, to measure times only. */
+/*
+ * Makes random rotation matrices with singular values measured on another model. Times measured
+ * with them are valid, accuracies are not.
+ */
 #ifndef KVD_SERVING_JCT_SPREAD_H
 #define KVD_SERVING_JCT_SPREAD_H
 
@@ -10,13 +13,16 @@ enum { KVD_SPREAD_DIMS = 1024 /* largest d_head */ };
 
 /* singular values of the heads of a measured model, by decomposed matrices */
 typedef struct {
-    /* number of singular values per head, or 0, and number of heads */
+    /* number of singular values per head, or 0 if the file lacks the pair; number of heads */
     size_t d[KVD_N_PAIRS], n_heads;
-    /* singular values [n_heads][KVD_SPREAD_DIMS], falling */
+    /* [n_heads][KVD_SPREAD_DIMS] falling singular values of decomposed matrices, such as Q-K */
     double *sigma[KVD_N_PAIRS];
 } kvd_spread;
 
-/* Reads a CSV file "pair,dim,NAME...", one column per head, falling. */
+/*
+ * Reads singular values from a CSV file "pair,dim,NAME...", one column per head; values must fall
+ * from dim to dim.
+ */
 int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err);
 void kvd_spread_release(kvd_spread *s);
 

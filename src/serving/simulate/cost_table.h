@@ -11,14 +11,20 @@ typedef struct {
 } kvd_cost_point;
 
 typedef struct {
-    /* [n_points] measured points, filled by the caller */
+    /*
+     * [n_points] measured times at coordinates (u, v), such as tokens and cached tokens of an
+     * iteration; filled by the caller
+     */
     kvd_cost_point *point;
     size_t n_points;
-    /* measured values of coordinate u, rising; points of equal u form a curve over coordinate v */
+    /*
+     * Values of the first coordinate u at which times were measured, rising. Points of equal u form
+     * a curve over the second coordinate v.
+     */
     double *u;
     /* curve i has elements start[i] .. start[i + 1] - 1 of v and seconds */
     size_t *start, n;
-    /* [n_points] v and time of each point, curve after curve */
+    /* [n_points] second coordinate v and measured time of each point, curve after curve */
     double *v, *seconds;
 } kvd_cost_table;
 
@@ -29,7 +35,10 @@ typedef struct {
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);
 
-/* Returns seconds at (u, v). *extrapolated: outside the measured range. */
+/*
+ * Returns the time of an iteration at coordinates u and v, in seconds. Sets *extrapolated to 1 if
+ * it is outside the measured range.
+ */
 double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extrapolated);
 
 #endif

@@ -12,7 +12,10 @@
 struct kvd_costs {
     /* seconds of a prompt part, without attention, by its tokens (u) and by earlier tokens (v) */
     kvd_cost_table prompts;
-    /* seconds of an iteration on whole prompts, without attention, by its tokens (u) */
+    /*
+     * seconds of an iteration on whole prompts, without attention. Coordinate u of the table:
+     * number of prompt tokens; v is 0
+     */
     kvd_cost_table products;
     kvd_cost_table steps;
     double pair; /* seconds of attention per query-key product in a prompt */
@@ -150,7 +153,10 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/* Subtracts attention from the times of prompts. Copies unsplit prompts to c->products. */
+/*
+ * Subtracts the time of attention from the measured times of prompts. Copies those of prompts
+ * without earlier tokens to c->products.
+ */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;
@@ -261,7 +267,10 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/* Returns the seconds, but for matrix products, of n prompt tokens after `before` cached ones. */
+/*
+ * Returns the seconds, without matrix products, that n prompt tokens take after `before` cached
+ * ones. Sets *extrapolated to 1 outside the measured range.
+ */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {
     const double there = kvd_cost_table_at(&c->prompts, n, before, extrapolated),

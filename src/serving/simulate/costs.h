@@ -1,11 +1,13 @@
 /*
  * Predicts the time of an iteration from measurements of kvdim-jct.
  *
- * P(n, b): a prompt part of n tokens after b cached ones. L(n) = P(n, 0) - c n^2 / 2: matrix
- * products. S(m, t): decode steps of m requests with t cached tokens.
+ * - P(n, b): measured time of n tokens of one prompt after b cached tokens
+ * - S(m, t): measured time of a decode step of m requests with t cached tokens each
+ * - c: time of attention per query-key product; L(n) = P(n, 0) - c n^2 / 2: matrix products of n
+ *   tokens
  *
- * Several prompt parts take L(sum n) + sum (P(n, b) - L(n)). With decode steps they add L(m + sum
- * n) - L(m).
+ * An iteration with parts of several prompts takes L(sum of n) + sum of (P(n, b) - L(n)). Together
+ * with a decode step S(m, t), the parts add L(m + sum of n) - L(m) instead of L(sum of n).
  */
 #ifndef KVD_SERVING_SIMULATE_COSTS_H
 #define KVD_SERVING_SIMULATE_COSTS_H
@@ -19,21 +21,25 @@ int kvd_costs_columns(const kvd_rows *r, const char *path, const char *texts, co
 
 typedef struct kvd_costs kvd_costs;
 /*
- * Reads the times of `method`. gpus: 0 for the CPU, -1 for the only number in the file. Fails on
- * contradictions, and with fewer than two sizes.
+ * Reads the iteration times of `method`. gpus: number of GPUs, 0 for the CPU, -1 for the only
+ * number in the file. Fails if rows contradict each other, or if fewer than two sizes were
+ * measured.
  */
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_costs_free(kvd_costs *c);
 
 /* Returns the seconds of an iteration. *extrapolated: a size is outside the measured range. */
 double kvd_costs_of(const kvd_costs *c, const kvd_iteration *it, int *extrapolated);
-/* Returns the most bytes per token in the cache, summed over all GPUs. */
+/* Returns the largest measured number of bytes per token in the cache, summed over all GPUs. */
 double kvd_costs_bytes_per_token(const kvd_costs *c);
 double kvd_costs_weight_bytes(const kvd_costs *c); /* over all GPUs */
 /* Returns the bytes of the cache in the run that measured the times, or NaN. */
 double kvd_costs_cache_bytes(const kvd_costs *c);
 int kvd_costs_gpus(const kvd_costs *c); /* 0 means the CPU */
-/* Return true if steps were CUDA graphs, or if their parts were timed. */
+/*
+ * First function: returns true if measured decode steps ran as CUDA graphs. Second: returns true if
+ * parts of an iteration were timed.
+ */
 bool kvd_costs_graphs(const kvd_costs *c);
 bool kvd_costs_phases(const kvd_costs *c);
 const char *kvd_costs_engine(const kvd_costs *c);

@@ -11,7 +11,10 @@
 
 typedef struct kvd_costs_files kvd_costs_files;
 
-/* Opens files measured on `gpus` GPUs (-1: any). Borrows paths. Fails if files disagree. */
+/*
+ * Opens files of iteration times measured on `gpus` GPUs (-1: any number). Borrows paths. Fails if
+ * they differ in model, machine or options such as --dtype.
+ */
 kvd_costs_files *kvd_costs_files_open(const char *const *path, size_t n, int gpus, kvd_err *err);
 void kvd_costs_files_free(kvd_costs_files *f);
 

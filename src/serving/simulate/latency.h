@@ -1,4 +1,4 @@
-/* Latency statistics with block-bootstrap intervals (Carlstein 1986; Kuensch 1989). */
+/* Latency statistics with 95 % block-bootstrap intervals (Carlstein 1986; Kuensch 1989). */
 #ifndef KVD_SERVING_SIMULATE_LATENCY_H
 #define KVD_SERVING_SIMULATE_LATENCY_H
 

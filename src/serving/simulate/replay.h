@@ -14,12 +14,15 @@ typedef struct {
     char engine[256];
 } kvd_replay;
 
-/* Reads the requests of a method on `gpus` GPUs (-1: any). Returns 1 if there are none. */
+/*
+ * Reads measured requests that kvdim-jct served with `method` on `gpus` GPUs (-1: any number).
+ * Returns 1 if the file has none.
+ */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);
 
 enum { KVD_REPLAY_COMPARISONS = 6 };
-/* Compares measured and simulated times. Fails if the simulator refuses a request. */
+/* Compares measured and simulated latencies of requests. Fails if the simulator refuses one. */
 int kvd_replay_compare(const kvd_replay *r, const kvd_serve_setting *s, kvd_serve_comparison *c,
                        kvd_err *err);
 

@@ -96,7 +96,10 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    /* seconds after the last arrival, which may follow the last iteration */
+    /*
+     * seconds from the last arrival to the end of the last iteration, or 0 if that arrival is later
+     * because its request was refused
+     */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;
@@ -137,7 +140,7 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
     return 0;
 }
 
-/* Computes the mean of JCT / output tokens for arrivals `factor` times as fast. */
+/* Computes the mean of job time / output tokens if requests arrive `factor` times as fast. */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)
 {

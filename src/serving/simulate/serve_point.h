@@ -29,7 +29,7 @@ typedef struct {
     double drain;
     /* number of requests and of output tokens served per second */
     double served_rate, token_rate;
-    /* fraction of requests that meet both latency objectives */
+    /* fraction of requests that meet both limits: time to first token, and between tokens */
     double slo_share;
     double goodput; /* requests per second that meet the objectives */
     /* fraction of time that replicas spend in iterations */

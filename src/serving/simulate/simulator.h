@@ -10,13 +10,13 @@
 
 /* rule that selects a request's replica; of equal ones, the first */
 typedef enum {
-    /* fewest unprocessed tokens, as in the papers */
+    /* replica with the fewest unprocessed tokens, as in the papers of the methods */
     KVD_ROUTE_SHORTEST,
     KVD_ROUTE_ROUND_ROBIN,
     KVD_ROUTE_LEAST_LOADED, /* replica with the fewest requests */
     KVD_ROUTES
 } kvd_route;
-/* Values of --route, ended by NULL. */
+/* Names of the rules that choose a request's replica (values of --route), ended by NULL. */
 extern const char *const kvd_route_name[KVD_ROUTES + 1];
 
 /* times of a simulated request in seconds */
