@@ -36,13 +36,16 @@ typedef struct {
 
 /* Seconds spent in the engine's `run`. Work that overlaps the forward pass is not counted. */
 typedef struct {
-    /* seconds of forward and backward passes, of converting and summing, and of writing */
+    /* seconds of the passes, of converting and summing Q, K and V (record), and of writing files */
     double forward, backward, record, write;
 } kvd_collect_times;
 
 typedef struct kvd_collect_engine kvd_collect_engine;
 struct kvd_collect_engine {
-    /* Writes W_O and W_V of the recorded layers and adds their moments, also in a resumed run. */
+    /*
+     * Stores the second moments of W_O and W_V of the recorded layers in spec.sums, and both
+     * matrices in the activations file. A resumed run calls it too.
+     */
     int (*weights)(kvd_collect_engine *e, kvd_err *err);
     /*
      * Runs the model on a batch, whose first token is token first_token of the activations file.
@@ -55,7 +58,7 @@ struct kvd_collect_engine {
      */
     int (*run)(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
                bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
-    /* Waits until all batches are added and written. */
+    /* Waits until all batches are in the sums and in the activations file of kvd_collect_spec. */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);
     /* Returns device and number type as text, valid until `free`. */
@@ -91,14 +94,15 @@ typedef struct {
 typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 
 /*
- * Opens the output files. The caller zeroes *o, then sets run, key, want_*, the sizes in o->dump,
- * o->stats and o->fisher, and the description in o->sums.
+ * Opens the output files. The caller zeroes *o, then sets run, key (text of all options that affect
+ * the results), the want_ flags of wanted files, dump.dtype, stats.n_kept, fisher.n_rows, and the
+ * model, layers and token counts in sums.
  *
  * - output is the path of -o, each ..._file that of one kind of result, or NULL.
  * - *how is NEW; RESUMED if *o has an interrupted run's results; DONE if complete files exist.
  *
- * If `resume` is true, fails if existing files have another run key. Otherwise replaces the files
- * of an interrupted run.
+ * If `resume` is true, fails if existing files were made with other options (another key).
+ * Otherwise replaces the files of an interrupted run.
  */
 int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file,
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
@@ -138,23 +142,30 @@ typedef struct {
 } kvd_snapshots;
 
 /*
- * Prepares n snapshots. Snapshot i is for the first sequences with at least asked[i] tokens in
- * total; asked[] must increase. The caller must set `run` and `key` of each snapshot.
+ * Prepares n snapshots (files with the second moments of a run's first sequences). Snapshot i ends
+ * with the first sequence by which there are at least asked[i] tokens; asked[] must increase. The
+ * caller must set `run` and `key` of each snapshot.
  */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
 
-/* Finds snapshots of an interrupted run. Fails if one is missing or was made with other options. */
+/*
+ * Finds the files of second moments (snapshots) that an interrupted run has written. Fails if one
+ * is missing or was made with other options.
+ */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
-/* Returns the index, >= from, of an unwritten snapshot of first + 1 .. last sequences, or s->n. */
+/*
+ * Returns the index, >= from, of the next unwritten snapshot that ends after first + 1 to `last`
+ * sequences, or s->n if there is none.
+ */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
-/* Writes a snapshot with the sums of *sums and the counts of *s. */
+/* Writes snapshot *s, a file of second moments *sums with token and sequence counts. */
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err);
 
-/* Numbers printed at the end. A resumed run counts only its own work. */
+/* Counts and times of a run, printed at its end. A resumed run counts only its own work. */
 typedef struct {
     const kvd_collect_options *cfg;
     const kvd_corpus *corpus;
@@ -187,7 +198,7 @@ typedef struct {
 /* Mutes all ranks but one. Call before parsing the options. */
 void kvd_ranks_mute(void);
 
-/* Returns the index of this process among those on its machine, or 0. */
+/* Returns this process's index among the MPI processes on its machine, or 0 if it is unknown. */
 int kvd_ranks_local(void);
 
 /* Starts MPI if a launcher started this process. Every rank must call it. */

@@ -16,7 +16,7 @@ typedef struct {
     double convert_s, write_s; /* seconds of conversion and of writing */
 } kvd_dump;
 
-/* Allocates buffers for all OpenMP threads. */
+/* Allocates a buffer per OpenMP thread, in which Q, K and V are converted for `file`. */
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err);
 void kvd_dump_release(kvd_dump *d);
 

@@ -1,4 +1,4 @@
-/* CPU engine of kvdim-collect. */
+/* CPU engine of kvdim-collect: adds up statistics of Q, K and V, and writes Q, K and V to files. */
 #include <stdlib.h>
 
 #include "collect/collect.h"

@@ -18,7 +18,7 @@ struct kvd_information {
     double *weight[KVD_F_SIDES];
     float *tile;      /* [threads][TILE][d_model] gradient of TILE rows of a weight matrix */
     double *products; /* scratch memory of kvd_gram_add */
-    /* [n_kv_heads][max_tokens][d_head] gradients of each token, or NULL */
+    /* [n_kv_heads][max_tokens][d_head] squared gradients of the loss by K or V, or NULL */
     float *rows;
     size_t first_token;
     int (*give_up)(void *ctx, kvd_err *err);

@@ -492,7 +492,7 @@ static int collect(collector *c, kvd_err *err)
 static void release(collector *c)
 {
     if (c->engine)
-        /* Frees the engine first, because its threads may still write into the files. */
+        /* Frees the engine first, because its threads may still write into the output files. */
         c->engine->free(c->engine);
     kvd_outputs_close(&c->out);
     kvd_moments_release(&c->part);

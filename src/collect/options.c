@@ -102,7 +102,7 @@ static int find_shape(void *config, const char *text, kvd_err *err)
 static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
-/* Defines the option --NAME[=FILE] for one kind of result. */
+/* Entry of options[]: --NAME[=FILE] asks for one kind of result, and excludes options `without`. */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \
         name, .type = KVD_OPT_TEXT, .arg = "FILE", .optional = true, KVD_INTO(T, file),            \

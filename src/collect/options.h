@@ -36,7 +36,7 @@ typedef struct {
     bool fisher;
     const char *fisher_file; /* file for squared gradients; NULL means the file of -o */
     size_t fisher_rows; /* number of first tokens whose squared gradients are stored one by one */
-    /* [n_snapshots] rising token counts, each with a file of second moments; allocated */
+    /* [n_snapshots] rising token counts at which second moments of Q, K, V are saved; allocated */
     size_t *snapshots;
     size_t n_snapshots;
     /* last_layer -1: the model's last layer */

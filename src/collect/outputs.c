@@ -359,7 +359,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = bytes_of(out);
     if (cfg->n_snapshots)
-        /* A snapshot that ends inside a batch needs sums of its own. */
+        /* A snapshot (second moments so far) that ends inside a batch needs sums of its own. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,

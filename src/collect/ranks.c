@@ -41,7 +41,7 @@ int kvd_ranks_local(void)
 enum { STREAMS = 2 }; /* stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
-/* Exits with status 0, as a failing status would make the launcher end the printing process. */
+/* Exits with 0: after an error status MPI's launcher would end the rank that prints the error. */
 static void leave_silently(void)
 {
     if (spoken[0] >= 0 || spoken[1] >= 0)

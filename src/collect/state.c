@@ -18,7 +18,7 @@ static const char magic[] = "kvdim-collect state 2";
 static const kvd_g summed[] = {KVD_G_Q, KVD_G_K, KVD_G_V, KVD_G_Q_PRE, KVD_G_K_PRE};
 enum { N_SUMMED = sizeof summed / sizeof *summed };
 
-/* An open state file, with the hash of all bytes so far. */
+/* An open state file (a run's progress, for --resume), with the hash of all bytes so far. */
 typedef struct {
     FILE *f;
     XXH3_state_t *hash;

@@ -17,10 +17,10 @@ typedef struct {
     char key[sizeof(kvd_run_key)]; /* run key: text of all options that affect the results */
 } kvd_state;
 
-/* Fails if `path` exists and is not a state file. */
+/* Fails if `path` exists and is not a state file (progress of a run, for --resume). */
 int kvd_state_check(const char *path, kvd_err *err);
 
-/* Writes the state file atomically. `sums` and `stats` may be NULL. */
+/* Atomically writes a run's progress for --resume: *s, and `sums` and `stats` unless NULL. */
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 

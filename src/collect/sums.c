@@ -191,7 +191,7 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/* Returns how many tokens attend to j, itself included. A window of 0 means none. */
+/* Returns how many of n tokens attend to j, itself included. Window 0: all later tokens do. */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
@@ -292,10 +292,13 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* factor on a sum to reach, so that a rounding error does not count one more token */
+/* factor on a wanted share of attention: a rounding error must not count one more token */
 static const double slack = 1 - 1e-12;
 
-/* Adds the numbers of tokens with 90, 95, 99 % of `mass` to five statistics from `count` on. */
+/*
+ * Counts the fewest tokens with 90, 95 and 99 % of `mass`. Updates five statistics of these counts
+ * from `count` on: sum, squares, minimum, maximum and share of tokens.
+ */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {
@@ -348,7 +351,7 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/* Adds a sequence's statistics of a layer. Stores those of each token for the first sequences. */
+/* Adds one layer's attention statistics; for the first n_kept sequences, also each token's. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;

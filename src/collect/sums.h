@@ -1,4 +1,4 @@
-/* Sums over a run's tokens: second moments, attention statistics and squared gradients. */
+/* Sums over tokens: second moments of Q, K and V, attention statistics and squared gradients. */
 #ifndef KVD_COLLECT_SUMS_H
 #define KVD_COLLECT_SUMS_H
 
@@ -11,7 +11,7 @@
 /* Attention statistics of a run. Scores are computed again from Q and K. */
 
 typedef struct {
-    /* results are added here; owned by the caller */
+    /* statistics to which each sequence is added; owned by the caller */
     kvd_attention_stats *stats;
     int n_threads;
     float *scores; /* [n_threads][KVD_ATTEND_ROWS][seq_len] attention scores */
@@ -44,14 +44,20 @@ typedef struct {
 int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, kvd_err *err);
 void kvd_accumulator_release(kvd_accumulator *a);
 
-/* Adds a layer, if recorded, to the sums. Fails on a non-finite value; sums are then invalid. */
+/*
+ * Adds one layer's Q, K and V to the second moments, if these include the layer. Fails on a
+ * non-finite value; the second moments are then invalid.
+ */
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
-/* Computes moments of w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model]. */
+/*
+ * Stores the second moments W W^T [d_head][d_head] of each head W of w_o [n_heads][d_head][d_model]
+ * and w_v [n_kv_heads][d_head][d_model] in a->sums.
+ */
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 
-/* Sums of squared gradients, for a kvdim/fisher file. */
+/* Sums of squared gradients of the loss by keys, values and weights, for a kvdim/fisher file. */
 
 typedef struct kvd_information kvd_information;
 
@@ -63,7 +69,7 @@ kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);
 
-/* Runs the model on a batch and adds its squared gradients. A failure makes the sums invalid. */
+/* Adds a batch's squared loss gradients by K, V, W_K and W_V. On failure the sums are invalid. */
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 

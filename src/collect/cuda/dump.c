@@ -16,8 +16,8 @@ typedef struct {
     /* buffer on device and host: values, and from byte bad_at on the first non-finite value */
     void *device, *host;
     /*
-     * CUDA events: before waiting for a free buffer (asked), before and after the transposition
-     * (begin, made), and after the copy to the host (copied)
+     * CUDA events: before waiting for a free buffer (asked), before and after Q, K and V are
+     * transposed into it (begin, made), and after its copy to the host (copied)
      */
     cudaEvent_t asked, begin, made, copied;
     int layer;
@@ -37,7 +37,7 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /* event recorded before waiting for a free buffer, then swapped with `asked` of that buffer */
+    /* event recorded before waiting for a free buffer, which then receives it as its `asked` */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];
@@ -116,7 +116,7 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /* Waits for the device even if the buffer is discarded. */
+        /* Waits for the buffer's copy to the host even if a failure means it is not written. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();

@@ -1,4 +1,4 @@
-/* GPU engine of kvdim-collect. */
+/* GPU engine of kvdim-collect: sums second moments and squared gradients, writes Q, K and V. */
 #include "collect/collect.h"
 
 #include <stdlib.h>
@@ -46,7 +46,7 @@ struct cuda {
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
     /* second moments of which the devices hold a copy, or NULL */
     kvd_moments *held;
-    /* true if the sums on the devices contain batches that *held does not contain yet */
+    /* true if the second moments on the devices contain batches that the host's copy *held lacks */
     bool ahead;
     /* first token of the batch in the activations file */
     size_t first_token;
@@ -321,7 +321,7 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /* Keeps only spec.sums on the GPUs, because the caller may change other sums between calls. */
+    /* Keeps only spec.sums on the GPUs: the caller may change other second moments meanwhile. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;

@@ -7,14 +7,17 @@
 
 typedef struct kvd_gpu_moments kvd_gpu_moments;
 
-/* Creates sums of zero for this GPU's heads (`share`), and for the model and layers of `shape`. */
+/*
+ * Returns second moments (sums of products) of Q, K and V, all 0, for this GPU's heads (`share`)
+ * and the model and layers of `shape`, or NULL with *err.
+ */
 kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_share *share,
                                      kvd_err *err);
 /* Frees *m, whose device must be current, as for all functions here. */
 void kvd_gpu_moments_free(kvd_gpu_moments *m);
 size_t kvd_gpu_moments_bytes(const kvd_moments *shape, const kvd_gpu_share *share);
 
-/* Queues the sums of one layer on in->stream. Ignores layers that are not recorded. */
+/* Queues adding a layer's second moments of Q, K, V on in->stream. Ignores unrecorded layers. */
 int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_err *err);
 /* Queues the second moments of W_O and W_V, which replace earlier ones. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,

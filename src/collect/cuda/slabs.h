@@ -14,7 +14,7 @@ extern "C" {
 
 enum { KVD_SLAB_PARTS = 5 };
 
-/* First value that is not finite after the conversion. */
+/* First element of Q, K or V that is not finite after conversion to the output's number type. */
 typedef struct {
     /* position as head << 48 | token << 16 | dim; all bits are 1 if all values are finite */
     uint64_t found;
