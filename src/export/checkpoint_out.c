@@ -266,7 +266,7 @@ static int transfer_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, c
                            kvd_err *err)
 {
     kvd_tensor tensor;
-    /* Copies a tensor of unknown type unchanged. */
+    /* reason why a tensor's type is not supported, ignored: the tensor is then copied unchanged */
     kvd_err ignored;
     transfer t = {.out = w, .writer = writer, .name = name};
     const kvd_folded *const f = kvd_folded_find(w->folded, name);

@@ -47,7 +47,7 @@ typedef struct {
 void kvd_export_parse(int argc, char **argv, kvd_export_options *cfg);
 void kvd_export_options_release(kvd_export_options *cfg);
 
-/* contents of rates.json; all pointers are borrowed */
+/* contents of rates.json: kept dimensions and projections of a model; all pointers are borrowed */
 typedef struct {
     const char *form; /* "checkpoint" or "rotations" */
     const kvd_model_info *model;
@@ -66,7 +66,7 @@ int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, k
 /* Returns the fraction of the dimensions of K and V that projections in the weights remove. */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 
-/* Returns true if `folder` was written by kvdim-export and has no subfolders. */
+/* Returns true if `folder` has a rates.json of kvdim-export and no subfolders. */
 bool kvd_rates_note_found(const char *folder);
 
 /*

@@ -1,4 +1,4 @@
-/* JSON and rotation files of an exported checkpoint. */
+/* Writes rates.json and rotations.safetensors, which kvdim-export adds to a checkpoint folder. */
 #include "export/export.h"
 
 #include <dirent.h>

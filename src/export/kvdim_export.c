@@ -53,7 +53,7 @@ static int load(exporting *x, kvd_err *err)
                                                          cfg->table, err)));
 }
 
-/* Chooses the default method: the first one that reduces the same matrices as the --rates file. */
+/* Chooses the default method: the first with the rotations of Q, K and V of the --rates file. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -105,7 +105,7 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
                         largest);
-    /* Tolerates 0.01, because kvdim-fit may miss the fraction by one dimension of a head. */
+    /* Tolerates 0.01: kvdim-fit may miss the removed fraction by one dimension of a head. */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->rates, cfg->overall_p, r->overall_p[best]);
