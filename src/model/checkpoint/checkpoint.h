@@ -41,11 +41,11 @@ const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
 
 /*
  * Makes kvd_weight_read round matrices to `bits` bits, 2 to 8, or 0 for none. Each `group` weights
- * of a row share a scale.
+ * of a row share a scale; KVD_WEIGHT_GROUP is the largest `group`.
  */
 enum { KVD_WEIGHT_GROUP = 4096 };
 void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group);
-/* Returns the bits per weight, or 0. *group receives how many weights share a scale. */
+/* Returns the bits per weight set by kvd_checkpoint_quantise, or 0. *group: weights per scale. */
 int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group);
 
 /* Returns the type of most weights, such as "bf16", or "random" or "initial" (untrained). */

@@ -39,7 +39,7 @@ int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
 /* Reads tie_word_embeddings (default: `tied`) and special tokens. c->vocab_size must be set. */
 int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err);
 
-/* defaults of kvd_cfg_usual for absent keys */
+/* defaults that kvd_cfg_usual takes for fields missing in config.json */
 typedef struct {
     const char *activation; /* of a feed-forward block without gate; NULL means SwiGLU */
     const char *eps;        /* name of the key, or NULL for rms_norm_eps */
@@ -53,7 +53,7 @@ typedef struct {
 /* Reads sizes, heads, hidden_act, the norms' epsilon and special tokens. */
 int kvd_cfg_usual(const json_t *root, const kvd_usual *u, kvd_config *c, kvd_err *err);
 
-/* Reads the keys of kvd_cfg_usual and RoPE. */
+/* Reads the fields of config.json that kvd_cfg_usual reads, and those of RoPE. */
 int kvd_cfg_usual_rope(const json_t *root, const kvd_usual *u, kvd_config *c, kvd_err *err);
 
 /* Reads whether Q, K, V and output projection have biases. If absent, *c is unchanged. */
@@ -77,7 +77,7 @@ int kvd_cfg_set_window(kvd_config *c, int window, int first, kvd_err *err);
 /* Reads sliding_window in tokens. A null means no window, 0. */
 int kvd_cfg_window(const json_t *root, int absent, int *window, kvd_err *err);
 
-/* Gives windows to the layers in layer_types or, if absent, to those from `first` on. */
+/* Gives windows to layers that layer_types calls sliding or, if it is absent, from `first` on. */
 int kvd_cfg_window_from(const json_t *root, int window, int first, kvd_config *c, kvd_err *err);
 
 /* Gives windows to the layers in layer_types or, if absent, to all but every `pattern`-th. */
@@ -95,7 +95,7 @@ enum {
 };
 
 /*
- * Reads rope_theta and RoPE scaling. The sizes must be read before.
+ * Reads rope_theta and RoPE scaling. c->d_head and c->max_positions must be set before.
  *
  * original  default of original_max_position_embeddings; 0 means required
  * types     accepted scalings, as bits 1 << kvd_rope_scaling, and KVD_CFG_ROPE_ bits
@@ -115,13 +115,13 @@ typedef struct {
     int n_experts, n_chosen, d_expert;
 } kvd_routed_keys;
 
-/* Reads the numbers of routed experts and their hidden size. The sizes must be read before. */
+/* Reads the numbers of routed experts and their hidden size. c->n_layers must be set before. */
 int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *c, kvd_err *err);
 
 /* Reads which layers have a plain feed-forward block instead of experts. */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
-/* Mark layers without RoPE: those in a list, every `interval`-th, or those without a window. */
+/* Mark layers without RoPE by a rule: 0 in list `key`, every `interval`-th, or no window. */
 int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err);

@@ -99,7 +99,7 @@ typedef struct {
     const char *layers;
     /* tensors that Llama lacks or names otherwise, ended by an empty entry; NULL: none */
     const kvd_stored *stored;
-    /* name of a tensor of every layer that is not read, or NULL */
+    /* name of a tensor that every layer has and that is not read, or NULL */
     const char *ignored_layer;
     /* name of a tensor outside the layers that is not read, or NULL */
     const char *ignored;

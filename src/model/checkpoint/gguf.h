@@ -34,7 +34,7 @@ int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
 /* Finds a text, which may contain any bytes and has no terminating zero. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
-/* iterator over a list; all zeros mean its end */
+/* iterator over an array of GGUF metadata; if all members are 0, it is at the end */
 typedef struct {
     const unsigned char *at;
     uint32_t type;

@@ -312,7 +312,7 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
     return 0;
 }
 
-/* Writes keys of routed experts. As in llama.cpp, all but qwen2moe normalise probabilities. */
+/* Translates GGUF fields of experts. As in llama.cpp, all but qwen2moe normalise probabilities. */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
     const bool qwen = strncmp(family, "qwen", 4) == 0;

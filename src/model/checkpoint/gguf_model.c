@@ -187,7 +187,7 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads a model from an open GGUF file. Takes ownership of `file`, which may be NULL. */
+/* Reads a model from the GGUF file `file`, which it then owns. Returns NULL if `file` is NULL. */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)

@@ -80,7 +80,7 @@ static int32_t int_at(const unsigned char *bytes, int i)
     return value;
 }
 
-/* Returns the other .bin format to which the bytes belong, or NULL. */
+/* Returns the file format, other than llama2.c's, that begins with these bytes, or NULL. */
 static const char *other_format(const unsigned char *bytes)
 {
     static const struct {
@@ -167,7 +167,7 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     c->rope_layout = KVD_ROPE_INTERLEAVED;
     c->rope_scaling = KVD_ROPE_DEFAULT;
     c->rope_factor = c->rope_low_freq_factor = c->rope_high_freq_factor = 1;
-    /* Ids that the format fixes: 1 begins a text, 2 ends it. */
+    /* Token ids that llama2.c's file format fixes: 1 begins a text, 2 ends it. */
     c->bos_id = c->vocab_size > 1 ? 1 : -1;
     c->eos_id = c->vocab_size > 2 ? 2 : -1;
     return 0;

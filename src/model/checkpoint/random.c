@@ -35,7 +35,7 @@ static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n,
 
 #if defined(__x86_64__)
 
-/* Writes n pairs with AVX2. Words are in the lower halves of 64-bit lanes, for vpmuludq. */
+/* Writes n pairs of random weights. vpmuludq needs words in the lower halves of 64-bit lanes. */
 __attribute__((target("avx2"))) static void read_pairs_avx2(uint64_t key, float unit,
                                                             uint64_t first, size_t n, float *out)
 {

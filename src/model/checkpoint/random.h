@@ -41,7 +41,7 @@ KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
     }
 }
 
-/* Returns the factor on a sum of random integers: scale / sqrt((2^32 - 1) / 3). */
+/* Returns the factor that gives a sum of four random 16-bit words standard deviation `scale`. */
 KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
 {
     return scale * 2.64289979e-5f;

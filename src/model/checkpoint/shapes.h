@@ -19,7 +19,7 @@ enum { KVD_SHAPE_SEED = 1 };
 
 size_t kvd_shape_count(void);
 const kvd_shape *kvd_shape_at(size_t i);
-/* Returns the shape called `name`. On failure *err lists all names. */
+/* Returns the model shape called `name`, or NULL; *err then lists the names of all shapes. */
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
 /* Returns a checkpoint of random weights, named "shape:NAME". */

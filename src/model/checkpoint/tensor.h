@@ -89,7 +89,7 @@ typedef struct {
     int rank;
     size_t dims[KVD_TENSOR_RANK];
     size_t n;
-    /* bytes in the mapped file, maybe unaligned, or NULL if there are none */
+    /* the tensor's bytes in the mapped file, maybe unaligned, or NULL if they are not in a file */
     const void *data;
     /* scales of the blocks in the mapped file, for MXFP4_APART only */
     const unsigned char *scales;
@@ -97,7 +97,7 @@ typedef struct {
     kvd_random_tensor random;
     const char *file;
     kvd_row_order order;
-    /* sizes that are needed to reorder rows */
+    /* sizes of attention that are needed to bring rows into the order of Hugging Face files */
     size_t d_head, group, n_kv_heads;
 } kvd_tensor;
 

@@ -61,7 +61,7 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /* Gains of random weights are not stored as g - 1. */
+    /* Random weights are a norm's gain g itself, not g - 1 as in the files of some models. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     w->times = factor_of(kvd_checkpoint_config(c), part);
@@ -113,7 +113,7 @@ static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
     kvd_quantise_group(out, n, 1, w->bits, out);
 }
 
-/* Reads n elements and rounds them, in whole quantisation groups. */
+/* Reads n elements and quantises them to w->bits bits, in whole groups that share a scale. */
 static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     float group[KVD_WEIGHT_GROUP];

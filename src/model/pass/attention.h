@@ -85,7 +85,7 @@ void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size
                      const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);
 
-/* Hook that calls `record` before the hook `inner`, and `output` after it. Both may be NULL. */
+/* Attention hook: calls `record` (if set), `inner` to compute attention, then `output` (if set). */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;

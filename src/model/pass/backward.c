@@ -41,7 +41,7 @@ struct kvd_backward {
     size_t work_size, work_n;
     bool draws;
     uint64_t seed;
-    /* random number in [0, 1) per token, by which its target is drawn */
+    /* random number in [0, 1) per token, to draw its target token from the probabilities */
     double *drawn;
 };
 

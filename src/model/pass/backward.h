@@ -30,7 +30,7 @@ typedef struct {
     const float *v;
     /* queries, attention outputs and their gradients, [n_tokens][n_heads][d_head] */
     const float *q, *o, *dq, *d_o;
-    /* [n_tokens][d_model] input X of the QKV projections; W_K has the gradient k_raw^T X */
+    /* [n_tokens][d_model] input X of the QKV projections; W_K's gradient is (k_raw above)^T X */
     const float *in;
 } kvd_gradients;
 

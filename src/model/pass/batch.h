@@ -34,7 +34,7 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 /* Returns the first row of the RoPE tables that this layer reads. */
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
-/* Returns the RoPE row of position 0 in a text of `whole` tokens; 0 is the layer's first row. */
+/* Returns which row of a layer's RoPE table belongs to position 0 of a text of `whole` tokens. */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 
 /* Checks a batch. Computes each token's position and row in the RoPE tables, both [max_tokens]. */

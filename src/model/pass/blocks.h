@@ -46,7 +46,7 @@ void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
 /* Applies `a` to x [n] in place. A gated function multiplies by `up` [n], or by 1 if NULL. */
 void kvd_activate(kvd_activation a, float *x, const float *up, size_t n);
 
-/* Computes gate = g sigmoid(alpha g) (1 + u), with g = min(gate, limit) and u = up clamped. */
+/* Computes gate = g sigmoid(alpha g) (1 + u), g = min(gate, limit), u = up clamped to +-limit. */
 void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, float limit);
 
 /* Replaces x by softcap * tanh(scale * x / softcap); softcap must be above 0. */

@@ -295,7 +295,7 @@ static void gather(kvd_experts *e, const use *list, size_t rows)
         memcpy(e->in + i * e->d, e->normed + list[i].row * e->d, e->d * sizeof *e->in);
 }
 
-/* Adds the factor times the expert's output to x, for all tokens that chose it. */
+/* Adds the expert's output, times its routing weight, to x for all tokens that chose it. */
 static void run_expert(kvd_experts *e, const block *m, size_t expert, const float *unused, float *x)
 {
     (void)unused;

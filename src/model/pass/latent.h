@@ -12,7 +12,7 @@
 /* epsilon of the norms inside latent attention, not rms_norm_eps */
 #define KVD_LATENT_EPS 1e-6
 
-/* Returns how many floats of scratch memory a token needs. */
+/* Returns how many floats of scratch memory kvd_latent_project needs per token. */
 size_t kvd_latent_scratch(const kvd_config *c);
 
 /* Computes Q, K and V before RoPE from x [rows][d_model], the normed layer input. */

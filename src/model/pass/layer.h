@@ -27,7 +27,7 @@ size_t kvd_layer_buffer_size(const kvd_weight *part);
 /* Points *w to float32 weights in the mapped file, or to converted copies in `buffer`. */
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
-/* Drops memory pages of weights that are used in place or, if in_place is false, were copied. */
+/* Releases file pages of weights: if in_place, of those used in the file, else of those copied. */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
 /* Computes y [rows][d_model], the RMS or layer norm of x; y may be x. */

@@ -105,7 +105,7 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
     swiglu_clamped_back(gate, up, n, alpha, limit, dy);
 }
 
-/* With sigmoid s and u = 1.59576912 (x + 0.044715 x^3), (x s(u))' = s + x s (1 - s) u'. */
+/* Backward pass of GELU(gate) * up (tanh form): gate and dy become the gradients of gate and up. */
 KVD_CLONES static void geglu_tanh_back(float *restrict gate, const float *restrict up, size_t n,
                                        float *restrict dy)
 {
@@ -126,7 +126,7 @@ static void gelu_back(const float *x, size_t n, float *dy)
                  x[i] * 0.39894228F * expf(-0.5F * x[i] * x[i]);
 }
 
-/* With sigmoid s and u = 2 sqrt(2/pi) (x + a x^3), (x s(u))' = s + x s (1 - s) u'. */
+/* Multiplies dy by the derivative of GELU (tanh form) at x. */
 KVD_CLONES static void gelu_tanh_back(const float *restrict x, size_t n, float *restrict dy)
 {
     const float twice = 1.59576912F, a = 0.044715F;
@@ -295,8 +295,8 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
 }
 
 /*
- * Computes the gradient of x1 + norm_down(ffn(y)), with x1 = x + norm_o(W_O o) and attention output
- * o.
+ * For the layer x1 + norm_down(ffn(y)) with x1 = x + norm_o(W_O o), turns dx into the gradient of
+ * x, except through attention, and computes d_o, that of the attention output o.
  *
  * y is norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH.
  */

@@ -68,7 +68,7 @@ typedef struct {
     float *in;
 } kvd_layer_back_qkv;
 
-/* Fills the outputs of *g. Adds the gradient through Q, K and V to dx, unless NULL. */
+/* Fills the outputs of *g; unless dx is NULL, adds to it the gradient of x through Q, K and V. */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);
 

@@ -30,7 +30,7 @@ typedef struct {
     const char *has[KVD_CHAT_MARKS], *lacks[KVD_CHAT_MARKS];
 } kvd_chat;
 
-/* values of --chat; NULL ends the list */
+/* values of --chat (format of conversations): none, auto or a format's name; NULL ends the list */
 extern const char *const kvd_chat_words[];
 enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 
@@ -53,7 +53,7 @@ typedef struct {
     const char *after;
 } kvd_chat_pieces;
 
-/* Returns the texts of a turn of a conversation. `text` is the user's message in UTF-8. */
+/* Returns the texts of chat format *c around a user's message (UTF-8), in the first turn or not. */
 kvd_chat_pieces kvd_chat_around(const kvd_chat *c, const char *text, bool first);
 
 #endif

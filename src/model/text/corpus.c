@@ -205,7 +205,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
     return 0;
 }
 
-/* Estimates how many more bytes of text are needed. */
+/* Estimates how many more bytes of text give the tokens that are still missing. */
 static size_t likely_bytes(const cutter *k)
 {
     const size_t missing = k->spec->max_tokens - (k->c->n_tokens - k->before) + k->spec->seq_len;

@@ -59,7 +59,7 @@ size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
 /* Fills offset [n + 1]: number of tokens before each sequence of the batch, then of all tokens. */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
-/* Returns the hash of all token ids and sequence lengths, with that of the texts' beginning. */
+/* Returns the hash of all token ids and sequence lengths, and of the texts' first 256 bytes. */
 const char *kvd_corpus_hash(const kvd_corpus *c);
 int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[KVD_CORPUS_HASH_TEXT],
                           kvd_err *err);

@@ -337,7 +337,7 @@ static json_t *build_decoder(const source *s, bool space)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-/* Appends the special token `key` if the value `flag`, by default `absent`, is true. */
+/* Appends the special token of GGUF key `key` if GGUF key `flag`, by default `absent`, is true. */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)
 {

@@ -99,7 +99,7 @@ typedef struct {
     void *pinned[BUFFERS];
     cudaEvent_t copied[BUFFERS];
     int turn;
-    /* [threads][CHUNK] buffers for conversion */
+    /* [threads][CHUNK] buffers to convert weights from the file's number type to the GPU's */
     float *scratch;
 } loader;
 
@@ -139,7 +139,7 @@ typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
     kvd_dtype type;
-    /* elements in the mapped file, or NULL if they must be converted */
+    /* weights in the mapped file if they have the GPU's number type, else NULL */
     const char *stored;
 } cut;
 
@@ -192,7 +192,7 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/* Copies n elements of the rectangle *c to device address `to`, or makes random ones there. */
+/* Copies n weights of the rectangle *c to device address `to`, or makes random ones there. */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;
@@ -234,7 +234,7 @@ typedef struct {
     int first, n;
 } piece;
 
-/* Places n weights one after another. *to receives their address, or NULL if there are none. */
+/* Places n weights one after another in device memory. *to receives their address or NULL. */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
 {

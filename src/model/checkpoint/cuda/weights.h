@@ -30,7 +30,7 @@ typedef struct {
 typedef struct {
     /* gate, then up matrix: [2 n][d_model] */
     void *gate_up;
-    /* down matrix [d_model][n] */
+    /* second matrix (down projection) of the expert, [d_model][n] */
     void *down;
     /* biases, [2 n] and [d_model]; the latter is not split among GPUs */
     float *bias_gate_up, *bias_down;
@@ -50,7 +50,7 @@ typedef struct {
     void *up;
 } kvd_gpu_latent;
 
-/* Computes the share of GPU `index`. Fails if `count` does not divide the heads or units. */
+/* Computes which heads and hidden units GPU `index` has. Fails if `count` does not divide them. */
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
                      kvd_err *err);
 

@@ -88,7 +88,7 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
     return 0;
 }
 
-/* Reads routed and shared experts. `shared`, `dense` and `scale` are defaults. */
+/* Reads routed and shared experts' numbers and sizes. `shared`, `dense`, `scale` are defaults. */
 static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                         double scale, kvd_config *c, kvd_err *err)
 {
@@ -129,7 +129,10 @@ static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads the keys that DeepSeek-V2 and V3 share. `shared`, `dense` and `scale` are defaults. */
+/*
+ * Reads the fields of config.json that DeepSeek-V2 and V3 share. Defaults are `shared` experts,
+ * `dense` first layers without experts, and `scale` of expert outputs.
+ */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)
 {
@@ -231,7 +234,7 @@ static int read_youtu(const json_t *root, kvd_config *c, kvd_err *err)
                       kvd_cfg_head_and_tokens(root, true, c, err));
 }
 
-/* Reads a model with ordinary keys and values that routes as DeepSeek-V3 does. */
+/* Reads the configuration of a model with DeepSeek-V3's routing but without latent attention. */
 static int read_routed(const json_t *root, const kvd_usual *usual, const kvd_routed_keys *keys,
                        int shared, int dense, kvd_config *c, kvd_err *err)
 {

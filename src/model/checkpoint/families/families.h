@@ -14,10 +14,10 @@ extern const kvd_family kvd_glm_families[];
 extern const kvd_family kvd_gpt_oss_families[];
 extern const kvd_family kvd_deepseek_families[];
 
-/* Prefixes of tensor names in multimodal files: of the language model, and of ignored parts. */
+/* Tensor name prefixes in multimodal files: language model (bases), ignored parts (models). */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
-/* Entry for a family whose tensor names have Llama's prefixes. */
+/* First members of a kvd_family of models whose tensor names have Llama's prefixes. */
 #define KVD_LLAMA_FAMILY(NAME, ARCHITECTURE, READ, STORED)                                         \
     .name = NAME, .architecture = ARCHITECTURE, .read = READ, .stored = STORED, .base = "model.",  \
     .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq",                   \

@@ -13,7 +13,7 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
     return kvd_cfg_positive_or(root, key, out, err);
 }
 
-/* Reads the keys that Gemma 2 and 3 share. `softcap`: defaults for attention scores and logits. */
+/* Reads config.json fields of both Gemma 2 and 3. softcap: defaults for attention and logits. */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
     double scalar = 256;
@@ -122,7 +122,7 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /* Reads the keys of the output head from the top level, where multimodal files have them. */
+    /* Reads output head and token fields from config.json's top level, not from text_config. */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 

@@ -27,7 +27,7 @@ static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *e
     return kvd_cfg_layer_types(root, window, false, c, err);
 }
 
-/* Reads Mistral. The default window is that of Mistral 7B v0.1. */
+/* Reads the configuration of a Mistral model. The default window is that of Mistral 7B v0.1. */
 static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_refuse_true(root, "attention_bias", "which no Mistral model has", err) ||
@@ -301,7 +301,7 @@ static int read_cohere(const json_t *root, kvd_config *c, kvd_err *err)
                       kvd_cfg_layer_types(root, 0, false, c, err));
 }
 
-/* Reads Command R7B, in which layers without a sliding window have no RoPE. */
+/* Reads the configuration of Command R7B, in which layers without a sliding window have no RoPE. */
 static int read_cohere2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = 0, pattern = 4;

@@ -100,7 +100,7 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
            (!w->weights.streamed && e->most_few && (n <= e->most_few || e->many));
 }
 
-/* Adds the experts' outputs of n tokens, w->most_few tokens at a time. */
+/* Adds n tokens' expert outputs, and `add` if set, to w->x, at most most_few tokens at a time. */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
                    kvd_err *err)
 {

@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /* Adds 1e-20, which avoids 0 / 0, as on the CPU. */
+    /* Adds 1e-20 to the sum of the chosen experts' factors, which avoids 0 / 0, as on the CPU. */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -385,7 +385,7 @@ template <bool UP> struct tile_rows {
         high = w + (UP ? min(row, out - 1) + out : min(row + 8, out - 1)) * in;
     }
 
-    /* Loads 16 of 64 columns of two rows of W. w[0], w[1]: first half; w[2], w[3]: second half. */
+    /* Loads 16 of 64 columns of two rows of W: w[0], w[2] of the first, w[1], w[3] of the other. */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
         const int column = slab * SLAB + (int)(threadIdx.x % 4) * 8;
@@ -478,7 +478,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /* The second product waits, because it reads what the preceding kernel writes. */
+    /* The down projection (not UP) waits, because it reads the preceding kernel's output. */
     if (!UP)
         follow();
     if (item >= items)
@@ -519,7 +519,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     }
 }
 
-/* Adds each token's expert outputs, best expert first. */
+/* Adds up each token's weighted expert outputs in the order in which experts were chosen. */
 __global__ void __launch_bounds__(FEW_THREADS)
     few_add_kernel(const __grid_constant__ kvd_gpu_few_experts a)
 {

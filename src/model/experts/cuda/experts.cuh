@@ -39,7 +39,7 @@ __device__ __forceinline__ kvd_gpu_expert_group load_group(const kvd_gpu_expert_
     return {__ldcg(word), __ldcg(word + 1), __ldcg(word + 2)};
 }
 
-/* Returns a hidden unit of an expert in bf16, with relative error 2^-16. */
+/* Returns an expert's hidden unit, computed with relative error 2^-16, then rounded to bf16. */
 __device__ __forceinline__ uint16_t hidden_unit(const kvd_gpu_few_experts &a, const float *bias,
                                                 uint32_t unit, float gate, float up)
 {

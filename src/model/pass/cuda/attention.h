@@ -42,7 +42,7 @@ typedef struct {
     cublasHandle_t blas;
 } kvd_gpu_attention_in;
 
-/* attention hook of one GPU; each hook runs in its own host thread */
+/* attention hook: computes attention of one GPU in the forward pass, in its own host thread */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
     /* Queues attention on in->stream. `out` is [n_tokens][this GPU's heads * d_head]. */

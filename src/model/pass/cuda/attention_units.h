@@ -25,7 +25,7 @@ enum { KVD_UNIT_MATRICES = 11, KVD_SCORE_UNITS = 4096 };
 typedef struct {
     char *base;
     size_t sequence, head; /* from one sequence, or head, to the next */
-    /* number of consecutive units that share a matrix; 0: unit u has its own */
+    /* number of consecutive units (heads of sequences) that share a matrix; if 0, none do */
     size_t share;
 } kvd_unit_place;
 
@@ -43,14 +43,14 @@ static inline KVD_ANYWHERE char *kvd_unit_matrix(const kvd_units *a, int m, size
                     : p->base + (u - a->first) * p->head;
 }
 
-/* Fills `at` [KVD_UNIT_MATRICES][n] on the device with the addresses of n units' matrices. */
+/* Fills device array `at` [KVD_UNIT_MATRICES][n] with matrix addresses of n heads of sequences. */
 cudaError_t kvd_unit_pointers(const kvd_units *a, size_t n, void **at, cudaStream_t stream);
 
 #ifdef __cplusplus
 }
 #else
 
-/* column-major product c (m x n) = op(a) op(b) of every unit, added to c if `add` */
+/* column-major product c (m x n) = op(a) op(b) of every head of a sequence, added to c if `add` */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
@@ -64,12 +64,12 @@ typedef struct {
     const kvd_cublas *lib;
     cublasHandle_t blas;
     kvd_dtype type; /* of a and b */
-    /* addresses from kvd_unit_pointers, or NULL if one is no multiple of 16 bytes */
+    /* device array with all units' matrix addresses, or NULL if one is no multiple of 16 bytes */
     void **pointers;
     const char *what; /* for messages */
 } kvd_unit_blas;
 
-/* Computes the product for n units, in a single call of cuBLAS if x->pointers is set. */
+/* Computes product *p for n heads of sequences, in one cuBLAS call if x->pointers is set. */
 int kvd_unit_multiply(const kvd_unit_blas *x, const kvd_unit_product *p, const kvd_units *units,
                       size_t n, kvd_err *err);
 

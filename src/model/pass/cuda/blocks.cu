@@ -1,5 +1,6 @@
 /*
- * Embedding, norms, and the additions and checks before them. One block handles one token.
+ * Kernels for embedding and norms, with residual additions and checks for non-finite values before
+ * a norm. One block handles one token.
  *
  * Sums are in float64 over groups of four squares in float32.
  */
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
     }
 }
 
-/* A thread writes only elements that it has read, so y may be x. */
+/* Norm of rows of any width. Threads write only elements that they have read, so y may be x. */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
 {
@@ -202,7 +203,7 @@ __device__ __forceinline__ void prefetch_row(const float *row, size_t d)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(row + k));
 }
 
-/* Adds the norm of a block's output to x. One CUDA block handles one token. */
+/* Adds a branch's (attention's or FFN's) normalised output to x. One CUDA block per token. */
 __global__ void __launch_bounds__(THREADS_MAX)
     branch_kernel(const __grid_constant__ kvd_gpu_branch a)
 {
@@ -294,7 +295,7 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
 
 enum { ROUTE_WARPS = 8, ROUTE_THREADS = 32 * ROUTE_WARPS };
 
-/* Norms up to 8 tokens and multiplies them by the router's matrix, one output per warp. */
+/* Applies the norm to up to 8 tokens and multiplies by the router's matrix, one output per warp. */
 __global__ void __launch_bounds__(ROUTE_THREADS)
     norm_route_kernel(const __grid_constant__ kvd_gpu_norm_route a)
 {

@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/* first non-finite value, stage << 40 | token; all bits are 1 if there is none */
+/* first non-finite value as check number (stage) << 40 | token; all bits are 1 if there is none */
 typedef unsigned long long kvd_gpu_bad;
 static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 {
@@ -39,7 +39,7 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const 
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
-/* Like kvd_gpu_norm for n tokens from `first` on. Adds d values at add + i * add_ld to token i. */
+/* Like kvd_gpu_norm for n tokens from `first` on, where row i of `add` begins at i * add_ld. */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
                               size_t first, size_t n, size_t d, void *y, unsigned stage,
@@ -77,7 +77,7 @@ typedef struct {
     unsigned stage;
     kvd_gpu_bad *bad;
 } kvd_gpu_norm_route;
-/* Returns true if the current device supports n tokens of d elements. */
+/* Returns true if kvd_gpu_norm_route_run supports n tokens of d elements on the current device. */
 bool kvd_gpu_norm_route_takes(size_t n, size_t d);
 cudaError_t kvd_gpu_norm_route_run(const kvd_gpu_norm_route *a, cudaStream_t stream);
 
@@ -116,7 +116,7 @@ typedef struct {
     const void *q_raw;
     void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
-/* Writes keys, values, and the dimensions of queries that RoPE rotates in latent attention. */
+/* Fills a->qkv with keys, values and the query dimensions that RoPE rotates (latent attention). */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
 /* Computes y [n][ffn] = activation of `in` + bias. With a gate, `in` is [n][2 ffn], gate first. */
@@ -129,7 +129,7 @@ cudaError_t kvd_gpu_activate_plain(kvd_activation kind, float *x, size_t n, cuda
 typedef struct {
     float scale, softcap; /* no softcap if it is 0 */
     const float *sinks;   /* logits of the attention sinks: [n_heads], or NULL */
-    /* unit i belongs to head (first + i) % n_heads */
+    /* unit i (head of a sequence) has head number (first + i) % n_heads */
     size_t first, n_heads;
 } kvd_gpu_scores;
 
@@ -173,8 +173,8 @@ cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 /*
  * Routed experts without waiting for the host, for CUDA graphs.
  *
- * A group is up to KVD_FEW_TOKENS or KVD_MANY_TOKENS tokens of one expert. The (token, expert)
- * pairs are sorted by group.
+ * A group is up to KVD_FEW_TOKENS tokens of one expert, or KVD_MANY_TOKENS in large batches on
+ * Hopper. The (token, expert) pairs are sorted by group.
  */
 enum {
     KVD_FEW_TOKENS = 32,
@@ -199,7 +199,7 @@ typedef struct {
     const void *x;    /* input, bf16 [n][d] */
     const float *add; /* [d] vector that is also added to every row of y, or NULL */
     float *y;         /* [n][d]: receives the experts' weighted outputs */
-    /* scratch for the groups [kvd_gpu_few_groups] and their number [1] */
+    /* scratch: groups of tokens of one expert [kvd_gpu_few_groups], and number of groups [1] */
     kvd_gpu_expert_group *group;
     uint32_t *n_groups;
     uint32_t group_tokens; /* set by kvd_gpu_few_experts_add */

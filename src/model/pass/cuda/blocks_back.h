@@ -22,7 +22,7 @@ cudaError_t kvd_gpu_norm_back(kvd_norm kind, const float *x, const float *gain, 
 cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in, const float *bias,
                                   size_t n, size_t ffn, const float *dy, cudaStream_t stream);
 
-/* arguments for the gradient of kvd_gpu_qkv_finish */
+/* arguments for the backward pass of bias, norms and RoPE of Q, K and V (kvd_gpu_qkv_finish) */
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
@@ -40,7 +40,7 @@ typedef struct {
     /* output: gradients before RoPE (Q, K), and before norms (Q, K, V) */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
-/* Computes a->d_pre and a->d_raw. Records the first row of a->d that is not finite in *bad. */
+/* Computes gradients before RoPE (d_pre) and norms (d_raw). *bad: first non-finite row of a->d. */
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);
 

@@ -51,8 +51,9 @@ int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_se
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
 /*
- * Queues the upload of lengths and positions of sequences with tokens offset[s] .. offset[s + 1] -
- * 1, unless the device has them already. All readers must use one stream.
+ * Queues the upload of each sequence's length and first token in the batch, from offset
+ * [n_sequences + 1], unless the device has them already (*changed is then 0). All kernels that read
+ * them must use one stream.
  */
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);

@@ -1,4 +1,4 @@
-/* Kernels that copy rows (one warp each) and fill page tables (one thread per entry). */
+/* Kernels that remove padding rows of attention outputs (a warp per row) and fill page tables. */
 #include "model/pass/cuda/dense_lists.h"
 
 namespace

@@ -1,4 +1,4 @@
-/* Kernels for activation functions and conversions. */
+/* Kernels for activation functions, softcap and conversions between number types. */
 #include "model/pass/cuda/blocks.h"
 
 #include <math.h>

@@ -20,7 +20,7 @@ typedef struct {
     const kvd_gpu_weights *weights;
     /* largest number of bytes to use on a GPU; 0: all free memory */
     size_t memory;
-    /* largest number of requests that the serving engine decodes in a batch; otherwise 0 */
+    /* largest batch, in requests, that a serving engine decodes; 0 in a pass not for serving */
     size_t steps;
     /* true if experts must fit into device memory; false if they may be streamed */
     bool resident;

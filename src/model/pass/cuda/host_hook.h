@@ -13,7 +13,7 @@ typedef struct {
     float *q, *k, *v, *q_pre, *k_pre, *out;
     float *input; /* NULL unless `inner` set wants_input */
     float *sinks; /* [n_heads] */
-    /* host buffer in bf16; NULL if the pass is in float32 */
+    /* host buffer for Q, K, V or the attention output in bf16; NULL if the pass is in float32 */
     void *narrow;
 } kvd_host_hook;
 

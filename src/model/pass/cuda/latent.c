@@ -35,7 +35,7 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/* Multiplies in one cuBLAS call if addresses are multiples of 16 bytes, else head by head. */
+/* Multiplies each head's vectors by its matrix, in one cuBLAS call if aligned to 16 bytes. */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;

@@ -81,7 +81,7 @@ static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
     return 2;
 }
 
-/* Makes w->stream wait for the sums of one half of the batch, or of both (-1). */
+/* Makes w->stream wait for the sums over GPUs of one half of the batch, or of both (-1). */
 static int join(kvd_gpu_worker *w, int half, kvd_err *err)
 {
     const unsigned which = w->under_way & (half < 0 ? 3U : 1U << half);
@@ -152,7 +152,7 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
                    earlier || w->weights.share.index == 0, p, err);
 }
 
-/* Adds w->pending, if any, to the residual stream, and writes its norm to y. */
+/* Adds w->pending (bias or output, if any) to the residual stream, and normalises that into y. */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
 {
@@ -162,7 +162,7 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    /* Keeps w->pending after the first half of the batch, because the second must add it too. */
+    /* Keeps w->pending (to be added to the residual stream) for the second half of the batch. */
     if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);

@@ -26,7 +26,7 @@ typedef struct {
     bool one_phase;
     /* largest number of tokens per launch of kvdim's own kernels for experts, or 0 if unused */
     size_t most_few;
-    /* true if kvdim's own kernels also compute batches above most_few, in several launches */
+    /* true if batches above most_few tokens are computed in several launches, not by cuBLAS */
     bool many;
     kvd_gpu_few_experts few;
     kvd_gpu_expert *table;

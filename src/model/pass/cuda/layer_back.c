@@ -55,7 +55,7 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
                : w->narrowed;
 }
 
-/* Adds `bias` to x and writes its norm to y. Without gain, y = x. */
+/* Adds `bias` to x and writes the normalised x to y. If `which` is -1, y = x. */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
 {
@@ -124,7 +124,10 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
         kvd_back_norm(w, w->w.x, l->norm[1], n, w->dy, w->dx, 1, err) || output_back(w, l, n, err));
 }
 
-/* Computes the gradient of x + W_O o + ffn(norm(x)); o is the attention output. */
+/*
+ * For the layer x + W_O o + ffn(norm(x)), turns w->dx into the gradient of x, except through
+ * attention, and computes w->d_o, that of the attention output o.
+ */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {
@@ -137,7 +140,10 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/* Computes the gradient of norm'(y + ffn(y)) with y = norm(x + W_O o); o is attention's output. */
+/*
+ * For the layer norm2(y + ffn(y)) with y = norm1(x + W_O o), turns w->dx into the gradient of x,
+ * except through attention, and computes w->d_o, that of the attention output o.
+ */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;

@@ -22,7 +22,7 @@ struct kvd_gpu_backward {
     float *d_ffn; /* gradient of the hidden units: [max_tokens][d_ffn] */
     /* [max_tokens][width_q] gradient of the attention output */
     float *d_o;
-    /* gradients of Q, K and V after RoPE, and of their projection */
+    /* gradients of Q, K and V after RoPE (d_qkv), and of outputs of their projections (d_raw) */
     float *d_qkv, *d_raw;
     float *d_pre; /* gradients of Q and K before RoPE: [max_tokens][width_q + width_k] */
     /* QKV projection before norms, or NULL */
@@ -40,7 +40,7 @@ struct kvd_gpu_backward {
     uint32_t *target;
     /* random number by which a token's target is drawn, and the token's loss */
     double *u, *loss;
-    /* ids, positions, RoPE table rows and targets, in pinned memory */
+    /* token ids, positions, RoPE table rows and target tokens, max_tokens each, in pinned memory */
     uint32_t *rows;
     double *numbers;
     kvd_gpu_bad *bad;

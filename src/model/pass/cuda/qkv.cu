@@ -1,5 +1,6 @@
 /*
- * Bias, norm of heads, RoPE and check of Q, K and V in one kernel, in float32.
+ * Adds biases to Q, K and V, applies norms of heads and RoPE, and checks that results are finite,
+ * in one kernel, in float32.
  *
  * Each lane holds 16 bytes of both halves of a head, so RoPE needs no exchange.
  */
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(THREADS)
     const bool mine = lane * N < half && token < n;
     const int at[2] = {lane * N, half + lane * N};
 
-    /* Angle i rotates (x[i], y[i]) with KVD_ROPE_HALF, otherwise adjacent elements. */
+    /* cosine and sine: angle i rotates elements i and i + half, or 2i and 2i + 1 if interleaved */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
     if (a.cosine && mine) {

@@ -97,7 +97,7 @@ __device__ __forceinline__ float gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
 }
 
-/* Records a non-finite token. *bad keeps the smallest stage and token. */
+/* Records a non-finite token of check `stage`. *bad keeps the first token of the first check. */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);

@@ -166,10 +166,10 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
     return check(s, r == ncclSuccess ? ended : r, err);
 }
 
-/* Polls without sleeping at first, for about the time of two decode steps. */
+/* Waits for `stream`, at first without sleeping, for about the time of two decode steps. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* number of polls before the first sleep, about a microsecond each */
+    /* number of queries of the stream before the first sleep, about a microsecond per query */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

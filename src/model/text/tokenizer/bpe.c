@@ -96,7 +96,7 @@ static int parse_options(kvd_bpe *m, const json_t *model, const char **unk, size
                          kvd_err *err)
 {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
-    /* Older files do not have the field "type". */
+    /* Older tokenizer.json files do not have the field "type". */
     if (kvd_json_known(
             model, "model",
             "type vocab merges dropout unk_token continuing_subword_prefix end_of_word_suffix "

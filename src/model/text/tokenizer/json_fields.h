@@ -22,7 +22,7 @@ const char *kvd_json_text(const json_t *o, const char *what, const char *field, 
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
 
-/* Calls `step` for a step in JSON or, if this is a Sequence, for each element of its `list`. */
+/* Calls `step` for a tokenizer step or, if its type is Sequence, for each element of its `list`. */
 int kvd_json_steps(const json_t *spec, const char *what, const char *list,
                    int (*step)(void *ctx, const char *type, const json_t *spec, kvd_err *err),
                    void *ctx, kvd_err *err);

@@ -12,7 +12,7 @@
 /* number of symbols from which on a word is merged in parts, before it is complete */
 #define PART 4096
 
-/* number of merges between two checks for an interrupt by the user */
+/* number of BPE merges between two checks whether the user has interrupted the program */
 #define STEPS 16384
 
 #define PAIR_BITS    ((size_t)1 << 21)
@@ -228,7 +228,7 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /* Merges again at twice as many symbols: the total time is linear in the word's length. */
+        /* Merges the word again when it has twice as many symbols: total time stays linear. */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

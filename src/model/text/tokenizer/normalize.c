@@ -203,14 +203,14 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
         unsigned width;
         len = kvd_utf8_before(s, len);
         const uint32_t code = kvd_utf8_decode(s + len, &width);
-        /* Ends at characters that never combine with preceding ones. */
+        /* Stops at a character that never combines with preceding ones: a cut is safe there. */
         if (code < 0x300 || (code >= 0x3400 && code <= 0x9fff))
             break;
     }
     return len;
 }
 
-/* A text of n bytes may grow to GROWTH * n + GROWTH_BASE bytes. */
+/* A normalizer fails if it makes a text of n bytes longer than GROWTH * n + GROWTH_BASE bytes. */
 #define GROWTH      64
 #define GROWTH_BASE ((size_t)64 << 10)
 
@@ -227,7 +227,7 @@ typedef struct {
 } step;
 
 struct kvd_normalizer {
-    /* steps in the order of execution, also those inside a Sequence */
+    /* steps of the normalizer in the order of execution, also those in a step Sequence */
     step *step;
     size_t n, capacity;
 };
@@ -419,7 +419,10 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/* Writes a normal form. Updates *first, the number of bytes of the document's first character. */
+/*
+ * Writes Unicode normal form k of a text, without its end if `open` (later text may combine with
+ * it). *first: number of leading bytes from the document's first character.
+ */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {
@@ -440,7 +443,7 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
             break;
         same += width;
     }
-    /* number of bytes of the first character, which may have been composed with later ones */
+    /* leading output bytes that come from the first character, maybe composed with later ones */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
     return rc;

@@ -21,11 +21,11 @@ void kvd_buffer_release(kvd_buffer *b);
 
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
-    /* number of bytes at the beginning that come from the document's first character */
+    /* number of bytes at the piece's beginning that come from the document's first character */
     size_t first;
     uint32_t id;
     bool is_id;
-    /* true if this piece may become longer when more of the document follows */
+    /* true if this piece of text may become longer when more of the document is read */
     bool open;
 } kvd_piece;
 
@@ -63,7 +63,7 @@ typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /* waiting: true if bytes begin .. end - 1 are held back, as the next range may join them */
+    /* true if the range begin .. end - 1 may be joined by the next one (waiting), and is a match */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;

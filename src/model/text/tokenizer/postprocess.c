@@ -73,7 +73,7 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /* Refuses a second template: Hugging Face would take the first one's output for two texts. */
+    /* Refuses a second special-token template: Hugging Face reads the first's output as 2 texts. */
     if (r->done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     r->done = true;

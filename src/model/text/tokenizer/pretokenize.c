@@ -88,7 +88,6 @@ static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
     return s->pattern ? 0 : kvd_in(err, "%s", what);
 }
 
-/* Cuts at Unicode's punctuation characters and at ASCII symbols. */
 static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
 {
     const char *what = "pre_tokenizer Punctuation", *name = "Isolated";
@@ -264,7 +263,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             }
             done = end;
         }
-        /* Cuts after the last match, unless more text may follow. */
+        /* Emits the text after the pattern's last match, unless more of the document may follow. */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
              kvd_splitter_end(&cut, err)))

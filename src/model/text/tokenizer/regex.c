@@ -52,7 +52,7 @@ static bool is_letter_or_digit(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Translates \p{Name}, which in PCRE2 would mean script extensions. */
+/* Translates \p{Name} to \p{sc:Name} for scripts: PCRE2's \p{Name} has script extensions. */
 static int property(walk *w)
 {
     static const char categories[][3] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -210,7 +210,7 @@ static int open_group(walk *w)
     }
     if (ahead(w, "(?") || ahead(w, "(*"))
         return refuse(w, "this group");
-    /* Writes a group that does not capture, because back references are not supported. */
+    /* Writes "(?:" for "(": groups do not capture, as back references are not supported. */
     w->i++;
     return puts_to(w, "(?:");
 }
@@ -296,7 +296,7 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
-/* number of matches between two checks of speed and interruption */
+/* number of regex matches between two checks whether the search is too slow or interrupted */
 #define SEARCHES 1024
 
 /* limit of processor time for one text: SLOW_S seconds plus one second per SLOW_BYTES bytes */
@@ -455,7 +455,7 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Fails if the search is too slow or interrupted. Otherwise adapts s->window, its step size. */
+/* Fails if the regex search is too slow or interrupted. Adapts s->window, positions per call. */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
     const double now = processor_seconds();

@@ -30,18 +30,18 @@ typedef struct {
     size_t known;
     size_t window;
     size_t searches;
-    /* processor time in seconds at the first check of speed, or 0 */
+    /* processor time in seconds when the search for matches first checked its speed, or 0 */
     double clock;
-    /* byte that the search had reached at the first check of speed */
+    /* bytes of the text that the search for matches had passed when it first checked its speed */
     size_t clock_at;
-    /* processor time in seconds at the last check */
+    /* processor time in seconds when the search for matches last checked its speed */
     double checked;
 } kvd_scan;
 
 int kvd_scan_start(kvd_scan *s, const kvd_regex *r, kvd_err *err);
-/* Begins a search in UTF-8 `text`, which must stay allocated. `open`: more text may follow. */
+/* Begins a regex search in UTF-8 `text`, which must stay allocated. `open`: more may follow. */
 void kvd_scan_text(kvd_scan *s, const char *text, size_t len, bool open);
-/* Finds the next match [*begin, *end). Returns 1, 0 if none is left, -1 with *err. */
+/* Finds the regex's next match [*begin, *end). Returns 1, 0 if none is left, -1 with *err. */
 int kvd_scan_next(kvd_scan *s, size_t *begin, size_t *end, kvd_err *err);
 void kvd_scan_release(kvd_scan *s);
 

@@ -48,7 +48,7 @@ typedef struct kvd_normalizer kvd_normalizer;
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
-/* Normalizes *text in place. Updates *first, the bytes from the document's first character. */
+/* Normalizes *text in place. Updates *first, the bytes that the document's first character gave. */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
 
@@ -121,7 +121,7 @@ typedef struct {
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
-/* Appends the ids of a text, with special tokens if add_special. */
+/* Appends a text's ids, with special tokens around it if add_special; none after it if `open`. */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
 

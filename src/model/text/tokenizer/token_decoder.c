@@ -19,7 +19,7 @@ typedef struct {
     /* new text (Replace), removed character (Strip), or sign for a space (Metaspace) */
     kvd_buffer content;
     uint32_t start, stop;
-    /* true if Metaspace takes the leading sign off the first token */
+    /* true if Metaspace deletes signs in the first token; in others they become spaces */
     bool drop_first;
 } step;
 
@@ -182,7 +182,7 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            /* Keeps a text with characters that mean no byte: it is an added token. */
+            /* Keeps the text: byte-level BPE never writes this character, added tokens may. */
             if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))
