@@ -16,7 +16,7 @@ bool kvd_gpu_packed_has_levels(const kvd_plan *plan);
 bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
 /* Sets bits, exponent and block of f to those of fp8, mxfp4 or nvfp4. */
 void kvd_gpu_packed_set_floats(const kvd_plan *plan, kvd_packed_form *f);
-/* Returns true if the kernels support heads of more than KVD_WIDTH_NARROW dimensions. */
+/* Returns true if the method's kernels support heads of more than KVD_WIDTH_NARROW dimensions. */
 bool kvd_gpu_packed_takes_wide(const kvd_plan *plan);
 /* Returns the expected number of key outliers per page (64 tokens) and KV head. */
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
@@ -49,7 +49,7 @@ int kvd_gpu_packed_rings(const kvd_paged_cache *c, const kvd_paged_rows *r, int3
 /* Fills wave [KVD_WIDTH_MAX (KVD_WIDTH_MAX + 1)] with cosines and sines for a Fourier transform. */
 void kvd_gpu_packed_waves(double *wave);
 
-/* Tables of method turboquant in host memory. */
+/* Quantisation levels and random matrices of method turboquant in host memory. */
 typedef struct {
     float *level, *range, *turn_rows, *turn_outputs;
     float *sketch_rows, *sketch_back;
@@ -57,7 +57,7 @@ typedef struct {
     size_t n_level, n_range, n_matrix;
 } kvd_packed_turned;
 
-/* Computes turboquant's tables. kvd_gpu_packed_turned_free must follow, even after a failure. */
+/* Computes turboquant's levels and matrices. Even on failure, call kvd_gpu_packed_turned_free. */
 int kvd_gpu_packed_turned_make(const kvd_plan *plan, const kvd_packed_args *a, kvd_packed_turned *t,
                                kvd_err *err);
 void kvd_gpu_packed_turned_free(kvd_packed_turned *t);

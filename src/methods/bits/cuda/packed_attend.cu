@@ -1,4 +1,4 @@
-/* Restores pages of methods allot and gear in shared memory, for attention or as bf16. */
+/* Decodes pages of methods allot and gear, for attention or to write them to bf16 pages. */
 #include "methods/bits/cuda/packed_attend.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
 
@@ -15,7 +15,7 @@ struct allot_tables {
     float2 turn[D_MAX / 2]; /* cosine and sine of RoPE's angle of one position, per pair */
 };
 
-/* Loads the tables of KV head g. All threads of the CTA call it. */
+/* Loads means, deviations, bits and levels of KV head g to s. All threads of the CTA call it. */
 __device__ __forceinline__ void load_tables(const kvd_packed_args &a, int g, allot_tables &s)
 {
     static_assert(THREADS == 2 * D_MAX, "a thread loads a dimension");
@@ -147,7 +147,7 @@ struct group_of {
     const uint32_t *right[2]; /* right factors of keys and of values [d][pairs], after the prompt */
 };
 
-/* Returns the group of tokens that begins with token t of page p. */
+/* Returns tokens t .. done - 1 of page p, or fewer, with common key scales and low-rank factors. */
 __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int done)
 {
     const kvd_gear &s = h.a.gear.of;
@@ -234,7 +234,10 @@ __device__ __forceinline__ void decode_keys(const head_of &h, const octet &o,
     }
 }
 
-/* Writes keys with their low-rank part. Not inlined, which saves registers. */
+/*
+ * Writes decoded keys plus the low-rank part of their quantisation errors to shared memory. Not
+ * inlined, which saves registers.
+ */
 template <bool HALF>
 __device__ __noinline__ void put_group_keys(head_of h, octet o, group_of s,
                                             const right_factors *right, int lane)
@@ -446,7 +449,7 @@ template <bool ATTEND> struct gear_page {
                ((first - page) >> log) * width_of(o, 0);
     }
 
-    /* Writes the keys of the `done` quantised tokens, without outliers. */
+    /* Writes the decoded keys of `done` tokens to shared memory. put_outliers writes outliers. */
     __device__ __forceinline__ void put_keys(const octet &o, int done, int lane) const
     {
         const uint32_t *const scales = near_scales(o);
@@ -465,7 +468,7 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /* Writes the values of the quantised tokens, without outliers. */
+    /* Writes the decoded V of `done` tokens to shared memory. put_outliers writes outliers. */
     __device__ __forceinline__ void put_values(const octet &o, int done, int lane) const
     {
         const int t = o.t0 + lane % 8;
@@ -533,7 +536,7 @@ template <bool ATTEND> struct gear_page {
         mma_pure<false>(x, rows, there ? left[(o.t0 + t) * (h.page.columns_left / 2) + c] : 0, 0);
     }
 
-    /* Adds the products of probabilities and the left low-rank factor of 8 values. */
+    /* Adds probabilities high + low times the left low-rank factors of V of 8 tokens to s.more. */
     __device__ __forceinline__ void add_values(const octet &o, uint32_t high, uint32_t low,
                                                attention &s, int lane) const
     {

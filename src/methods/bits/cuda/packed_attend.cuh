@@ -11,7 +11,7 @@ enum {
     OCTETS = 8, /* octets of a page, and warps of a CTA */
     THREADS = 32 * OCTETS,
     D_MAX = KVD_WIDTH_NARROW,
-    /* Numbers between blocks of 8 tokens x 8 channels, padded against bank conflicts. */
+    /* Distance in numbers of blocks of 8 tokens x 8 channels, padded against bank conflicts. */
     BLOCK = 72,
     OCTET = D_MAX / 8 * BLOCK, /* numbers from an octet to the next one */
     TILE = OCTETS * OCTET      /* numbers of K or of V of a page */
@@ -443,7 +443,10 @@ inline void launch_merge(const packed_params &p, int ctas, cudaStream_t stream)
         merge_parts_kernel<<<grid, D_MAX, 0, stream>>>(p, ctas);
 }
 
-/* Launches the kernel that restores pages. `d` may be NULL if ATTEND is false. */
+/*
+ * Launches the kernel that decodes pages and attends to them (ATTEND, with arguments `d`) or writes
+ * them to bf16 pages (`d` may be NULL).
+ */
 template <class PAGE, bool ATTEND>
 cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, int ctas,
                    cudaStream_t stream)

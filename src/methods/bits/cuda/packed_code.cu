@@ -152,7 +152,7 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Writes W bits of each key number of the lane that a mask selects. Other numbers do not change. */
+/* Writes W bits of each of the lane's quantised numbers of K with a 1 bit in `put`. Others stay. */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -380,7 +380,10 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if at most one value is quantised, and no key (if `levels`, at most one key). */
+    /*
+     * Returns true if V of at most one token is quantised, and K of no token or, if the method
+     * stores indices of `levels`, of at most one.
+     */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));
@@ -453,7 +456,7 @@ __global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ 
         code_token(a, (int)blockIdx.y, (int)blockIdx.x, now, middle);
 }
 
-/* Quantises new tokens. If `others`, another kernel quantises single tokens of requests. */
+/* Quantises new tokens. If `others`, leaves requests with one such token to code_token_kernel. */
 __global__ void __launch_bounds__(32 * WARPS)
     code_kernel(const __grid_constant__ kvd_packed_args a, bool others)
 {

@@ -84,7 +84,7 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/* Writes W bits of each value number of the lane that a mask selects. Others do not change. */
+/* Writes W bits of each of the lane's quantised numbers of V with a 1 bit in `put`. Others stay. */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
                                            const uint32_t (&code)[8], uint32_t put)

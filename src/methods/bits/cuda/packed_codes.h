@@ -23,8 +23,8 @@ typedef struct {
     int32_t wide;
     const uint8_t *bits; /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
     /*
-     * [n_kv_heads][2][wide] First word of each dimension's quantised numbers in a page, for K and
-     * V.
+     * [n_kv_heads][2][wide] Index of the first word with quantised numbers of each dimension of K
+     * and of V, from the start of the KV head's part of a page.
      */
     const uint16_t *word;
     const float *scale; /* [n_kv_heads][2][wide][2] mean and standard deviation */
@@ -51,7 +51,10 @@ typedef struct {
     int32_t turned;
     /* Factor that narrows a vector's range before quantisation (method rotatekv), or 0 for none. */
     float clip;
-    /* [n_kv_heads * d_head] on the device: original channel of each rotated number, or NULL. */
+    /*
+     * [n_kv_heads * d_head] on the device: stored number i of a token's keys is number order[i] of
+     * the rotated keys. NULL: keys are not reordered.
+     */
     const uint32_t *order;
 } kvd_packed_row_codes;
 
@@ -102,7 +105,7 @@ typedef struct {
     uint16_t *ring; /* newest tokens, device [slots][ring_pages][map.page_elements] */
     uint16_t *rows; /* working pages in bf16, device [pages][map.page_elements] */
     int32_t ring_pages, k_block, v_newest;
-    /* Number of tokens per scale of a key channel: form.k_group or a multiple of 64. */
+    /* Number of tokens that share a scale of a key channel, over 64 if pages share scales. */
     int32_t span;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
@@ -161,7 +164,7 @@ cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStrea
 /* Quantise and restore turboquant's pages. All heads must have equal sizes, a multiple of 32. */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
-/* Quantises tokens of method gear. Outliers become NaN in a->rows and 0 in the ring buffer. */
+/* Quantises tokens of gear. Outliers become NaN in a->rows, 0 in the ring buffer of new tokens. */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
 /* Quantise and restore the pages of methods vidkv and turboquant with fractional bits. */
 cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
@@ -182,10 +185,13 @@ cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t strea
 cudaError_t kvd_packed_restore_pages(const kvd_packed_args *a, cudaStream_t stream);
 /* Restores K and V of all tokens to the bf16 pages a->rows. */
 cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
-/* Turns pages of random bytes into valid ones for timing, with `per_page` outliers each. */
+/* For timing, makes pages of random bytes decodable, with `per_page` key outliers per KV head. */
 cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
                                       cudaStream_t stream);
-/* Fills table [n][max_pages] with the ring-buffer page of every page of a request. */
+/*
+ * Fills table [n][max_pages]: page p of request b is page p % ring_pages of the ring buffer of
+ * slot[b], which holds the newest tokens.
+ */
 cudaError_t kvd_packed_ring_table(const int32_t *slot, int32_t n, int32_t max_pages,
                                   int32_t ring_pages, int32_t *table, cudaStream_t stream);
 
@@ -208,7 +214,7 @@ typedef struct {
 /* Returns true if kvd_packed_decode supports `*a` on the current device. */
 bool kvd_packed_decodes(const kvd_packed_args *a);
 size_t kvd_packed_decode_bytes(int n_ctas);
-/* Fills d->pages_before. One call serves all layers with the same sliding window. */
+/* Sets d->pages_before: number of pages before each request. Serves layers of equal window. */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
 /* Computes the attention of decode steps. The newest token must be in the ring buffer. */

@@ -129,10 +129,10 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
     if (!shares_of(&a->map) || a->form.allotted || kvd_packed_in_blocks(&a->form))
         return NULL;
-    /* Turboquant rotates all query heads of a KV head together, so it cannot divide them. */
+    /* Turboquant rotates the query heads of a KV head together, so they cannot be split up. */
     if (a->form.norms && a->map.group > HEADS)
         return NULL;
-    /* Without key scales (k_group 0), kernels require that only the newest token is unquantised. */
+    /* Kernels for keys without scales (k_group 0) support no unquantised token but the newest. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))

@@ -6,7 +6,7 @@ namespace
 
 enum { WIDEST = 8 };
 
-/* Returns log2 of the factor by which numbers in rows 8 .. 15 of mma operands are too large. */
+/* Returns by how many bits unpacked numbers in rows 8 .. 15 of mma operands stay shifted left. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -33,13 +33,16 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/* Reads pages of uniformly quantised numbers. FINE: a scale per 16 numbers. */
+/*
+ * Reads pages of uniformly quantised B-bit numbers. FINE: 16 numbers share a scale. CHANNELS: V has
+ * scales per channel. ANY: KV heads differ in width.
+ */
 template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : code_reader<N> {
     using code_reader<N>::code_reader;
     /* Number of adjacent tiles of 16 tokens that have the same scales. */
     static constexpr int SHARE = FINE ? 1 : 2;
     static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /* CODE: float16 with bit pattern 1. ROWS: excess factor in rows 8 .. 15 of mma operands. */
+    /* Integer n read as float16 bits is n * CODE, in rows 8 .. 15 of mma tiles n * CODE * ROWS. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;

@@ -18,7 +18,7 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
-/* Converts small floating-point numbers to a bf16 (BF) or, up to a factor, float16 mma operand. */
+/* Converts 4-bit or 8-bit floating-point numbers to a bf16 (BF) or scaled float16 mma operand. */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {

@@ -12,7 +12,7 @@ template <int B, int N> struct levels_page : code_reader<N> {
     static constexpr bool ZEROS = true;
     typedef words_ahead<B, N, true> words;
     const char *table;
-    /* RoPE rotations in shared memory, [3][N / 2][32]: cosines and sines of 4 dimensions. */
+    /* RoPE cosines and sines, [3][N / 2][32]: element [i][u][l] is for position 8 i + l / 4. */
     const uint4 *turn;
     const uint4 *tile; /* shared-memory tile of mma operands for outliers */
     uint32_t places;
@@ -133,7 +133,7 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return entry_of(key_place<N>(one >> 16), half_of(one, 0), lowest[(one >> 16) % D]);
     }
 
-    /* Packs token t's part of a value outlier's tile index, and the byte offset of its scale. */
+    /* Packs token t's part of an outlier's tile index, and the byte offset of t's scale of V. */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
         return value_place_of_token((uint32_t)t) << 16 |

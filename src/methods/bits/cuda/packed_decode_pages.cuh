@@ -18,7 +18,7 @@ struct kvd_packed_decode_params {
     /* Log2 of how many groups of 8 tokens (keys) or of 16 dimensions (values) share a scale. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
-    /* True if KV heads differ in width. `weights`: estimated cost of a page of all KV heads. */
+    /* True if KV heads differ in width. `weights`: sum of page_weight over a page's KV heads. */
     bool uneven;
     int32_t weights;
     /* Number of equal parts into which the query heads of a KV head are divided. */
@@ -30,7 +30,10 @@ struct kvd_packed_decode_params {
 
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
-/* Return the attention kernel for a number format, or NULL. `uneven`: head widths differ. */
+/*
+ * The kvd_packed_*_kernel functions return the attention kernel for the number format a->form, or
+ * NULL if there is none. `uneven`: KV heads differ in width.
+ */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
@@ -55,13 +58,13 @@ enum {
     /* The largest softmax numerator is 2^TOP to 2^(TOP + LAZY), which fits in float16. */
     TOP = 6,
     LAZY = 2,
-    /* Fixed part of a page's time, in blocks of 16 dimensions. */
+    /* Fixed time to read a page, as a multiple of the time that 16 dimensions take. */
     PAGE_COST = 2
 };
 
 typedef kvd_packed_decode_params packed_params;
 
-/* Returns into how many equal parts a KV head's query heads are divided, or 0 if too many. */
+/* Returns into how many parts of at most HEADS query heads a KV head is divided; 0: more than 4. */
 inline int shares_of(const kvd_attn_map *map)
 {
     for (int n = 1; n <= 4; n++)
@@ -347,7 +350,10 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* After block i was used, loads the block that comes AHEAD blocks later into its registers. */
+    /*
+     * After block i (16 dimensions) of K or V was used, loads the block AHEAD blocks later into its
+     * registers: from `same` or, after the last block, from `next`.
+     */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {
@@ -388,7 +394,7 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
     y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
 }
 
-/* Query heads of one KV head as an mma operand in float16, divided by `unit`. */
+/* Query heads of a KV head as an mma operand, divided by powers of two to fit in float16. */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
     /* Powers of two by which query heads 2 c and 2 c + 1, c = lane % 4, are divided. */

@@ -72,12 +72,12 @@ template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const u
             make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]);
 }
 
-/* Quantises block i of channels for all tokens of the page. Missing tokens get 0. */
+/* Quantises block i of 16 (mxfp4: 32) channels of a page. Tokens after the last one become 0. */
 template <class F> __device__ void code_block(const page_side &o, int i, int lane)
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
-    /* Two dimensions per word. pair[u][2 j] and [2 j + 1] are of token 8 j + lane / 4. */
+    /* Two dimensions of K or V per word. pair[u][2 j], [2 j + 1] are of token 8 j + lane / 4. */
     uint32_t pair[UNITS][16];
 #pragma unroll
     for (int u = 0; u < UNITS; u++)

@@ -26,7 +26,10 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
     return l.side ? number_at(l.o, 1, l.line, place) : number_at(l.o, 0, place, l.line);
 }
 
-/* Calls f(index, valid, number) for a line's numbers. Lanes without a number pass false. */
+/*
+ * Calls f(index, valid, number) for numbers from .. to - 1 of a key channel or of a token's V.
+ * `valid` is false in lanes that have no number.
+ */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
 {
@@ -69,7 +72,10 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/* Outliers are below `low`, above `high`, or some of the numbers equal to `low` or `high`. */
+/*
+ * Outliers are numbers below `low` or above `high`, the first `lows` numbers equal to `low`, and
+ * those equal to `high` except the first `highs`.
+ */
 struct limits {
     int low, lows, high, highs;
 };
@@ -106,7 +112,10 @@ __device__ limits find_limits(const line_of &l, int k, int *low, int *high, int 
     return r;
 }
 
-/* Stores the k smallest and k largest numbers as outliers (NaN). Returns the mean of the rest. */
+/*
+ * Moves the k smallest and k largest numbers of a key channel or of a token's V to the outliers of
+ * the page, and leaves NaN. Returns the mean of the rest.
+ */
 __device__ float take_outliers(const line_of &l, int k, int *shared, int lane)
 {
     const limits r = find_limits(l, k, shared, shared + 256, lane);
@@ -145,7 +154,7 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
-/* Replaces the NaN that marks an outlier in the ring buffer by 0. */
+/* In decode steps, replaces an outlier's NaN in the ring buffer of newest tokens by 0. */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
     if (!a.q_len && *number == APART)
@@ -304,7 +313,7 @@ __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
     return y;
 }
 
-/* Multiplies the quantisation error of token t by the right factor s.right. */
+/* Sets e to token t's quantisation error, and x to e times the right low-rank factor s.right. */
 __device__ __forceinline__ void multiply_row(const shared_factors &s, const head_of &o, int side,
                                              int t, float (&e)[D_MAX / 32], float (&x)[RANK],
                                              int lane)

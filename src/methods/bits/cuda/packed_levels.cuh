@@ -77,7 +77,7 @@ enum {
     PASS = 4096
 };
 
-/* Returns a key outlier's index in a tile of 64 dimensions. Bit 12 + j is set for tile j. */
+/* Returns key outlier `at`'s index in its tile of 64 dimensions, plus bit 12 + j for tile j. */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
     const uint32_t low =
@@ -142,7 +142,10 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/* Stores outliers 32 * QUICK, ... of a list in shared memory or, if `away`, erases them. */
+/*
+ * Writes the outliers from number 32 * QUICK on that belong to tile `pass` to this tile in shared
+ * memory or, if `away`, zeros in their place.
+ */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)

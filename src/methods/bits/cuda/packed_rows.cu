@@ -398,7 +398,7 @@ __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, flo
     }
 }
 
-/* Rotates the keys in x back within each KV head, without normalisation. */
+/* Undoes the Walsh-Hadamard rotation of keys x within each KV head, up to a constant factor. */
 __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, float *x)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = a.d_head;
@@ -447,7 +447,7 @@ struct channels_of {
     float low[2], high[2];
 };
 
-/* Reads the lane's channels of SPAN adjacent KV heads, and rotates them back across the heads. */
+/* Reads the lane's channels of SPAN KV heads, and undoes the Hadamard rotation across heads. */
 template <int SPAN>
 __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&y)[SPAN])
 {

@@ -1,4 +1,4 @@
-/* Quantises and restores tokens with two kinds of channels (vidkv, turboquant). */
+/* Quantises and restores tokens with more bits for chosen channels (vidkv, turboquant). */
 #include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_split.cuh"
 
@@ -35,7 +35,7 @@ __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, 
     }
 }
 
-/* Chooses and stores the channels with the largest ranges or sums of squares. */
+/* Marks the channels with the largest ranges or sums of squares, which get more bits, in masks. */
 template <bool SQUARES>
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -368,7 +368,7 @@ __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int pa
     __syncthreads();
 }
 
-/* Restores K or V of a group (turboquant). `tile` is scratch. Ends with a barrier. */
+/* Decodes K or V of a group of tokens (turboquant) to `rows`. tile: scratch. Ends in a barrier. */
 __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8_t *list,
                               float *tile)
 {
@@ -384,7 +384,7 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
     __syncthreads();
 }
 
-/* Writes tokens from .. to - 1 of a page: copies from the ring buffer below `left`, then zeros. */
+/* Writes tokens from .. to - 1 of a page: those before `left` from the ring buffer, then zeros. */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)
 {
@@ -399,7 +399,7 @@ __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_
     }
 }
 
-/* Restores groups. Dynamic shared memory: vidkv_memory; turboquant: floats [3][d_head][group]. */
+/* Decodes pages to a->rows. Dynamic shared memory: vidkv_memory, or floats [3][d_head][group]. */
 template <bool VIDKV>
 __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant__ kvd_packed_args a)
 {

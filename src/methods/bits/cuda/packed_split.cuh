@@ -1,4 +1,4 @@
-/* Tokens with two kinds of channels, quantised in groups (vidkv, turboquant). */
+/* Access to pages that give chosen channels more bits (vidkv, turboquant), by groups of tokens. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 

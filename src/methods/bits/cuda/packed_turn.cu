@@ -102,7 +102,7 @@ struct coded_rows {
     float norm, rest;
 };
 
-/* Quantises the vectors x; `keys` is the mask of keys. Has barriers at both ends. */
+/* Quantises vectors x; vector r is a key if bit r of `keys` is 1. Has barriers at both ends. */
 __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args &a, uint32_t keys,
                                           const float (&x)[ROWS], coded_rows &c, int i)
 {
@@ -132,7 +132,10 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/* Stores the norm of a vector and, for keys with a sketch, of its quantisation error. */
+/*
+ * Stores the norm of a vector and, for keys of which signs of projected errors are stored
+ * (form.sketch), the norm of the error.
+ */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)
@@ -313,7 +316,7 @@ __global__ void __launch_bounds__(D_MAX)
 
 enum { RESTORE = 256, PITCH = D_MAX + 8 /* a pitch without bank conflicts */ };
 
-/* Decoded numbers of a page and, for keys, signs of the sketch, as float16 in shared memory. */
+/* A page's decoded numbers and the signs of projected key errors, as float16 in shared memory. */
 struct shared_page {
     uint16_t x[KVD_PAGE_TOKENS][PITCH], sign[KVD_PAGE_TOKENS][PITCH];
 };

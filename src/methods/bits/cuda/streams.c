@@ -1,4 +1,4 @@
-/* Methods waterfill and kvtc on the GPU. Pages hold entropy-coded components. */
+/* Methods waterfill and kvtc on the GPU. Pages hold entropy-coded components of K and V. */
 #include "methods/bits/cuda/streams.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ typedef struct {
     kvd_gpu_method method;
     size_t wide, pitch; /* pitch: elements between adjacent rows of `to` and of y */
     int32_t n_sink;
-    /* True if tables are random, for timing. Blocks may then exceed their reserved memory. */
+    /* True if frequency tables are random, for timing. Coded blocks may then exceed their room. */
     bool drawn;
     bool joint; /* true: all KV heads share matrices B (kvd_latent_restore_args.columns) */
     size_t lookup_room;
@@ -33,7 +33,7 @@ typedef struct {
     size_t latent_page; /* number of bf16 elements of a page of latents */
     uint16_t *latents;
     float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
-    /* CUDA stream that decodes the next layer, and events that order it with the main one. */
+    /* CUDA stream that decodes the next layer's pages ahead, with events to order both streams. */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
     kvd_stream_slots slots;
@@ -289,7 +289,6 @@ static kvd_stream_room room_of(const kvd_stream_coder *c, size_t room)
                              (int32_t)c->n_groups};
 }
 
-/* Tables of one layer for K or V, in host memory. */
 typedef struct {
     uint16_t *to;   /* [2][wide][pitch] */
     uint16_t *from; /* [n_kv_heads][d_head][rank] */
@@ -324,7 +323,7 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
                 t->from + (k->joint ? (j / 8 * c->wide + i) * 8 + j % 8 : i * (size_t)rank + j), 1);
 }
 
-/* Device arrays of the tables. The pointers advance with each layer, and with K or V. */
+/* Next free places in the device arrays of all layers' matrices and coder tables. */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
     float *bias;
@@ -355,7 +354,6 @@ static int copy_groups(kvd_stream_side *s, const kvd_stream_coder *c, device_tab
     return status ? -1 : 0;
 }
 
-/* Copies the lookup tables to the device, and advances *at. */
 static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_coder *c,
                         device_tables *at, kvd_err *err)
 {
@@ -371,7 +369,7 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/* Copies the tables of one layer for K or V to the device, and advances *at. */
+/* Copies matrices and coder tables of K or V of a layer to *at, and advances its pointers. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {

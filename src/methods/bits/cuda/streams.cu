@@ -412,7 +412,7 @@ __device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int 
     return (size_t)(a.start ? a.start[b] + t - old : b);
 }
 
-/* Rounds the components of new tokens, and counts their bits after entropy coding. */
+/* Rounds components of K or V of new tokens, and counts their bits after entropy coding. */
 __global__ void __launch_bounds__(32 * WARPS)
     round_kernel(const __grid_constant__ kvd_stream_batch a,
                  const __grid_constant__ kvd_whole_stream s, uint32_t *units, uint32_t *part)
@@ -481,7 +481,7 @@ __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const
     }
 }
 
-/* Quantises the components of prompts, with a warp per token and group. */
+/* Quantises components of K or V of prompts. A warp takes a group of components of a token. */
 __global__ void __launch_bounds__(32 * WARPS)
     pack_kernel(const __grid_constant__ kvd_kvtc_prompts p)
 {

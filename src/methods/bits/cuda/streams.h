@@ -11,15 +11,16 @@
 extern "C" {
 #endif
 
-/* Number of streams of a block. Room per stream for words and for integers not in the tables. */
+/* Sizes of an entropy-coded block. Per stream: 16-bit words, and integers in no frequency table. */
 typedef struct {
     int32_t n_streams, words, exceptions;
     int32_t scales; /* number of scales per token, one per group of components; 0: none */
 } kvd_stream_room;
 
 /*
- * Byte offsets of the parts of a block: states uint32_t [n_streams][KVD_LANES], counts uint32_t
- * [n_streams][2], words uint16_t [n_streams][room.words], integers not in the tables
+ * Byte offsets of the parts of an entropy-coded block: coder states uint32_t
+ * [n_streams][KVD_LANES], numbers of words and exceptions uint32_t [n_streams][2], words uint16_t
+ * [n_streams][room.words], exceptions (integers missing from the frequency tables)
  * [n_streams][room.exceptions], scales [KVD_PAGE_TOKENS][room.scales].
  */
 typedef struct {
@@ -71,11 +72,12 @@ typedef struct {
     int32_t n_sms;
 } kvd_stream_batch;
 
-/* Sets `*bytes` to the shared memory for one stream's lookup tables. */
+/* Sets `*bytes` to the shared memory for the decoder's lookup tables of one coded stream. */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /*
  * Decodes all tokens but each request's newest into bf16 latent vectors [pages][latent_page]. The
- * component with index tables.kept is set to 1, later ones to 0.
+ * component with index tables.kept is set to 1, by which the inverse transform adds the mean, later
+ * ones to 0.
  */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
@@ -130,13 +132,16 @@ cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_laye
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
-/* Waterfill with one stream per request: K or V of one layer, in device memory. */
+/* K or V of a layer in device memory, for waterfill with one coded stream per request. */
 typedef struct {
     int32_t wide;
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /* [wide] Bits of an integer not in the frequency table minus those of 0, in 1/16 bit. */
+    /*
+     * [wide] Code length of an integer missing from a component's frequency table, minus that of
+     * integer 0, in 1/16 bit.
+     */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
@@ -144,7 +149,8 @@ typedef struct {
 } kvd_whole_stream;
 /*
  * Rounds the components of at most `most` new tokens per request, except its first n_sink tokens.
- * `units` and `part` grow by the whole 16-bit words and the remaining sixteenths of a bit.
+ * Adds the size of their code to units[slot], in whole 16-bit words, and to part[slot], the rest in
+ * 1/16 bit.
  */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
@@ -174,7 +180,7 @@ typedef struct {
 /* Quantises the components y: writes integers to `packed`, restored numbers to `decoded`. */
 cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream);
 
-/* Fills n blocks with random words and states for timing. */
+/* Fills n entropy-coded blocks with random words and coder states for timing. */
 cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
                                        kvd_stream_room room, cudaStream_t stream);
 
@@ -187,8 +193,9 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 
 typedef struct {
     /*
-     * [2 n + 1] in device memory for n requests: 16-bit words of each request; largest number of
-     * words of a stream that did not fit; other bits of each request, in 1/16 bit.
+     * [2 n + 1] in device memory for n requests: number of compressed 16-bit words of each request;
+     * largest number of words of a stream that exceeded its room; further compressed bits of each
+     * request, in 1/16 bit.
      */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
@@ -196,16 +203,16 @@ typedef struct {
     double held;
 } kvd_stream_slots;
 
-/* Allocates the counters of n requests. The caller must release *s, even after a failure. */
+/* Allocates token and word counts of n requests. Even on failure, the caller must release *s. */
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
 /* In layer 0, resets the counters of compressed words of requests whose prompts begin. */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
-/* After the last layer, starts copying the number of words of every stream to the host. */
+/* After the last layer, starts copying the requests' compressed word counts to the host. */
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
-/* Updates the requests' tokens and bytes. Fails if a stream needed more than `room` words. */
+/* Updates requests' token and byte counts. Fails if a coded stream exceeded its `room` of words. */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
 /* Returns a description of the batch's decode steps or, if `prompts`, of its prompts. */
@@ -215,13 +222,14 @@ enum { KVD_TRANSFORM_PAD = 8 /* components of a decoded row after the last; the 
 /* Transform of K or V of one layer to components y = (x - mean) to, and back, in device memory. */
 typedef struct {
     /*
-     * Matrix `to` as a sum of two bf16 matrices [2][wide][wide]. `from` [wide +
-     * KVD_TRANSFORM_PAD][wide] is the inverse transform, then the mean, then zeros.
+     * `to` maps K or V to components: the sum of two bf16 matrices [2][wide][wide]. `from` [wide +
+     * KVD_TRANSFORM_PAD][wide] maps components back: the inverse transform, then the mean, then
+     * zeros.
      */
     uint16_t *to, *from;
     float *bias; /* [wide] mean times `to` */
 } kvd_transform;
-/* Transforms of `wide` dimensions in host memory, before they are copied to the device. */
+/* Host copy of a kvd_transform of `wide` dimensions, before it is copied to the device. */
 typedef struct {
     size_t wide;
     uint16_t *to, *from;
@@ -231,8 +239,8 @@ typedef struct {
 int kvd_transform_tables_new(kvd_transform_tables *t, size_t wide, kvd_err *err);
 void kvd_transform_tables_free(kvd_transform_tables *t);
 /*
- * Creates the transform to components by `to` [wide][wide], and back by `from`, or by `to`
- * transposed if `from` is NULL. `memory` owns the device arrays.
+ * Creates on the device the transform of K or V to components by `to` [wide][wide], and back by
+ * `from`, or by `to` transposed if `from` is NULL. `memory` owns the device arrays.
  */
 int kvd_transform_make(kvd_transform *s, const float *to, const float *from, const float *mean,
                        const kvd_transform_tables *t, kvd_device_memory *memory, kvd_err *err);
@@ -242,12 +250,15 @@ int kvd_transform_apply(const kvd_gpu_worker *w, const kvd_transform *s, size_t 
 /* Computes n vectors x of K or V from decoded components [n][wide + KVD_TRANSFORM_PAD]. */
 int kvd_transform_invert(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                          const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err);
-/* Opens waterfill with a stream per request. Pages hold decoded numbers; bits are only counted. */
+/* Opens waterfill with a coded stream per request. Pages hold decoded numbers; bits are counted. */
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                           kvd_err *err);
 /* Compresses prompts of kvtc: quantised on the GPU, then DEFLATE in CPU threads. */
 typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
-/* Creates a coder of prompts, or returns NULL. x has room for [max_tokens] tokens. */
+/*
+ * Creates a coder that compresses K and V of prompts, or returns NULL. It writes decoded K and V to
+ * x [max_tokens][ld], after `before` other elements of each row.
+ */
 kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
                                                  size_t before, kvd_err *err);
 void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);
@@ -265,7 +276,7 @@ double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot);
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
-/* Returns the words per stream: `room`, or enough for `bits` bits per page if `room` is 0. */
+/* Returns the 16-bit words per coded stream of a page: `room` or, if 0, enough for `bits` bits. */
 int32_t kvd_stream_words(double bits, size_t room);
 #endif
 
@@ -282,7 +293,7 @@ struct block_of {
     __half2 *scale; /* [KVD_PAGE_TOKENS][room.scales] scale and zero point */
 };
 
-/* Returns the addresses of the parts of stream s in the entropy-coded block at `from`. */
+/* Returns addresses of states, counts, words and exceptions of stream s in the block at `from`. */
 __device__ __forceinline__ block_of parts_of(char *from, kvd_stream_room room, int s)
 {
     const kvd_stream_parts p = kvd_stream_parts_of(room);

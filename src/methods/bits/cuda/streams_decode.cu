@@ -31,7 +31,7 @@ struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* shared-memory address; word i is at i % RING */
     int end, at;
-    /* Index of the lowest chunk of words that is being copied to the ring buffer. */
+    /* Index of the lowest chunk of compressed words whose copy to the ring buffer was started. */
     int low;
 };
 
@@ -69,7 +69,7 @@ __device__ __forceinline__ word_stack words_of(const block_of &from, int room, u
     return w;
 }
 
-/* Ensures that the ring buffer has the words that the next token may need. */
+/* Ensures that the ring buffer has all compressed words that decoding a token may pop. */
 __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
 {
     static_assert(KVD_STREAM_GROUPS * KVD_LANES <= 2 * CHUNK && CHUNK == 1 << 7, "chunks");
@@ -128,7 +128,7 @@ __device__ __forceinline__ kvd_stream_lookup group_at(kvd_stream_at image, int k
     return g;
 }
 
-/* Copies the lookup tables of one stream to shared memory. All threads of the CTA must call it. */
+/* Copies coded stream i's lookup tables to shared memory. All threads of the CTA must call it. */
 __device__ void load_image(const uint32_t *lookup, int i, uint4 *to)
 {
     const uint32_t first = __ldg(lookup + i), end = __ldg(lookup + i + 1);
@@ -261,7 +261,10 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
     return (int)search(p.side.tables.start + of.at, of.n, x) + of.least;
 }
 
-/* Decodes this lane's component of group k. WHOLE: all tables are in shared memory. */
+/*
+ * Returns this lane's component of group k, decoded, or as an integer to be scaled later (SCALES).
+ * WHOLE: all lookup tables are in shared memory.
+ */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
                                               int k, int lane, uint32_t &x)
@@ -305,7 +308,10 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/* Writes components outside the entropy code: integers not in its tables, the constant 1, zeros. */
+/*
+ * Writes the components that are not in the stream: integers missing from its frequency tables, the
+ * constant 1 (factor of the mean), and zeros as padding.
+ */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -323,7 +329,7 @@ struct decode_args {
     size_t latent_page;
 };
 
-/* Size of the table with the bf16 number of each integer, for K and V. */
+/* Size of the shared-memory table of the bf16 numbers to which integers of K or V decode. */
 enum { VALUES = 2 * KVD_STREAM_HALF, VALUE_BYTES = VALUES * sizeof(uint16_t) };
 
 template <bool SCALES, bool WHOLE>
@@ -398,7 +404,10 @@ __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *t
             *reinterpret_cast<const uint4 *>(tile + 8 * octet);
 }
 
-/* Decodes token t of a page: a group's first token (FIRST), or differences from it. */
+/*
+ * Decodes token t of a page: its own numbers if it is the first of a group (FIRST), else its
+ * differences from the first. WHOLE: all lookup tables are in shared memory.
+ */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at image,
                                              const float *step, float *anchor, int t,
@@ -485,7 +494,7 @@ cudaError_t most_memory(size_t *bytes)
     return e;
 }
 
-/* Launches a kernel in which each CTA decodes one stream of many pages. */
+/* Launches a kernel in which each CTA decodes one of the coded streams of many pages. */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
                    cudaStream_t stream)

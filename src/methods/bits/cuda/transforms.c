@@ -324,7 +324,7 @@ static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err
                          what, err);
 }
 
-/* Quantises K or V of the prompts x, and writes the decoded numbers to k->x. */
+/* Quantises K or V of prompts from x, and writes the decoded numbers to k->x. */
 static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int side,
                 const uint16_t *x, kvd_err *err)
 {

@@ -7,7 +7,7 @@
 
 static const char what[] = "codes of transforms";
 
-/* State of waterfill with one stream per request. Compressed bits are only counted. */
+/* State of waterfill if a request is one entropy-coded stream, whose bits are only counted. */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, ld, x_ld; /* elements from one decoded row, or one row of x, to the next */

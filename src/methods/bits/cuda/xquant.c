@@ -20,8 +20,9 @@ typedef struct {
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
     /*
-     * bf16 matrices of all layers: `down` [pitch][d_model], absent if layer inputs are stored, then
-     * `up` for K and V, [wide][rank] or [rank / 8][wide][8].
+     * bf16 matrices of all layers: `down` [pitch][d_model] projects layer inputs and is absent if
+     * these are stored; `up` gives K and V, [wide][rank] or, for kernels that restore all KV heads
+     * together, [rank / 8][wide][8].
      */
     uint16_t *matrix;
     size_t in_layer, up_at;
@@ -335,7 +336,7 @@ static int make_matrices(xquant *q, kvd_err *err)
     return q->matrix && !status ? 0 : -1;
 }
 
-/* Fills q->finish with the biases and norm gains. A missing bias is 0. */
+/* Fills q->finish with biases of K and V (0 if missing) and gains of the keys' RMS norm. */
 static int make_finish(xquant *q, kvd_err *err)
 {
     const kvd_config *const c = q->method.cache->config;

@@ -325,7 +325,7 @@ __device__ __forceinline__ void end_copies()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for all groups of copies but the last one, of all threads. */
+/* Waits for all but this thread's latest group of copies, then for the CTA's other threads. */
 __device__ __forceinline__ void wait_but_last()
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");

@@ -1,15 +1,15 @@
 /*
- * Kernels of method xquant: quantise vectors Y of a layer's input, and restore pages of bf16
- * vectors.
+ * Kernels of method xquant: quantise vectors Y of `rank` numbers, which are a layer's inputs or
+ * projections of them, and restore pages of bf16 vectors.
  *
- * If `channels`, a token has two vectors of `rank` numbers, for K and for V; otherwise one,
- * quantised like V. K has a scale per channel and `group` tokens; the newest, incomplete group is
- * bf16 in a ring buffer. V has a scale per `group` numbers of a token.
+ * If form.channels, a token has two vectors, for K and for V; otherwise one, quantised like V. K
+ * has a scale per channel and `group` tokens; the newest, incomplete group is bf16 in a ring
+ * buffer. V has a scale per `group` numbers of a token.
  *
- * A page holds 64 tokens in 32-bit words. Number i of token t has `bits` bits, from bit i % 32 *
- * bits of the words [i / 32][0 .. bits - 1][t] on. A scale is a word: the float16 step below, the
- * float16 zero point above. Scales of K are [64 / min(group, 64)][rank], other scales [rank /
- * group][64].
+ * A page holds 64 tokens in 32-bit words. Number i of token t is in the words [i / 32][0 .. bits -
+ * 1][t], in which 32 numbers of `bits` bits follow each other without gaps, lowest bits first. A
+ * scale is a word: float16 step in the lower half, float16 zero point in the upper half. Scales of
+ * K are [64 / min(group, 64)][rank], other scales [rank / group][64].
  */
 #ifndef KVD_METHODS_BITS_CUDA_XQUANT_H
 #define KVD_METHODS_BITS_CUDA_XQUANT_H
@@ -62,7 +62,10 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /* Vectors of prompts on the device: [tokens][rank], or [tokens][2 rank] if form.channels. */
+    /*
+     * Vectors of prompts to quantise, on the device: one per token [tokens][rank] or, if
+     * form.channels, one for K, then one for V [tokens][2 rank].
+     */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
@@ -74,12 +77,12 @@ typedef struct {
     bool keys_alone; /* true: kvd_xquant_restore writes K vectors only */
 } kvd_xquant_args;
 
-/* Quantises prompts and the newest tokens. Incomplete groups of K go to the ring buffer. */
+/* Quantises prompts' and newest tokens' vectors. Incomplete groups of K stay bf16 in a->ring. */
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
-/* Writes the vectors of all tokens to a->pages. */
+/* Writes the decoded bf16 vectors of all tokens, which give K and V, to a->pages. */
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
 
-/* Largest sizes for attention to quantised Y: o = softmax(scale Q K^T) Y. */
+/* Largest sizes for attention that reads vectors Y instead of V: o = softmax(scale Q K^T) Y. */
 enum { KVD_XQUANT_HEADS = 32, KVD_XQUANT_RANK = 1024, KVD_XQUANT_BITS = 8 };
 typedef struct {
     kvd_xquant_args x; /* decode steps */
