@@ -18,7 +18,7 @@ static const kvd_parameter parameters[] = {
 };
 
 enum { BINS = 2048, MOST_BITS = KVD_ALLOT_BITS };
-/* Range of the quantisation levels, in standard deviations. */
+/* Largest magnitude of a quantisation level, in standard deviations of its dimension. */
 static const double RANGE = 8;
 
 typedef struct {
@@ -59,7 +59,10 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the weight of errors in dimension j: sigma^2 / square, or 1 if sigma is unknown. */
+/*
+ * Returns the weight of squared errors in dimension j: the square of its singular value over
+ * `square`, the mean square of its numbers. If there are no singular values, returns 1.
+ */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -146,7 +149,7 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/* Without calibration data, uses a normal distribution with made-up standard deviations. */
+/* Without calibration data, assumes normal K and V, with standard deviations from 1 to 1/16. */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {
     const size_t places = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES;

@@ -9,7 +9,7 @@
 typedef struct {
     kvd_side side;
     int layer, kv_head;
-    /* Number of tokens, and numbers stored per token (n_kv_heads * d_head with `all_heads`). */
+    /* n: tokens. d: numbers per token, of one KV head or, if the method sets all_heads, of all. */
     size_t n, d;
     const float *x;
     /* Layer inputs [n][d_model] in the cache's data type; NULL unless KVD_NEEDS_INPUT is set. */
@@ -40,7 +40,7 @@ struct kvd_bits_method {
     bool drawn;
     /* True if keys are quantised before RoPE. */
     bool keys_before_rope;
-    /* Returns true if tokens at low precision get fewer bits than others. NULL: never. */
+    /* Returns true if low-precision tokens get fewer bits than high-precision ones. NULL: never. */
     bool (*two_levels)(const kvd_parameter_values *v);
     /* Name of the parameter with the number of first tokens that are stored exactly, or NULL. */
     const char *exact_key;
@@ -48,7 +48,7 @@ struct kvd_bits_method {
     const char *low_key[4];
     /* True if all KV heads are quantised together. Tokens and dimensions cannot be dropped then. */
     bool all_heads;
-    /* True if decoding must start at the first token, so that no token may be dropped. */
+    /* True if tokens can only be decompressed from the first on, so that none may be dropped. */
     bool stream;
     /* Returns the number of elements of kvd_bits_block.state. If NULL, there is one element. */
     size_t (*states)(const void *self);
@@ -92,7 +92,7 @@ void kvd_bits_close(const kvd_bits_method *m, void *self);
  */
 void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, size_t group,
                           int bits, float *y, kvd_bits_count *count);
-/* Returns the bits that kvd_bits_code_groups adds. */
+/* Returns the bits that kvd_bits_code_groups takes to store n tokens of d numbers. */
 kvd_bits_count kvd_bits_of_groups(size_t n, size_t d, bool by_channel, size_t group, int bits);
 
 /*
@@ -124,7 +124,10 @@ typedef struct {
 
 /* Returns the number of groups of principal components in one layer. The method owns *groups. */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
-/* Returns the principal components [wide][wide] in columns. *mean [wide] is subtracted before. */
+/*
+ * Returns a matrix [wide][wide] with the principal components of K or V in columns. Sets *mean
+ * [wide] to the mean vector, which is subtracted from a token before the projection.
+ */
 const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean);
 /*
  * Adds to *bits the DEFLATE-compressed size of n tokens and their scales. `packed` has [n][size *

@@ -37,7 +37,10 @@ typedef struct {
     bool drawn;
     /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Steps of quantisation; NULL if unused. */
     float *step;
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables; NULL if unused. */
+    /*
+     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised values: one for
+     * first tokens of groups, then one per channel for differences from them; NULL if unused.
+     */
     kvd_rans_table *table;
     /*
      * [wide] Frequency tables of a group's first token and of differences from it; NULL if unused.
@@ -68,9 +71,9 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /*
- * Adds the squared differences of tokens from their group's first token to square [d] or, if
- * `count` is not NULL, counts quantised numbers. Returns the number of tokens that are not the
- * first of their group.
+ * Adds the squared differences between tokens and the first token of their group to square [d]. If
+ * `count` is not NULL, counts how often each quantised value occurs instead. Returns the number of
+ * tokens that are not the first of their group.
  */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],

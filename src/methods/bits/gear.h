@@ -3,7 +3,8 @@
  * is one block; tokens after the prompt form later blocks of `buffer` tokens.
  *
  * A page holds 64 tokens of one KV head. Codes are bit planes: bit j of 32 codes is one word.
- * Low-rank factors are float16. Sizes such as v_groups are members of kvd_gear_page.
+ * Low-rank factors are float16 matrices. Sizes such as v_groups and columns_left (columns of the
+ * left factors) are members of kvd_gear_page.
  *   keys           [d_qk][2][bits] words of 32 tokens of a channel
  *   values         [64][(d_v + 31) / 32][bits] words of 32 channels of a token
  *   scale          word: float16 step in the lower half, float16 zero point in the upper half
@@ -19,7 +20,8 @@
  *   5. a record for each later block that begins in the page: scales of keys
  *      [k_groups_later][d_qk], outliers of keys [k_later][d_qk] (place: token of the block), right
  *      factors of keys [d_qk][columns_later] and of values [d_v][columns_later]
- * Parts 4 and 5 are the area. The prompt's right factors are stored per slot.
+ * Parts 4 and 5 begin at kvd_gear_page.area. The prompt's right factors are stored per slot, in
+ * kvd_packed_gear.right.
  */
 #ifndef KVD_METHODS_BITS_GEAR_H
 #define KVD_METHODS_BITS_GEAR_H
@@ -28,7 +30,7 @@
 
 struct kvd_parameter_values;
 
-/* Largest rank on a GPU, and largest number of tokens of a block. */
+/* Largest rank of the low-rank matrices on a GPU, and largest number of tokens in a block. */
 enum { KVD_GEAR_RANK = 8, KVD_GEAR_TOKENS = 65536 };
 
 typedef struct {
@@ -64,7 +66,7 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
     return (rank + 1) / 2 * 2;
 }
 
-/* Byte offsets of the parts of a gear page of one KV head, multiples of 16. */
+/* Byte offsets, multiples of 16, of the parts of a page of method gear for one KV head. */
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
@@ -105,7 +107,7 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
            (first / s->buffer - kvd_gear_pieces(from, s->buffer)) * p->record;
 }
 
-/* Returns the index of the scale group that begins at token `first`, counted from its page. */
+/* Returns the index in its page of the token group (common key scales) that begins at `first`. */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {
     return first / s->group - kvd_gear_pieces(first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, s->group);

@@ -145,7 +145,7 @@ static float quantile(const float *sorted, size_t n, double share)
                    (at - (double)i) * ((double)sorted[next] - (double)sorted[i]));
 }
 
-/* Computes a head's key ranges from calibration keys cut [n][width], and adds the keys to `to`. */
+/* Computes key channels' ranges from keys `cut` [n][width]. Adds keys inside to `histogram`. */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
 {

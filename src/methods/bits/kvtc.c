@@ -33,7 +33,10 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/* A group has up to UNIT * 2^k components (k < N_SIZES). Errors come from SAMPLES tokens. */
+/*
+ * A group has at most UNIT * 2^k components (k < N_SIZES), stored with one of N_KINDS numbers of
+ * bits. Quantisation errors are measured on SAMPLES tokens.
+ */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
@@ -55,9 +58,9 @@ typedef struct {
     coder *coder;
 } kvtc;
 
-/* Mean squared errors, over calibration tokens, of all possible groups of components. */
+/* Mean squared quantisation errors of all possible groups of adjacent principal components. */
 typedef struct {
-    /* Squared error of a group that begins at each unit of 8 components, by size and bits. */
+    /* [wide / 8] Squared error of a group by first component / 8, group size and number of bits. */
     double (*coded)[N_SIZES][N_KINDS];
     /* Squared error of each unit of 8 components if they are not stored. */
     double *variance;
@@ -101,7 +104,7 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
     }
 }
 
-/* Chooses the groups that minimise squared error + `price` * bits. Returns the bits per token. */
+/* Groups components so that squared error + `price` * bits is least. Returns the bits per token. */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
 {
@@ -407,7 +410,7 @@ static size_t packed_bytes(const coder *c, size_t n)
     return (bits + 7) / 8;
 }
 
-/* Quantises and packs the components of n tokens or, if `read`, unpacks and restores them. */
+/* Quantises and packs principal components of n tokens or, if `read`, unpacks and decodes them. */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
     size_t at = 0;

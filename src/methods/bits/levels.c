@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Sums over the first bins of a histogram. */
+/* Cumulative sums over a histogram, which give the sum over any range of bins as a difference. */
 typedef struct {
     /* [bins + 1] Sums of weight, weight * middle, and weight * middle^2 over the first bins. */
     double *weight, *first, *second;

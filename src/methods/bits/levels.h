@@ -1,4 +1,4 @@
-/* Levels of a non-uniform quantiser from a histogram, and method tables for GPU code. */
+/* Quantisation levels from a histogram, and quantisation tables of methods for GPU code. */
 #ifndef KVD_METHODS_BITS_LEVELS_H
 #define KVD_METHODS_BITS_LEVELS_H
 
@@ -25,30 +25,30 @@ int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 };
 
-/* Tables of method allot for GPU code. The method's data own the arrays. */
+/* Means, deviations, bits and levels of method allot for GPU code. The method owns the arrays. */
 typedef struct {
     size_t n_kv_heads, wide;
     size_t sink;
     const float *scale;   /* [n_layers][n_kv_heads][2][wide][2]: mean, standard deviation */
     const uint8_t *given; /* [n_layers][n_kv_heads][2][wide] bits of each dimension */
-    /* [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS] Levels for each number of bits. */
+    /* [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS] Levels of K and V by number of bits. */
     const float *levels;
 } kvd_allot_tables;
 
 void kvd_allot_tables_of(const void *self, kvd_allot_tables *t);
 
-/* Tables of method rotatekv for GPU code. The method's data own the array. */
+/* How method rotatekv rotates and sorts key channels, for GPU code. The method owns `order`. */
 typedef struct {
     size_t wide;
     size_t heads; /* number of adjacent KV heads whose keys are rotated together */
     float clip;
-    /* [n_layers][wide] Original channel of each number of the rotated keys. */
+    /* [n_layers][wide] Stored number i of a token's keys is number order[i] of its rotated keys. */
     const uint32_t *order;
 } kvd_rotatekv_tables;
 
 void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 
-/* Tables of method turboquant for vectors of d numbers. The method's data own the arrays. */
+/* Matrices and levels of method turboquant for vectors of d numbers. The method owns the arrays. */
 typedef struct {
     const float *rotation; /* matrix P [d][d]; x is stored as the code of P x / |x| */
     /* [d][d] Random matrix that multiplies errors of keys; NULL without parameter `qjl`. */
@@ -57,7 +57,10 @@ typedef struct {
     const float *level;
     /* Ascending quantisation levels of keys, [2^(bits - 1)] with parameter `qjl`, else [2^bits]. */
     const float *key_level;
-    /* [3][256] Levels for bits - 1, bits and bits + 1 bits, if `bits` is fractional. */
+    /*
+     * [3][256] Quantisation levels for b - 1, b and b + 1 bits; b is `bits` rounded down. The last
+     * are set only if `bits` is fractional.
+     */
     const float *levels;
 } kvd_turboquant_tables;
 
@@ -70,7 +73,10 @@ typedef struct {
     /* [n_layers][n_kv_heads][range_width][2] Middle and half width of each key channel's range. */
     const float *range;
     size_t range_width;
-    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels to search for the nearest, then decoded numbers. */
+    /*
+     * [n_layers][KVD_N_SIDES][2][2^bits] Quantisation levels among which the nearest is searched,
+     * then the numbers that they decode to. Parameter `qnorm` makes them differ.
+     */
     const float *levels;
 } kvd_kvquant_tables;
 

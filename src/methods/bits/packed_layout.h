@@ -16,8 +16,9 @@
  * lower 2 bits, a plane of 1 bit). A plane of w bits takes w words. Numbers 2 p and 2 p + 1 are 16
  * bits apart.
  *
- * Levels (kvquant, turboquant; k_group 0): number n begins at bit n * bits of the lane's words.
- * Outliers and exact tokens have code 0.
+ * Quantisation levels (kvquant, turboquant; keys have no scales, k_group is 0): number n begins at
+ * bit n * bits of the lane's words. Outliers and the first tokens, which are stored exactly
+ * elsewhere, have code 0.
  *
  * Scales and zero points are float16, of keys per dimension, of values per token. For 16 dimensions
  * or tokens x: 4 blocks of 16 bytes; block c = (x % 8) / 2 has the scales of x = 2 c, 2 c + 1, 2 c
@@ -29,8 +30,9 @@
  * channels: 64 adjacent bytes, one per token (kvd_packed_block_scale).
  *
  * Rotated vectors (turboquant): a scale is a norm / KVD_PACKED_NORM. The scales of values precede
- * 64 float16 scales of keys. With a sketch, the highest bit of a key's code is the sign of the
- * sketched residual, and 64 float16 norms of residuals, not divided, follow.
+ * 64 float16 scales of keys. With a sketch (form.sketch), the highest bit of a key's code is the
+ * sign of a random projection of the key's quantisation error, and 64 float16 norms of these
+ * errors, not divided, follow.
  *
  * Parts of a page: codes of keys, codes of values, scales of keys, scales of values, outliers of
  * values [64][v_apart], a count (16 bytes), outliers of keys [k_apart]. An outlier is a word with
@@ -56,7 +58,7 @@ typedef struct {
     int32_t bits;
     /* Tokens of a key channel that share a scale: 16, 32 or 64; 0: keys have no scales. */
     int32_t k_group;
-    /* Number of channels of a token that share a scale of values; KVD_WIDTH_NARROW means all. */
+    /* Number of channels of a token that share a scale of V; KVD_WIDTH_NARROW: all of a head. */
     int32_t v_group;
     int32_t v_apart; /* number of outliers per value vector */
     /* Number of key outliers for which a page has room, a multiple of 4. */
@@ -74,8 +76,8 @@ typedef struct {
     /* True if there is no zero point: x = s (code - (2^(bits - 1) - 1)). */
     bool symmetric;
     /*
-     * True if each dimension has its own number of bits (allot). The numbers of a dimension begin
-     * at a new word; those of K precede those of V.
+     * True if each dimension has its own number of bits (method allot). The quantised numbers of
+     * each dimension begin at a new word of the page; those of K precede those of V.
      */
     bool allotted;
     /* True if pages have the layout of gear.h. The other members are then unset. */
@@ -117,11 +119,12 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
 }
 
 /*
- * Codes of salient tokens (class 1) and other tokens (class 0) of zipcache. Token n of class c of a
- * request is record n % room[c] of page n / room[c].
- * Parts of a page: 64 salient bits (2 words); number of salient tokens before the page (1 word); 1
- * unused word; records of keys of class 0, class 1; records of values of class 0, class 1; a block
- * area for each block that begins in the page (a prompt is one block).
+ * Layout of pages of method zipcache, which stores salient tokens (class 1) with more bits than
+ * other tokens (class 0). Token n of class c of a request is record n % room[c] of page n /
+ * room[c]. Parts of a page: a bit for each of its 64 tokens, 1 if the token is salient (2 words);
+ * number of salient tokens in earlier pages (1 word); 1 unused word; records of keys of class 0,
+ * class 1; records of values of class 0, class 1; a block area for each block of tokens that begins
+ * in the page (a prompt is one block, later ones have `block` tokens).
  *   record      codes: for each 32 numbers, word j has bit j of their codes. For values, a word
  *               follows: the float16 step in the lower half, the zero point in the upper half
  *   block area  [2][d_qk] words: step and zero point of a key channel per class; then [d_v] bf16
@@ -149,7 +152,7 @@ KVD_PACKED_INLINE int kvd_packed_salient(const kvd_packed_classes *c, int n)
     return kvd_packed_share(c->share, n);
 }
 
-/* Returns the number of tokens with more bits before token `first`. */
+/* Returns how many tokens before token `first`, a block's first, are salient (have more bits). */
 KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int first, int prompt)
 {
     return first ? kvd_packed_salient(c, prompt) +
@@ -159,7 +162,7 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
 
 /* Byte offsets of the parts of a zipcache page, multiples of 16, and words per token. */
 typedef struct {
-    /* [side][0: fewer bits, 1: more bits] Offset of the quantised numbers, and words per token. */
+    /* [keys, values][fewer, more bits] Byte offset of tokens' codes in a page; words per token. */
     int32_t codes[2][2], words[2][2];
     int32_t area, area_bytes, bytes;
 } kvd_packed_class_page;
@@ -190,12 +193,12 @@ KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
 }
 
 /*
- * In each block, channels are divided anew into chosen [0] and other [1] (vidkv, turboquant with
- * fractional bits). A page has a record per `group` tokens, all of one block.
- * Parts of a record: mask of chosen key channels, for turboquant also of value channels (padded to
- * 16 bytes); codes and scales of keys, chosen first; then those of values. Channels are in
- * ascending order. An n-bit channel has n bit planes of group / 8 bytes, token t in bit t % 8 of
- * byte t / 8.
+ * Layout of pages of vidkv and of turboquant with fractional bits. In each block of tokens (a
+ * prompt, or the next kvd_packed_args.k_block tokens), some channels are chosen [0] to get more
+ * bits than the others [1]. A page has a record per `group` tokens, all of one block. Parts of a
+ * record: mask of chosen key channels, for turboquant also of value channels (padded to 16 bytes);
+ * codes and scales of keys, chosen first; then those of values. Channels are in ascending order. An
+ * n-bit channel has n bit planes of group / 8 bytes, token t in bit t % 8 of byte t / 8.
  *   vidkv
  *     chosen keys     2 bits; a word per channel: float16 step in the lower half, zero point above
  *     other keys      a sign bit per Fourier coefficient (1: negative), and float16 mean magnitudes
@@ -319,7 +322,10 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
 }
 
-/* Returns the index of scale x % 16 in a block of float16 numbers. Zero point: index + 4. */
+/*
+ * Returns the index, in float16 numbers, of the scale of token or dimension x among 16 scales and
+ * 16 zero points. Its zero point is 4 numbers later.
+ */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;

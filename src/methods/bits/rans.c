@@ -343,7 +343,7 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Counts numbers below 2^14 whose lookup goes beyond the first two entries of their bucket. */
+/* Counts the values of a state's low 14 bits for which decoding searches beyond 2 table entries. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;
@@ -365,7 +365,7 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns log2 of the bucket size of a lookup table: the largest with few long searches. */
+/* Returns log2 of the largest bucket size with which decoding rarely has to search a bucket. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
@@ -375,7 +375,7 @@ static uint32_t shift_of(const lookup_group *g)
     return shift;
 }
 
-/* Writes the lookup table of one lane. Its elements are g->lanes elements apart. */
+/* Writes the decoding table of component j of a group. Its elements are g->lanes elements apart. */
 static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to, uint16_t *bucket,
                       uint32_t *row)
 {
@@ -393,7 +393,7 @@ static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to,
     }
 }
 
-/* Lookup tables of all streams. If `to` is NULL, only sizes are computed. */
+/* Decoding tables of all coded streams. If `to` is NULL, only sizes are computed. */
 typedef struct {
     uint32_t *to;
     size_t room, bytes;
@@ -405,7 +405,7 @@ static char *image_of(const lookup_images *m)
     return m->to ? (char *)(m->to + m->size.words) : NULL;
 }
 
-/* Appends the lookup table of group k, unless its stream would exceed m->room. */
+/* Appends the decoding table of group k of components, unless its stream would exceed m->room. */
 static void add_group(lookup_images *m, const lookup_group *g, int k)
 {
     int least = INT16_MAX, end = INT16_MIN;

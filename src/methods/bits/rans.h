@@ -62,7 +62,7 @@ int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const ui
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                  size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);
 
-/* Streams of an entropy-coded block. n_streams is kvd_stream_count(kept). */
+/* Entropy-coded streams of a block. n_streams is kvd_stream_count(integers per token). */
 typedef struct {
     uint32_t *state; /* [n_streams][KVD_LANES] */
     uint16_t *word;  /* [n_streams][pitch] stacks of words */
@@ -76,9 +76,10 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
 /*
- * kvd_streams_begin sets state [kvd_stream_count(kept)][KVD_LANES] for a new block, and returns the
- * bits of its header. kvd_streams_token encodes q [t->kept] of the next token and adds its bits to
- * *bits. It fails if decoding does not return q. scratch has kvd_streams_scratch(t->kept) bytes.
+ * kvd_streams_begin sets the coder states [kvd_stream_count(kept)][KVD_LANES] of a new block, and
+ * returns the size of the block's header in bits. kvd_streams_token encodes q [t->kept] of the next
+ * token in scratch memory and adds its size in bits to *bits. It fails if decoding does not return
+ * q. scratch has kvd_streams_scratch(t->kept) bytes.
  */
 double kvd_streams_begin(int32_t kept, uint32_t *state);
 size_t kvd_streams_scratch(int32_t kept);

@@ -54,7 +54,7 @@ static void rotate_all(float *x, size_t n, size_t each)
         rotate(x + i, each);
 }
 
-/* Sorts a layer's key channels by the sums of their rotated numbers over calibration tokens. */
+/* Sorts the channels of a layer's rotated keys by their sums over calibration tokens. */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
                       float *rows, float *sum, kvd_ranked *sorted, kvd_err *err)
 {

@@ -42,14 +42,14 @@ enum {
 };
 #define KVD_STREAM_LEAST (1u << 16)
 
-/* Frequency table: integer least + i, i < n, has cumulative frequencies from start[at + i] on. */
+/* Frequency table: integer least + i, i < n, has frequency start[at + i + 1] - start[at + i]. */
 typedef struct {
     uint32_t at;
     int16_t least;
     uint16_t n;
 } kvd_stream_component;
 
-/* Frequency tables of K or V of one layer. Integer 0 is in every table. */
+/* Frequency tables of each component's integers, for K or V of a layer. All have integer 0. */
 typedef struct {
     int32_t kept;
     const kvd_stream_component *component; /* [kept] */
@@ -81,7 +81,7 @@ KVD_STREAM_INLINE int kvd_stream_count(int kept)
     return (kvd_stream_n_groups(kept) + KVD_STREAM_GROUPS - 1) / KVD_STREAM_GROUPS;
 }
 
-/* Returns the last of the groups s, s + n, s + 2 n, ... of stream s. */
+/* Returns the last group of components of stream s, which has groups s, s + n, s + 2 n, ... */
 KVD_STREAM_INLINE int kvd_stream_last_group(int kept, int s, int n)
 {
     return s + (kvd_stream_n_groups(kept) - 1 - s) / n * n;
@@ -125,22 +125,23 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 }
 
 /*
- * Lookup table that gives the integer of a coder state. A bucket of 2^shift cumulative frequencies
- * has the entry where the search begins. `lanes` is 1 if all lanes share a table, else KVD_LANES.
+ * Lookup table by which the decoder finds the integer that a coder state's low 14 bits encode. The
+ * search begins at the entry of a bucket of 2^shift values. `lanes` is 1 if all lanes share a
+ * table, else KVD_LANES.
  */
 typedef struct {
-    /* Byte offset of uint16_t [buckets][lanes]: entry where a search begins. 0: no lookup table. */
+    /* Byte offset of uint16_t [buckets][lanes], the first table entry to search. 0: no table. */
     uint32_t bucket;
     /* Byte offset of entries [entries][lanes]: range of frequencies, start + 2^16 * end. */
     uint32_t row;
-    /* Bits 0 .. 7: log2 of the bucket size. Higher bits: index of the table's last entry. */
+    /* Bits 0 .. 7: log2 of the values per bucket. Higher bits: index of the last table entry. */
     uint32_t shift;
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
 
 enum { KVD_STREAM_HALF = 256 /* tables hold integers -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };
 
-/* Address of lookup tables: in kernels a shared-memory address, on the CPU a pointer. */
+/* Address of the decoder's lookup tables: in kernels in shared memory, on the CPU a pointer. */
 #ifdef __CUDACC__
 typedef uint32_t kvd_stream_at;
 static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
@@ -183,7 +184,7 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* An entry covers one number or more, so the search needs at most `rows` entries. */
+    /* Ranges end at least 1 higher from entry to entry, so at most `rows` entries are searched. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -199,12 +200,15 @@ __noinline__
     return high;
 }
 
-/* Returns the entry (start + 2^16 * end) of the range that contains `number`, and its *offset. */
+/*
+ * Returns the entry (start + 2^16 * end) of the integer whose range start .. end - 1 contains
+ * `number`, the low bits of a coder state. Sets *offset to the entry's offset.
+ */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* An entry (start + 2^16 * end) exceeds `key` if and only if end > number. */
+    /* The first entry (start + 2^16 * end) above `key` is the integer's, because end > number. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -225,8 +229,9 @@ typedef struct {
 } kvd_stream_lookup_size;
 
 /*
- * Writes the lookup tables of kvd_stream_count(kept) streams after an index of their offsets.
- * Tables beyond `room` bytes per stream are omitted. If `to` is NULL, only returns the size.
+ * Writes the entropy decoder's lookup tables of kvd_stream_count(kept) streams to `to`, after an
+ * index of the streams' offsets. Omits a table that would exceed `room` bytes per stream. If `to`
+ * is NULL, only returns the size.
  */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
@@ -253,7 +258,10 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
-    /* [wide] Bits of an integer not in the table minus those of 0, in 1/16 bit, or NULL. */
+    /*
+     * [wide] Code length of an integer missing from a component's frequency table, minus that of
+     * integer 0, in 1/16 bit; or NULL.
+     */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
@@ -261,7 +269,7 @@ typedef struct {
 /* Fills *to with the entropy coder of an open method: waterfill, or kvtc with lanes=1. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
-/* Returns a block's expected bits, without coder states, scales and integers not in the tables. */
+/* Returns a block's expected bits, without coder states, scales and integers stored separately. */
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
 enum {
@@ -279,8 +287,8 @@ typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */
     /*
-     * [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies: of first
-     * tokens, then of differences in each channel.
+     * [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies of quantised
+     * values: of the first tokens of groups, then of differences from them in each channel.
      */
     const uint16_t *table;
     bool drawn;

@@ -47,7 +47,7 @@ typedef struct {
     uint64_t seed;
     int d_head;
     size_t widest;
-    /* [widest + 1] Tables for each vector width, computed when first needed. */
+    /* [widest + 1] Random matrices and levels for each vector width, computed when first needed. */
     _Atomic(tables *) *of;
 } turboquant;
 
@@ -128,7 +128,7 @@ static tables *make_tables(const turboquant *q, size_t d, kvd_err *err)
     return NULL;
 }
 
-/* Returns the tables for vectors of d numbers, or NULL on failure. Thread-safe. */
+/* Returns random matrices and levels for vectors of d numbers, or NULL on failure. Thread-safe. */
 static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
 {
     tables *there = atomic_load(&q->of[d]);
@@ -205,7 +205,7 @@ static void multiply(const float *x, size_t n, size_t d, const float *a, bool ba
                 (blasint)d, (blasint)d, 1, x, (blasint)d, a, (blasint)d, 0, y, (blasint)d);
 }
 
-/* Adds an estimate of their quantisation error to the decoded unit vectors y. Overwrites u. */
+/* Adds estimates of the errors u - y to y, from signs of random projections. Overwrites u. */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
     float *const signs = work, *const read = work + n * d;

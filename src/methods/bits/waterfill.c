@@ -38,11 +38,11 @@ typedef struct {
     float *mean; /* [wide] mean of the calibration data */
     /* [wide][wide] Transforms to components, y = (x - mean) * to, and back, x = mean + y * from. */
     float *to, *from;
-    /* [wide + 1] Frequency table of each component, then of the bytes of integers not in them. */
+    /* [wide + 1] Frequency table per component, then one for the bytes of integers in no table. */
     kvd_rans_table *table;
     /* Mean of |y| / step - |q| over calibration components that are rounded to q != 0. */
     double offset;
-    /* Frequency tables for entropy-coded blocks. Components from `kept` on are always 0. */
+    /* [wide] Frequency tables for coded blocks. Components from index `kept` on are always 0. */
     kvd_stream_component *component;
     uint16_t *start;
     size_t n_starts, kept;
@@ -73,7 +73,7 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
                 (blasint)n);
 }
 
-/* Computes the transform and its inverse. moment [d][d]: second moment of the gradients. */
+/* Computes a transform of K or V and its inverse. moment [d][d]: 2nd moment of loss gradients. */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
 {
@@ -122,7 +122,7 @@ static void make_component(coder *to, size_t j, uint64_t *count, int least, int 
         (kvd_stream_component){(uint32_t)to->n_starts, (int16_t)(least - ZERO), (uint16_t)n};
     memcpy(to->start + to->n_starts, to->table[j].start + least, (n + 1) * sizeof *to->start);
     to->n_starts += n + 1;
-    /* An integer not in the table takes ESCAPE and 4 bytes. Bits of integer 0 are subtracted. */
+    /* An integer not in the table takes ESCAPE and 4 bytes. Stores its bits minus those of 0. */
     const uint16_t *const start = to->table[j].start;
     const double frequency = start[ESCAPE + 1] - start[ESCAPE],
                  of_zero = start[ZERO + 1] - start[ZERO];
@@ -200,7 +200,7 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/* Made-up standard deviations of the first and last component, in quantisation steps. */
+/* For timing: standard deviation of the first and last transform component, in units of `step`. */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 
@@ -373,7 +373,7 @@ static size_t n_states(size_t kept)
     return (size_t)kvd_stream_count((int)kept) * KVD_LANES;
 }
 
-/* Rounds y to multiples of `step`, in place. `to` gets the multiples, or 0 if not in the table. */
+/* Rounds y to multiples of `step`. `to`: the integers y / step, 0 if not in the frequency table. */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)
 {

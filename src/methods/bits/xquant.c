@@ -22,7 +22,7 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* [rank][d_model] Left singular vectors of W_K or W_V, transposed; NULL if X is stored. */
+    /* [rank][d_model] Left singular vectors of W_K or W_V in rows; NULL: the input is stored. */
     float *down;
     /* [wide][rank] Matrix that gives K or V. If `down` is NULL, it is W_K or W_V. */
     float *up;
@@ -33,7 +33,7 @@ typedef struct {
 typedef struct {
     const kvd_config *config;
     int bits;
-    /* wide = n_kv_heads * d_head. rank: numbers stored per token for K, and again for V. */
+    /* group: numbers per scale. wide: n_kv_heads * d_head. rank: numbers per token for K, for V. */
     size_t group, wide, rank;
     bool latent;
     matrices *of; /* [n_layers][KVD_N_SIDES] */
