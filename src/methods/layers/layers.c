@@ -2,8 +2,9 @@
  * Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
  * 2024, MiniCache, section 4).
  *
- * Vectors keep their lengths, and their direction is interpolated at `t`. Angles in the upper
- * fraction `gamma` of the prompt's range stay unmerged.
+ * Vectors of K and V keep their norms; the directions of a token's vectors in two layers are
+ * replaced by one, interpolated at `t`. Vectors stay unmerged if the angle between them is in the
+ * upper fraction `gamma` of the prompt's range of angles.
  */
 #include <cblas.h>
 #include <math.h>

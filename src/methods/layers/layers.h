@@ -10,7 +10,7 @@ typedef struct {
     int first_layer, n_layers;
     /* Number of prompt tokens, of KV heads and of dimensions per head. */
     size_t n, heads, d;
-    /* [n_layers] Vectors [n][heads][d] of each layer, which `merge` overwrites. */
+    /* [n_layers] K or V [n][heads][d] of each layer. `merge` overwrites them by restored ones. */
     float *const *x;
 } kvd_layers_block;
 

@@ -28,8 +28,8 @@ __device__ __forceinline__ size_t rows_page_of(const kvd_merged_args &a, int b, 
 }
 
 /*
- * Returns where the norms of vector v of a page's 64 tokens are stored: a word per token, with the
- * norms in both layers. v is K of KV head v / 2 if v is even, V if v is odd.
+ * Returns the address of the norms of vector v of a page's 64 tokens: a word per token, with bf16
+ * norms in the two merged layers. v is K of KV head v / 2 if v is even, V if v is odd.
  */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
@@ -69,7 +69,7 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
             a.d_head / 8};
 }
 
-/* Calls f with the indices, in stored pages and in `rows`, of every 8 numbers of the lane. */
+/* Calls f for every 8 elements that the lane reads, with indices in the stored pages and a.rows. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = 0;
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Weights of two vectors in spherical interpolation, which skips zero and opposite vectors. */
+/* Weights of two directions to interpolate: 1 and 0 if a vector is zero or they are opposite. */
 struct factors {
     double from, to;
 };
@@ -160,7 +160,7 @@ __device__ __forceinline__ factors factors_of(const measured &m, double t)
     return f;
 }
 
-/* Writes the interpolated direction of two vectors, which both layers then share. */
+/* Writes the direction interpolated from two layers' vectors, which both layers then share. */
 __device__ void share_direction(const kvd_merged_args &a, const octet &o, const measured &m,
                                 double t)
 {
@@ -222,7 +222,7 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Restores K and V of one merged layer for decode steps. Writes zeros after the last token. */
+/* Restores K and V of one of two merged layers for attention, with zeros after the last token. */
 template <bool SECOND>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
 {

@@ -29,14 +29,18 @@ typedef struct {
     /* Pages in bf16 that attention reads, and their page table [n][max_pages]. */
     uint16_t *rows;
     const int32_t *rows_table;
-    /* True if all tokens are those of prompts, so kvd_pair_restore finds no new token. */
+    /* True if the requests are prompts, false if they are decode steps, each with one new token. */
     bool prompts;
     /*
-     * Pages in the layout of `rows`. `first` holds common directions and unmerged vectors of the
-     * first layer, `second` vectors of the second layer.
+     * Stored pages of two merged layers, in the layout of `rows`. `first` holds directions that
+     * both layers share, and unmerged vectors of the first layer; `second` holds unmerged vectors
+     * of the second layer.
      */
     uint16_t *first, *second;
-    /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] Vector lengths; negative: unmerged. */
+    /*
+     * [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] bf16 norms of a token's vectors in both merged
+     * layers; negative if they are not merged.
+     */
     uint16_t *length;
 } kvd_merged_args;
 
@@ -47,22 +51,22 @@ cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
  */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
 /*
- * Merges the vectors of prompts in `first` and `rows` by spherical interpolation at `t`. Vectors
- * stay unmerged if their angle is in the upper fraction `gamma` of the range of angles. Adds the
- * number of unmerged vectors to apart[slot].
+ * Merges K and V of prompts in two layers, in `first` and in `rows`, by spherical interpolation at
+ * `t`. Vectors stay unmerged if their angle is in the upper fraction `gamma` of `range`, which
+ * kvd_pair_measure wrote. Adds the number of unmerged vectors to apart[slot].
  */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /*
- * Writes to `rows` the keys and values that a decode step reads in one of two merged layers: the
- * second if `second`, else the first. Unless all tokens are prompts', the newest tokens must be in
- * `first` or `second`; they are marked unmerged.
+ * Writes K and V of one of two merged layers to `rows`, for attention: of the second layer if
+ * `second`, else of the first. In decode steps (a->prompts is false), each request's newest token
+ * must be in `first` or `second`, and is marked as unmerged.
  */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
 /*
- * Copies each request's tokens from index prompt[b] on to `rows`. prompt [n] is in device memory.
- * Tokens after the last one become 0 up to a multiple of 8.
+ * Copies K and V of each request's tokens from number prompt[b] on from `first` to `rows`. prompt
+ * [n] is in device memory. Tokens after the last one become 0 up to a multiple of 8.
  */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);

@@ -20,10 +20,10 @@ typedef struct {
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: first and last merged layer */
     uint16_t **stored;        /* [n_layers] device pages of the layer's vectors */
-    /* [n_layers] Vector lengths of two merged layers, stored for the first of them. */
+    /* [n_layers] bf16 norms of K and V vectors of two merged layers, at the first of them. */
     uint16_t **length;
     uint32_t *range; /* device, written by kvd_pair_measure */
-    /* [n_pairs][slots] Unmerged vectors in each request's prompt, on the device and pinned. */
+    /* [n_pairs][slots] Number of unmerged vectors per prompt, on the device and on the host. */
     uint32_t *apart, *host_apart;
     size_t *apart_of; /* [n_pairs][slots] copy of host_apart */
     kvd_merged_slots slots;
@@ -168,7 +168,7 @@ static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err);
 }
 
-/* Merges the prompts' K and V in two layers, and restores those in layers with a window. */
+/* Merges prompts' K and V of two layers. Restores them to bf16 pages in sliding-window layers. */
 static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const double *const v = k->method.plan->layers_values.value;
@@ -223,7 +223,7 @@ static double prompt_bits(const merged *k, size_t slot, int first)
     return (number * ((pairs - apart) * (d + 2) + apart * 2 * d) + pairs) / 2;
 }
 
-/* Returns the size in bits of the cache of a running request, of all layers without a window. */
+/* Returns the bits of a running request's K and V in all layers without a sliding window. */
 static double full_bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -237,7 +237,7 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum;
 }
 
-/* Returns the bits that merging saves in layers with a window, if a request has n tokens. */
+/* Returns the bits that merging spares a request of n tokens in layers with sliding windows. */
 static double saved_near(const merged *k, size_t slot, size_t n)
 {
     const double prompt = (double)k->slots.slot[slot].prompt;
@@ -254,7 +254,7 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns the bits saved in layers with a window, minus those one token earlier. */
+/* Returns the bits that merging spares in sliding-window layers, minus those one token earlier. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -313,7 +313,7 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
     return 0;
 }
 
-/* Allocates the pages and the vectors' lengths, filled with random numbers for timing. */
+/* Allocates stored pages (random, for timing) and the norms of their vectors (all equal). */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);

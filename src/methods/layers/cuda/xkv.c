@@ -30,7 +30,7 @@ typedef struct {
     int *group_of; /* [n_layers] group of each layer, or -1 */
     bool *skips;   /* [n_layers] */
     int begin;     /* first layer that steps restore, or -1 */
-    /* Maxima over the groups: columns of K or V; rank of K plus rank of V; rank. */
+    /* Maxima of layer groups: elements of K or V of a token; rank of K plus V; rank of K or V. */
     size_t wide, ranks, most_rank;
     /* [n_layers] Device pages of tokens after the prompt; NULL in layers with a window. */
     uint16_t **own;
@@ -40,8 +40,8 @@ typedef struct {
     size_t basis_slot;
     bool joint; /* true: tensor cores restore the KV heads of a layer together */
     /*
-     * If `joint`, singular vectors [wide][rank] of K and V of the prompts, before kvd_latent_join
-     * reorders them. Otherwise NULL.
+     * If `joint`, singular vectors [wide][rank] of K [0] and V [1] of the prompts, before
+     * kvd_latent_join reorders them for tensor cores. Otherwise NULL.
      */
     uint16_t *rows_of_basis[2];
     /*
@@ -56,7 +56,7 @@ typedef struct {
     cudaEvent_t gathered, decomposed;
     float *captured; /* pinned [n_groups][2][max_slices] */
     size_t prompts;  /* number of prompts in the iteration */
-    /* [slots + 1] Prompt tokens of each request, on the device and pinned; 0 for padding. */
+    /* [slots + 1] Number of prompt tokens of each request, on the device and pinned; 0: padding. */
     int32_t *prompt, *host_prompt;
     /* [max_slices] in device memory: number of prompt tokens of each decode step's request. */
     int32_t *steps;
@@ -339,7 +339,7 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum + layers * rows_bits(k, s->tokens);
 }
 
-/* Returns the bits saved in layers with a window, if a request has n tokens. */
+/* Returns the bits that grouping spares a request of n tokens in layers with sliding windows. */
 static double saved_near(const xkv *k, size_t slot, size_t n)
 {
     double sum = 0;
@@ -357,7 +357,7 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns the bits saved in layers with a window, minus those one token earlier. */
+/* Returns the bits that grouping spares in sliding-window layers, minus those one token earlier. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
