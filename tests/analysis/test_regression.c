@@ -95,7 +95,7 @@ TEST(test_lines)
     }
 }
 
-/* The regression fits one slope for all models. */
+/* One slope of each parameter over ln(loss) must fit all models. */
 TEST(test_models)
 {
     enum { N = 40, MODELS = 3 };

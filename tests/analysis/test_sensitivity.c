@@ -17,7 +17,7 @@ static uint32_t id[N];
 typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
-    /* sums over all passes of the gradient by one output element, and of its square */
+    /* derivative of the loss by output element 3 in layer 0: sum for each token, sum of squares */
     double sum[N], square;
     kvd_sensitivity *s;
 } seen;
@@ -180,7 +180,7 @@ TEST(test_bases)
     kvd_spectrum_release(&other);
 }
 
-/* Removing the only dimension with a gradient g costs mean(q^2) mean(g^2) / 2. */
+/* Removing the only dimension of q with a gradient g raises the loss by mean(q^2) mean(g^2) / 2. */
 TEST(test_unit_of_sigma)
 {
     static float q[N][KV * GROUP][D], g[N][KV * GROUP][D];
@@ -207,7 +207,7 @@ TEST(test_unit_of_sigma)
     }
     OK(kvd_sensitivity_bases(x, N, &s, &err));
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /* An output of 3 with gradient 0.5 in one dimension costs 3^2 * 0.5^2 / 2 per query head. */
+    /* Removing an output of 3 with gradient 0.5 costs 3^2 * 0.5^2 / 2 of loss per query head. */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);

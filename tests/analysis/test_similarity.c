@@ -67,7 +67,7 @@ TEST(test_mean_abs_by_hand)
     assert_true(energy[0] == 1 && energy[1] == 1);
 }
 
-/* Mean |A - B| / mean |A| is 1 for random column signs, sqrt(2) for unrelated matrices. */
+/* Mean |A - B| / mean |A| is 1 if B is A with random signs, sqrt(2) if B is unrelated to A. */
 TEST(test_signs_and_unrelated)
 {
     static double A[D * D], B[D * D], C[D * D];
@@ -146,7 +146,7 @@ TEST(test_compare)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    /* Spectrum 1 has the rotations of spectrum 0, with random signs of columns. */
+    /* s[1] gets the rotations (orthogonal matrices) of s[0], with random signs of columns. */
     for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {

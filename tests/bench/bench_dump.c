@@ -26,7 +26,7 @@ typedef struct {
     kvd_dtype dtype;
     size_t n_tokens;
     size_t bytes; /* bytes of Q, K and V in the file */
-    /* bytes other than zero, for write(2) */
+    /* PIECE bytes, not all 0, which the plain file that is written for comparison repeats */
     char *piece;
     float *rows;
     void *scratch;

@@ -1,7 +1,8 @@
 /*
  * usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...
- * Times decode steps and a prompt. ours: heads keep unequal dimensions; papers: work divided as in
- * the papers; stock: heads padded to the widest.
+ * Times decode steps and a prompt. Attention is divided among thread blocks by estimated cost
+ * (ours) or as in the papers of ZACK and FDC (papers), or all heads are padded to the widest
+ * (stock).
  */
 
 #include "gpu_case.h"

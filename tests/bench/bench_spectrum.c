@@ -1,7 +1,7 @@
 /*
  * usage: bench_spectrum [ROWS [D]]
- * Times the SVD of a head by dgesdd, streaming QR and eigenvalues of X^T X. Singular values fall
- * geometrically by a factor kappa.
+ * Times three ways to compute the singular values of a head's random vectors X [ROWS][D]: dgesdd,
+ * streaming QR, and eigenvalues of X^T X. The largest singular value is kappa times the smallest.
  */
 #include <cblas.h>
 #include <math.h>

@@ -32,7 +32,7 @@ static const test_case cases[] = {
     {"many heads", KVD_BF16, 96, 96, 64, 0, 1, false, {130}},
 };
 
-/* FIRST_LAYER and the next one are recorded. WIDTH is d_model. */
+/* Second moments of layers FIRST_LAYER and FIRST_LAYER + 1 are recorded. WIDTH is d_model. */
 enum { LAYERS = 3, FIRST_LAYER = 1, WIDTH = 96 };
 
 static kvd_err err;
@@ -370,7 +370,7 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.lib = kvd_cublas_load(&err);
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
-    /* floating-point operations: two per element of the lower triangle and token */
+    /* floating-point operations: 2 for each of n tokens and element of 48 heads' lower triangles */
     const double flop = 48.0 * 128 * 129 * n;
     printf(
         "%s, %s, %zu rows: %.3f ms a layer, %.2f us a token of 32 layers, %.1f TFLOP/s on the triangle",

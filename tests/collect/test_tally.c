@@ -1,4 +1,4 @@
-/* Tests mean scores and unimportant tokens against numbers computed by hand. */
+/* Tests mean attention scores and unimportant tokens against numbers computed by hand. */
 
 #include "analysis/tokens.h"
 #include "collect/sums.h"
@@ -80,8 +80,8 @@ TEST(test_window)
 }
 
 /*
- * Half of the tokens, those with the lowest mean scores, are unimportant: as queries 1 and 2; as
- * keys 1 and 3 in layer 0, 1 and 2 in layer 1.
+ * The half of the tokens with the lowest mean scores is unimportant: tokens 1 and 2 by their scores
+ * as queries; by those as keys, 1 and 3 in layer 0, 1 and 2 in layer 1.
  */
 TEST(test_sets)
 {

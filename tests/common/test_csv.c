@@ -8,7 +8,6 @@
 
 static kvd_err err;
 
-/* text of all fields, with '|' after each field and ';' after each row */
 typedef struct {
     char text[4096];
     size_t stop_at;

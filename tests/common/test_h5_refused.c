@@ -112,7 +112,7 @@ TEST(test_foreign_and_newer)
     kvd_run_release(&again);
 }
 
-/* Links are refused, because one could make a program read any file of the user. */
+/* Links to other files are refused, because one could make a program read any file of the user. */
 TEST(test_links_are_refused)
 {
     write_file();
@@ -350,7 +350,7 @@ TEST(test_flipped_bits)
     const size_t n = load(path, &data);
     kvd_rng_seed(&r, 2, 0);
     for (int i = 0; i < FLIPS; i++) {
-        /* bit to flip; for odd i not in a zero byte, which is mostly unused space */
+        /* bit to flip; in every second trial not in a zero byte, which is mostly unused */
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&r) * 8 * (double)n);

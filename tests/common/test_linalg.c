@@ -50,7 +50,7 @@ static double as_bf16(double x)
     return f;
 }
 
-/* Returns [n][d] with singular values that fall geometrically by the factor kappa. */
+/* Returns random rows [n][d] whose first singular value is about kappa times the last. */
 static double *rows_of(size_t n, size_t d, double kappa, int bf16)
 {
     double *Z = get(n * d), *Q = get(d * d), *X = get(n * d);

@@ -58,7 +58,7 @@ TEST(test_groups_of_version_1)
     put("one/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("one/memory/memory.usage_in_bytes", "123456789\n");
     assert_true(isinf(left_in("list1", "one")));
-    /* In a container, /proc/self/cgroup may name a path of the host. */
+    /* Without a folder for /docker/abc, a path of the host, the root's limit applies. */
     put("one/memory/memory.limit_in_bytes", "100000\n");
     put("one/memory/memory.usage_in_bytes", "90000\n");
     put("one/memory/memory.stat",

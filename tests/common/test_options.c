@@ -405,7 +405,7 @@ TEST(test_long_fields)
 
 int main(void)
 {
-    /* Set here, so that started programs need not restart to set it. */
+    /* Programs that the tests start inherit this, which OpenBLAS reads when it is loaded. */
     setenv("OPENBLAS_CORETYPE", kvd_blas_core(), 0);
     return unit_run(NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* Tests rotations shared by two matrices, and balanced projections. */
+/* Tests rotations shared by two matrices, and balanced projections, which keep Q K^T best. */
 #include <unistd.h>
 
 #include <cblas.h>
@@ -195,7 +195,10 @@ static void times(const double *A, const double *B, int transposed, double *C)
                 D, B, D, 0, C, D);
 }
 
-/* Returns trace(E^T cl E cr) with E = I - L R^T; L, R: first m columns; cl, cr: moments of Q, K. */
+/*
+ * Returns the squared error of Q K^T if Q is projected by the first m columns of `left` and K by
+ * those of `right`. cl, cr: Q^T Q and K^T K.
+ */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
 {

@@ -76,8 +76,8 @@ static int run(const load *l, const char *method, int gpus, served *o, kvd_err *
 }
 
 /*
- * Compares logits of two GPUs with those of one. Accepts a quarter of the method's distance from
- * the uncompressed logits `none`, or six times `rounding`, the distance without a method.
+ * Compares two GPUs' logits with one GPU's. The distance may be six times that without a method
+ * (`rounding`), or a quarter of the method's distance from the logits `none`.
  */
 static void test(const load *l, const char *method, const served *none, double rounding)
 {

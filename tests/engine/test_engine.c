@@ -97,7 +97,7 @@ static uint32_t best(const float *x, size_t n)
     return at;
 }
 
-/* Adds squared distances of logits and squared norms. Returns how many were compared. */
+/* Adds squared distances of logits from t->want, and squared norms. Returns the compared tokens. */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
 {
@@ -124,7 +124,7 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
     return n;
 }
 
-/* Returns the relative error of all logits. `pages`: pages of the cache; 0: enough. */
+/* Returns the relative distance of logits from t->want. `pages`: cache pages; 0: the default. */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
                            kvd_engine_facts *facts, double *held)
@@ -268,7 +268,7 @@ TEST(test_plans_of_dims)
         }
 }
 
-/* A 16-bit cache may differ by one rounding, as products are added in another order. */
+/* The engine adds products in another order than one pass, which can change a 16-bit rounding. */
 TEST(test_types_of_the_cache)
 {
     texts t;
@@ -309,7 +309,10 @@ TEST(test_window_is_what_is_held)
     close_texts(&t);
 }
 
-/* Haswell kernels of OpenBLAS give errors up to 2.0e-4, a wrong parameter more than 4e-3. */
+/*
+ * Compares logits of methods with those of one forward pass. Rounding gives errors up to 2.0e-4
+ * (OpenBLAS, Haswell), a wrong parameter more than 4e-3.
+ */
 TEST(test_plans_row_by_row)
 {
     static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70},

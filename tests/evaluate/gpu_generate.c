@@ -15,7 +15,10 @@
 #include "model/text/corpus.h"
 #include "temp_folder.h"
 
-/* number of prompts and of new tokens of each; `quick` uses fewer */
+/*
+ * SEQUENCES: number of prompts. N_NEW: new tokens of each, of which FIRST_FORCED to LAST_FORCED are
+ * given, not generated. MOST: tokens of the text. `quick` uses fewer.
+ */
 enum { SEQUENCES = 5, N_NEW = 25, FIRST_FORCED = 9, LAST_FORCED = 11, MOST = 900 };
 enum { PLACES = SEQUENCES * N_NEW };
 static const size_t length[SEQUENCES] = {41, 130, 17, 64, 199};
@@ -157,7 +160,7 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuat
 typedef struct {
     /* log probability of the CPU's token less that of the GPU's at the first difference */
     double margin;
-    /* mean difference in the log probability of the CPU's tokens */
+    /* mean absolute difference between GPU and CPU in the log probability of the CPU's tokens */
     double log_p;
     double bits;      /* accepted relative difference of cache sizes */
     size_t sequences; /* number of sequences whose tokens differ */
@@ -535,12 +538,15 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         const bool smooth = method[i].smooth, f32 = type == KVD_F32;
         if ((only && !strstr(method[i].text, only)) || !in_this_part(next++))
             continue;
-        /* With coarse quantisation, log probabilities differ by 0.14 nats on average. */
+        /* With coarse quantisation, log probabilities on GPU and CPU differ by 0.14 on average. */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv") ||
                             strstr(method[i].text, "cachegen");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
-        /* limit for methods in which rounding may decide which tokens are merged or evicted */
+        /*
+         * accepted difference between CPU and GPU in log probability, for methods in which rounding
+         * may decide which tokens are merged or evicted
+         */
         const double chooses = !strcmp(method[i].text, "tova+fp8") ? 2
                                : !strcmp(method[i].text, "elasticcache") ||
                                        !strcmp(method[i].text, "d2o") ||
@@ -570,7 +576,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
     kvd_generator_free(gpu);
 }
 
-/* Compares prompts in several passes, while the CPU compresses kvtc's earlier tokens. */
+/* Compares kvtc on GPU and CPU for prompts in several passes, while the CPU compresses tokens. */
 static void compare_passes(kvd_generator *cpu)
 {
     static const limits most = {.margin = 0.5, .log_p = 0.15, .bits = 0.02, .sequences = SEQUENCES};
@@ -657,7 +663,7 @@ static void use_shape(const kvd_shape *shape)
 static void compare_shape(const kvd_shape *shape, const char *const *method, size_t n,
                           const char *const (*refused)[2], size_t n_refused)
 {
-    /* Rounding to bf16 can change an expert, and a log probability by up to 1. */
+    /* Rounding to bf16 can select other experts and change a log probability by up to 1 nat. */
     static const limits most = {.margin = 1, .log_p = 0.1, .bits = 1e-12, .sequences = SEQUENCES},
                         chosen = {.margin = 3, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES},
                         counted = {.margin = 3, .log_p = 0.2, .bits = 0.1, .sequences = SEQUENCES};
@@ -674,8 +680,8 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
             "kvmerger", "prefixkv", "cake",     "mpcache",   "a2ats",    "cachegen", "waterfill",
             "kvtc",     "kvquant",  "h2o+kivi", "tova+kivi", "zipcache", "leankv",   "minicache"};
         /*
-         * Methods whose mean difference is 0.23 to 0.35 on the shape of gpt-oss if the CPU has
-         * weights of 8 bits; `none` has 0.08, nvfp4 0.18.
+         * These methods' log probabilities on GPU and CPU differ by 0.23 to 0.35 nats on average in
+         * the shape of gpt-oss, if the CPU has weights of 8 bits; those of `none` by 0.08.
          */
         static const char *const rough[] = {"cachegen", "gear", "vidkv", "tova+kivi"};
         bool varies = false, few = false;
@@ -842,11 +848,12 @@ static void compare_shapes(void)
 
 /*
  * usage: gpu_generate [quick|windows|gpus|TEXT] [f32|bf16] [I/N]
- * quick    combined methods, short texts, bf16, for sanitizers
- * windows  made-up models: a gpt-oss and a Gemma 3 with windows, a Llama with heads of 128
+ * Compares tokens generated on GPU and CPU.
+ * quick    combined methods, bf16, for sanitizers
+ * windows  models with windows (gpt-oss, Gemma 3), and a Llama with heads of 128
  * gpus     several GPUs
  * TEXT     methods with TEXT in their text
- * I/N      part I of N, from 1 on
+ * I/N      part I of N of the tests
  */
 int main(int argc, char **argv)
 {

@@ -1,4 +1,4 @@
-/* Compares prediction quality on the GPU with the CPU, and measures bandwidth. */
+/* Compares prediction scores (loss, KL) on GPU and CPU, and measures the GPU's memory bandwidth. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -463,8 +463,9 @@ TEST(test_attention_error_by_hand)
     OK(kvd_attention_error_init(&e, &kept, &c, &err));
     OK(kvd_attention_error_add(&e, &in, v, &err));
     /*
-     * Outputs (expected, actual) of two tokens in head 0: (3,4) (3,1) and (0,0) (0,5). In head 1:
-     * (0,2) (1,2) and (0,-2) (0,-3).
+     * Expected and actual outputs of two tokens: in head 0 (3,4) and (3,1), (0,0) and (0,5), so the
+     * squared error is 34 and the squared norm 25. In head 1 (0,2) and (1,2), (0,-2) and (0,-3): 2
+     * and 8.
      */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
@@ -503,7 +504,7 @@ TEST(test_error_scan)
         }
     }
     assert_true(positive > 60);
-    /* The loss must equal that of a run in which only this head keeps fewer dimensions. */
+    /* The table must have the KL divergence of a run in which only this head keeps 8 dimensions. */
     kvd_dims d;
     OK(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err));
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};

@@ -323,7 +323,7 @@ TEST(codes_are_the_whole_sequence)
         "h2o+kivi,heavy=0.3,residual=32 h2o+think+kivi,window=8,residual=32 "
         "zack+kvquant,p=0.3 zdc+gear,p_i=0.1,p_u=0.5 palu+kvquant,palu.p=0.3 zack+allot,p=0.3";
     for (char *rest = coded, *text; (text = strsep(&rest, " "));)
-        /* Compiled by clang, one number of hetero is rounded differently and gives 0.102. */
+        /* Compiled by clang, hetero rounds a number otherwise: a logit is 0.102 below the best. */
         same_as_the_whole(text, KVD_F32, strncmp(text, "hetero", 6) ? 0.1 : 0.15);
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
@@ -424,7 +424,10 @@ TEST(rows_that_do_not_follow)
     kvd_sequence_cache_release(&r);
 }
 
-/* Ends answers of sequences 1 and 2 early. Returns 1 to feed the last token, otherwise 2. */
+/*
+ * Called after each generated token. Ends answers of sequences 1 and 2 early: returns 1 if the last
+ * token is still fed to the model, 2 if not.
+ */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     size_t *const seen = ctx;
@@ -447,7 +450,10 @@ static void count_progress(void *ctx, double n)
     seen->sequences += n;
 }
 
-/* Compares answers with those to the same tokens as given input. `ended`: end_early's result. */
+/*
+ * Generates answers to questions in turn. Must generate the same tokens if all tokens are given as
+ * input. `ended`: what end_early returns to end an answer.
+ */
 static void check_questions(size_t ended)
 {
     enum { QUESTION = 2, ANSWER = 4, PLACES = 2 * (QUESTION + ANSWER) };

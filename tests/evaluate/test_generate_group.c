@@ -44,7 +44,7 @@ static int tear_down(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /* costs of the whole call, and of all decode steps */
+    /* total costs of kvd_generate, and the sum of those it reports for finished sequences */
     kvd_stepwise_account account, stepped;
     size_t steps;
     kvd_continued_cost cost[PROMPTS]; /* filled only by run_short */
@@ -99,7 +99,10 @@ TEST(several_workers_are_one)
     }
 }
 
-/* Generation path that fails in pass `fail_at` for lack of memory; `grown`: calls for more. */
+/*
+ * generation path whose forward pass number `fail_at` fails for lack of memory; `grown`: number of
+ * calls of its function `grow`, which asks for more memory
+ */
 typedef struct {
     kvd_generate_path path;
     kvd_generate_path *rows;
@@ -166,7 +169,10 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/* Generates all prompts as one group. Forward pass `fail_at` fails (0: none). */
+/*
+ * Generates answers to all prompts in one group. Forward pass `fail_at` fails (0: none, -1: all).
+ * If `grown` is not 0, only two prompts fit at a time.
+ */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
 {

@@ -18,7 +18,7 @@ TEST(test_by_hand)
     assert_true(fabs(q.nll - (log(4) + log(3))) < 1e-6);
     assert_true(q.top1 == 1);
     assert_true(q.agree == 1);
-    /* KL divergence of the uniform distribution from softmax(logits); 0 for token 1 */
+    /* KL divergence at prediction 0, from softmax(logits) to uniform; it is 0 at prediction 1 */
     const double kl = (log(8.0 / 3) + log(8.0 / 6) + log(8.0 / 15)) / 3;
     assert_true(fabs(q.kl - kl) < 1e-6);
 
@@ -120,7 +120,10 @@ TEST(test_refuses)
           "sequence 0 has 3 predictions, the reference 4");
 }
 
-/* About 95 % of intervals hold the true value. Intervals of ratios must be shorter. */
+/*
+ * About 95 % of the confidence intervals must contain the true value. Intervals of the ratio of two
+ * models' accuracies must be shorter than those of one accuracy.
+ */
 TEST(test_intervals)
 {
     enum { SEQUENCES = 40, TRIALS = 150 };
@@ -131,7 +134,7 @@ TEST(test_intervals)
     for (int t = 0; t < TRIALS; t++) {
         kvd_quality ref[SEQUENCES] = {0}, q[SEQUENCES] = {0};
         for (int s = 0; s < SEQUENCES; s++) {
-            /* The compressed model gets one of twenty right predictions wrong. */
+            /* p: share of right predictions; the compressed model loses one of twenty of these */
             const double p = 0.4 + 0.1 * kvd_rng_normal(&r);
             ref[s].n = q[s].n = 100;
             for (int i = 0; i < 100; i++)

@@ -112,7 +112,7 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/* Replaces random words by a letter for their type. The caller frees the result. */
+/* Replaces words that RULER draws at random, such as numbers by 9. The caller frees the result. */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -505,7 +505,7 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
-/* If every byte is a token, RULER's solved example alone exceeds 500 tokens. */
+/* If every byte is a token, the solved example in RULER's prompts exceeds its 500 tokens. */
 TEST(a_tokenizer_of_bytes_is_refused)
 {
     char path[300];

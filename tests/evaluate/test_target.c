@@ -100,7 +100,7 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* Text 0 keeps the accuracy up to x = miss - 0.2, text 1 up to miss + 0.2. */
+    /* Text 0 keeps the accuracy up to the parameter x = miss - 0.2, text 1 up to miss + 0.2. */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};

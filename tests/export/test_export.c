@@ -18,7 +18,7 @@
 
 enum { TOKENS = 37 };
 static const double bar =
-    /* distance of logits relative to their norm */
+    /* accepted distance between two models' logits, relative to the norm of the logits */
     2e-5;
 
 static const char *place;

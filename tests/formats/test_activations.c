@@ -447,7 +447,7 @@ static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
     assert_true(H5Fclose(f) >= 0);
 }
 
-/* Writes 150 tokens in batches that do not end at multiples of 64. Returns the path. */
+/* Writes Q, K, V of 150 tokens in batches that do not end at multiples of 64. Returns the path. */
 static const char *made_long(void)
 {
     enum { LONG = 150 };

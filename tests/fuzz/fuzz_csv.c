@@ -1,4 +1,4 @@
-/* Fuzzer of CSV. Fields end with a zero byte, and written rows read back unchanged. */
+/* Fuzzes the CSV reader: fields end with a zero byte, rows written again read back unchanged. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +9,7 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    /* file for the rows that the first pass writes; NULL in the second pass */
+    /* file of the rows that the first pass writes and the second reads; NULL in the second pass */
     FILE *copy;
     bool has_head;
     size_t rows, bytes;
@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!rc) {
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
-        /* A row with one empty field becomes an empty line, which the reader skips. */
+        /* Ignores the number of rows: one with a single empty field is written as an empty line. */
         if (second.bytes != first.bytes || second.sum != first.sum)
             abort();
     }

@@ -1,4 +1,4 @@
-/* Tests kvd_append, which projects and caches new K and V, in double precision. */
+/* Tests kvd_append, which projects and caches new K and V, against double precision. */
 #include <math.h>
 
 #include "kernels/attention_ref.h"
@@ -17,7 +17,7 @@ typedef struct {
     int widths;
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     int r_qk, r_v;
-    /* index of a list of request lengths; -1 and -2: random lengths */
+    /* index of a list of lengths; -1: 256 requests with 1 new token, -2: 37 with 1 to 40 each */
     int lengths;
 } scenario;
 
@@ -169,7 +169,7 @@ static void *poisoned(size_t elements)
     return dev;
 }
 
-/* Appends tokens from[b] .. from[b] + n[b] - 1 of each request. The caller frees the returned Q. */
+/* Appends new tokens from[b] .. from[b] + n[b] - 1 of request b. Returns their Q, to be freed. */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
 {
@@ -426,7 +426,7 @@ int main(int argc, char **argv)
 {
     /*
      * Columns: name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions, RoPE
-     * layout, Q and K rotated, V rotated, lengths.
+     * layout, Q and K rotated, V rotated, index in the list of requests' lengths.
      */
     static const scenario cases[] = {
         {"dense_cut_only", KVD_BF16, 4, 2, 128, 64, 0, -1, 0, 0, 3},

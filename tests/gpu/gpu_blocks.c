@@ -41,7 +41,7 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    /* true if the norm adds an array first, does not norm, overwrites x with y */
+    /* add: adds an array to x first; plain: copies x, without a norm; in_place: overwrites x */
     bool add, plain, in_place;
 } norm_case;
 

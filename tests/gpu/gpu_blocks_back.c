@@ -20,8 +20,8 @@ static double term_distance(const array *got, const double *want, const double *
 }
 
 /*
- * Computes dx [d], the gradient of a norm's input, from dy [d]. terms, dy_terms [d]: sums of
- * absolute values, for the errors.
+ * Computes dx [d], the gradient of a norm's input, from dy [d]. terms, dy_terms [d]: sums of the
+ * absolute terms that add up to dx and dy, to which errors are relative.
  */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
@@ -142,8 +142,8 @@ typedef struct {
 } qkv_case;
 
 /*
- * Computes gradients before RoPE (pre) and before the norm (raw), each [d] gradients and [d] sums
- * of absolute values.
+ * Computes a head's gradients before RoPE (pre) and before the norm (raw): [d] gradients, then [d]
+ * sums of their absolute terms, to which errors are relative.
  */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,

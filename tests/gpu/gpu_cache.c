@@ -1,4 +1,4 @@
-/* Tests the GPU's compressed cache against kvd_cache. Bytes and messages must be equal. */
+/* Tests the GPU's compressed cache against the CPU's. Byte counts and errors must be equal. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -314,7 +314,7 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
                        const kvd_packed_form *form)
 {
     enum { ROWS = 150, GROUP = 1 /* of kivi's parameters */ };
-    /* quantised tokens of K and of V {first}, {number}: different ones, none, only K, only V */
+    /* first tokens {K, V}, numbers of tokens, scales; entries: both, none, only K, only V */
     static const kvd_cache_codes list[] = {{{3, 5}, {64, 61}, {1, 1}},
                                            {{0, 0}, {0, 0}, {1, 1}},
                                            {{70, 0}, {33, 0}, {1, 1}},
@@ -373,7 +373,7 @@ static void test_all_codes(void)
 
 enum { REQUESTS = 3, PAGES = 3, POOL = REQUESTS * PAGES, BLOCK = 20, NEWEST = 23 };
 
-/* Host copies of the arrays of kvd_cache_received. */
+/* Host copies of the arrays of kvd_cache_receive, which sums the attention that tokens receive. */
 typedef struct {
     kvd_cache_received a; /* with addresses of the copies */
     uint16_t *q, *pool;

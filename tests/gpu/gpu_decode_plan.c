@@ -130,7 +130,7 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     return why;
 }
 
-/* Finds the most pages and segments of a CTA. *split: KV heads divided among CTAs. */
+/* Finds a CTA's most pages and segments (token ranges). Adds to *split KV heads on several CTAs. */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
     for (int c = 0; c < p->args.n_ctas; c++) {

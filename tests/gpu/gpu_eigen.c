@@ -1,6 +1,7 @@
 /*
  * usage: gpu_eigen [small | TIMES.csv]
- * Tests eigenvalues of batches of X^T X against LAPACK's dsyevd. TIMES.csv: times on GPU and CPU.
+ * Tests eigenvalues of batches of X^T X against LAPACK's dsyevd. small: no large matrices and no
+ * times. TIMES.csv: file to write times on GPU and CPU to.
  */
 #include <float.h>
 #include <lapacke.h>

@@ -71,7 +71,7 @@ typedef struct {
     bool sinks;
 } softmax_case;
 
-/* Returns the logit of a head's attention sink. GPU heads are the model's heads 1, 2, ..., 0. */
+/* Returns the logit of a head's attention sink. The tested array has the heads 1, 2, ..., 0. */
 static float sink_of(size_t head)
 {
     return 1.5F - 2.0F * (float)head;
@@ -116,7 +116,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
         c->softcap, c->sinks ? ", sinks" : "", in_place ? ", in place" : "");
     const size_t n = c->heads * c->rows * c->ld;
     array scores = values(KVD_F32, n, c->shift, c->sharp), prob = array_new(type, n, c->shift);
-    /* Sets masked and later scores to NaN, because they must not be used. */
+    /* Sets scores of keys after the query to NaN, because they must not be used. */
     for (size_t i = 0; i < n; i++) {
         const size_t j = i % c->ld;
         if (j > c->first + i / c->ld % c->rows)
@@ -141,7 +141,10 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     array_free(&sinks);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
-    /* reference values of at least 1e-6, as rounding an exponent near -100 changes e^x by 1e-5 */
+    /*
+     * values of at least 1e-6 by which errors are divided, because rounding an exponent near -100
+     * changes e^x by 1e-5 of its size
+     */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)
         floor[i] = fabsf(want[i]) > 1e-6F ? want[i] : 1e-6F;

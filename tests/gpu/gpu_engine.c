@@ -441,7 +441,7 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
-/* Tests 2,600 tokens, of which GPUs sum one half while they multiply the other. */
+/* Tests 2,600 tokens at once: GPUs add results of one half while they multiply the other half. */
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
@@ -511,15 +511,10 @@ static void test_on_four(void)
 }
 
 /*
- * usage: gpu_engine [quick] [one|windows|wide|two|halves|tokens|four]
- * quick    small cases
- * one      one GPU
- * windows  one GPU, sliding windows
- * wide     one GPU, heads of 256
- * two      two GPUs
- * halves   two GPUs, sums during products
- * tokens   two GPUs divide prompts by tokens
- * four     four GPUs
+ * usage: gpu_engine [quick] [one|windows|wide|two|halves|tokens|four] quick    small cases one
+ * one GPU windows  one GPU, sliding windows wide     one GPU, heads of 256 two      two GPUs halves
+ * two GPUs add results during products tokens   two GPUs
+ * divide prompts by tokens four     four GPUs
  */
 int main(int argc, char **argv)
 {

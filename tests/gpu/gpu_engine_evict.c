@@ -221,7 +221,10 @@ static void refused(const kvd_checkpoint *c, const char *text, const kvd_dims *d
     kvd_plan_close(&plan);
 }
 
-/* Tests a step after tokens that were never computed. A prompt in parts must be refused. */
+/*
+ * Tests a step after tokens that were never computed. A part of a prompt must be refused; this is
+ * not tested if KV heads keep different numbers of tokens (`uneven`).
+ */
 static void test_context(const kvd_checkpoint *c, const char *text, bool uneven)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 100, 100);

@@ -13,7 +13,7 @@ typedef struct {
     size_t rows, other;
 } outcome;
 
-/* expected cache bytes per token, and per request in the cache */
+/* expected bytes in the cache: for each token, and for each request regardless of its length */
 typedef struct {
     double token, slot;
 } bytes;
@@ -56,7 +56,7 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return 0;
 }
 
-/* Compares logits and bytes with the reference. `fused`: steps must use the Hopper kernel. */
+/* Compares logits with l->want and cache bytes with `each`. `fused`: steps must use palu_decode. */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -303,7 +303,7 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* Writes a model with heads of 128 dimensions, as the fused kernel requires. */
+/* Writes a model with heads of 128 dimensions, the only size that palu_decode supports. */
 static void make_wide(const char *name, int heads, int kv_heads, char *path)
 {
     made_spec s = MADE_SPEC_DEFAULTS;
@@ -470,7 +470,7 @@ typedef struct {
     int32_t words, page_words, room, n_sink;
 } quantised;
 
-/* Opens kvquant with different ranges of channels, and fills the kernels' tables. */
+/* Opens kvquant with ranges of values that differ between channels, and fills kernels' tables. */
 static int make_quantised(quantised *q, const char *text, int room, kvd_err *err)
 {
     static const int rank[GROUPS][2] = {{24, 24}, {16, 16}},

@@ -1,4 +1,4 @@
-/* Compares quantised caches on GPU and CPU, up to a fraction of quantisation's effect on logits. */
+/* Compares quantised caches on GPU and CPU; logits may differ by a part of the method's effect. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -31,7 +31,7 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
     const setting set = {.max_batch = slots, .graphs = graphs, .phases = graphs};
     kvd_engine_spec spec = spec_of(&set, l->max_len, 4 * l->max_len);
     kvd_plan plan;
-    /* Random frequency tables do not fit the data, so coded blocks are long. */
+    /* Makes room for coded blocks, which are long if random frequencies do not fit the data. */
     spec.outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0;
     spec.exact_prompts = gpu && exact;
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, err))
@@ -64,7 +64,7 @@ static double off(const load *l, const float *x, const float *want, double *most
 
 typedef struct {
     const char *method;
-    /* accepted distance of logits, relative to the method's effect; accepted distance of bytes */
+    /* accepted distance of logits / the method's change of logits; accepted error of cache bytes */
     double share, held;
 } test_case;
 
@@ -148,7 +148,7 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
     kvd_plan_close(&plan);
 }
 
-/* Attention to tokens that were never computed must give defined numbers. */
+/* Steps that attend to tokens whose K and V were never computed must succeed. */
 static void test_unwritten(const char *method)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 900, 64);
@@ -473,7 +473,7 @@ int main(int argc, char **argv)
                                      {"fp8,mantissa=2", 0.5, 1e-9},
                                      {"fp8,scale=2", 0.5, 1e-9},
                                      {"mxfp4", 0.5, 1e-9},
-                                     /* In nvfp4, another rounding of a scale changes 16 numbers. */
+                                     /* nvfp4: a differently rounded scale changes 16 numbers */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},
                                      {"allot,bits=4", 0.5, 1e-9},

@@ -44,7 +44,7 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
     return 2.0 * (stock_attention ? d->n_kv_heads * (most[0] + most[1]) : sum);
 }
 
-/* Returns the bytes of a request with low[layer] unimportant tokens, and 4 bytes per layer. */
+/* Returns a request's bytes with low[layer] unimportant tokens, a number stored in 4 bytes. */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
     double bytes = 0;
@@ -66,7 +66,7 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 }
 
 typedef struct {
-    /* number of iterations with wrong bytes, and with wrong counts of unimportant tokens */
+    /* number of iterations with wrong cache sizes, and with wrong numbers of unimportant tokens */
     size_t bytes, counts;
 } wrongs;
 
@@ -152,7 +152,10 @@ typedef struct {
     int lent;
 } variant;
 
-/* Compares logits of zdc with parameters v. `whole`: logits if every token is important. */
+/*
+ * Compares the GPU's logits of zdc variant v with the CPU's. `whole`: the CPU's logits if every
+ * token is important; `bar`: the GPU's distance from these.
+ */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {

@@ -189,7 +189,7 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
     return bytes;
 }
 
-/* Computes bytes between GPUs for n tokens: [0] of Q, K, V and importance, [1] of outputs. */
+/* Computes bytes between GPUs for n tokens: [0] Q, K, V and tokens' importance, [1] outputs. */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
 {
@@ -278,7 +278,10 @@ static double median(const load *l, const float *a, const float *b, bool prompts
     return x;
 }
 
-/* Compares logits with want, up to twice the distance from `whole` if all tokens are important. */
+/*
+ * Compares the engine's logits with `want`. The accepted distance is twice that between the
+ * engine's logits with all tokens important and `whole`.
+ */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
 {

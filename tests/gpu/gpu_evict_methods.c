@@ -52,7 +52,7 @@ typedef struct {
     void *state;
     size_t n;
     uint32_t *position;
-    /* true after rounding led to another choice; the head is then no longer compared */
+    /* true after rounding let GPU and CPU keep different tokens; no longer compared then */
     bool ended;
 } cpu_head;
 
@@ -165,8 +165,9 @@ static void close_run(method_run *r)
 }
 
 /*
- * Compares mass [n_heads][n_q8], the sum of a token's probabilities or, for KVD_EVICT_PIVOTAL,
- * minus the number of queries that give it less than their mean. Writes lse.
+ * Compares mass [n_heads][n_q8] with the CPU's: the sum of a token's attention probabilities or,
+ * for KVD_EVICT_PIVOTAL, minus the number of queries that give it less than their mean probability.
+ * Writes lse.
  */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
@@ -204,8 +205,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
 }
 
 /*
- * Decides if tokens are dropped or stored with low or high precision. mass [n_heads][n_q8]: over
- * all queries; last: over the last ones.
+ * Decides for each token if it is dropped or stored with low or high precision. mass, last
+ * [n_heads][n_q8]: attention that tokens receive from all queries, and from the last ones.
  */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
@@ -476,7 +477,7 @@ static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, con
 typedef struct {
     const uint16_t *q;
     uint32_t now;
-    /* positions of tokens before and after the step */
+    /* positions of the cached tokens before and after the decode step */
     const uint32_t *before, *position;
     const float *score; /* the device's scores before the step */
     uint16_t *after;

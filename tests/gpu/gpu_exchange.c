@@ -27,7 +27,7 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
     return some[(size_t)(7 * a + 3 * b + 5 * i + 4 * x->round) % (sizeof some / sizeof *some)];
 }
 
-/* Lists blocks that GPU a sends or receives, with gaps between them. Returns their bytes. */
+/* Lists blocks of bytes that GPU a sends or receives, in `at` with gaps. Returns bytes needed. */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
     size_t where = 0, n = 0;

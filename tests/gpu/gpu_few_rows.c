@@ -1,4 +1,4 @@
-/* Tests matrix products of 1 to 8 tokens in double precision. */
+/* Tests matrix products with 1 to 8 tokens against products in double precision. */
 #include <math.h>
 
 #include "common/quantise.h"

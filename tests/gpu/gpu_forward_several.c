@@ -3,7 +3,7 @@
 
 #include "gpu_forward_case.h"
 
-/* accepted distances; several GPUs add in another order, which may change a rounding to bf16 */
+/* accepted relative distances from one GPU; another order of sums may change a rounding to bf16 */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int compared;

@@ -383,7 +383,10 @@ static void test_restore(const problem *p)
     test_tables(p, &a);
 }
 
-/* Copies B^T of the heads that share latents with head g, and columns of NaN. */
+/*
+ * Copies to the device the matrices B^T that rebuild the heads that share latents with head g, then
+ * NaN up to `columns`, which kernels must ignore.
+ */
 static uint16_t *shared_matrix(const problem *p, size_t slot, int g, int side, size_t columns)
 {
     const latent_case *const c = p->c;
@@ -466,7 +469,7 @@ static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
     return (joint_matrices){matrix, device_head};
 }
 
-/* Tests all heads that share latents at once. */
+/* Tests restoring K and V of all heads that share latent vectors together. */
 static void test_joint(const problem *p)
 {
     kvd_latent_restore_args a = restored(p);
@@ -487,7 +490,7 @@ static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
     device_free(m.matrix, m.head);
 }
 
-/* Rows with negative positions must not change. */
+/* Tests restoring with biases, norms and positions. Rows with position -1 must not change. */
 static void test_finished(problem *p)
 {
     const latent_case *const c = p->c;
@@ -550,7 +553,7 @@ static void test_stored(problem *p)
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    /* true if there are gaps between latents of a row, whose positions are in `source` */
+    /* true for more than 3 requests: rows of x then have gaps, and `source` locates the latents */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
               groups = c->kv / c->group;

@@ -1,4 +1,4 @@
-/* Tests LeanKV's kernels in double precision and against the CPU. */
+/* Tests LeanKV's kernels against a reference in double precision and the CPU's method. */
 #include <math.h>
 
 #include "leankv_case.h"
@@ -27,7 +27,7 @@ static void check_masses(fixture *f)
 }
 
 typedef struct {
-    /* number of wrong quantised tokens, of wrong precision levels, of wrong thresholds or counts */
+    /* tokens with wrong codes, tokens at wrong precision levels, wrong thresholds or counts */
     int codes, levels, counts;
     double score;
     int64_t n[KVD_LEANKV_LEVELS];
@@ -94,7 +94,7 @@ static void check_prompts(fixture *f, char *page)
         for (int g = 0; g < f->s->kv; g++)
             check_prompt_head(f, row, g, page, &r);
     to_host(&state, f->pool.state, sizeof state);
-    /* Up to two levels may differ, because rounding moves tokens across a threshold. */
+    /* Rounding may move up to two tokens to another precision level (high, low or dropped). */
     test_result(
         !r.codes && r.levels <= 2 && !r.counts && r.score < 1e-4 && state.entries[0] == r.n[0] &&
             state.entries[1] == r.n[1] && !state.wanted,
@@ -105,7 +105,7 @@ static void check_prompts(fixture *f, char *page)
 
 typedef struct {
     double out, lse, score;
-    /* number of tokens at a wrong level, of wrong quantised tokens, of heads with wrong counts */
+    /* tokens at a wrong precision level, tokens with wrong codes, heads with a wrong token count */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
@@ -144,7 +144,10 @@ static void attend_in_double(const fixture *f, head_step *h, int g, int j, doubl
     free(p);
 }
 
-/* Computes LeanKV's Algorithm 1 for a KV head. to [n + 1]: level of each token, 0 if any fits. */
+/*
+ * Computes the precision level to [n + 1] of each token after a step of LeanKV's Algorithm 1 in a
+ * KV head. Returns 0 if rounding may decide otherwise.
+ */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
     const int n = h->x.n, window = f->s->window;
@@ -362,7 +365,7 @@ static void check_steps(fixture *f, char *page)
             n[1] += x.head.n[1];
             free(x.item);
         }
-    /* The limit of lse allows for subtracting 1024 in float16, which gives errors of about 1e-4. */
+    /* Keys are multiplied as float16 plus 1024, which gives errors of lse of about 1e-4. */
     test_result(
         r.out < 1.5e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
             r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&
@@ -403,7 +406,7 @@ static void run(const setting *s, uint64_t seed)
     host_free(f->q, f->k, f->v, f->mass, page, f);
 }
 
-/* usage: gpu_leankv [quick]; quick: small cases, for compute-sanitizer */
+/* usage: gpu_leankv [quick]; tests LeanKV's kernels; quick: first case, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;

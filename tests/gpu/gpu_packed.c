@@ -21,7 +21,7 @@ typedef struct {
     /* accepted error of x, divided by 1 + |x| */
     double bar;
     int group;
-    /* true if token 0 gets almost all attention, so that small probabilities count */
+    /* true if token 0 gets almost all attention, so that errors of small probabilities show */
     bool peak;
 } test_case;
 
@@ -174,7 +174,7 @@ static void make_rows(bench *w)
         w->x[0][i] = bf16_rounded(w->x[0][i]);
 }
 
-/* Opens the method. `narrow`: kept dimensions of each head; NULL: all. */
+/* Opens a bench with the method of case t. `narrow`: kept dimensions of each KV head; NULL: all. */
 static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
                       kvd_err *err)
 {
@@ -505,7 +505,7 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
         memcpy(y + i * to, x + i * from, width * sizeof *y);
 }
 
-/* Quantises and restores n tokens of request `of`. The caller must fill the other fields of b. */
+/* Quantises and decodes n tokens of request `of`. The caller sets b but not n, x, seen, prompt. */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
 {
@@ -548,7 +548,7 @@ static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n
     copy_rows(y + (size_t)g * d, wide, decoded, d, (size_t)n, d);
 }
 
-/* Returns the expected tokens [m][d]. *coded: how many are quantised. */
+/* Returns the K or V of m tokens [m][d] that the GPU should read, *coded of which are quantised. */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
     const size_t d = (size_t)w->t->d, width = (size_t)w->width.of[side][g];
@@ -850,11 +850,9 @@ static void test_windows(bool quick)
 }
 
 /*
- * usage: gpu_packed [quick] [windows | METHOD] [I/N]
- * quick    small cases, for compute-sanitizer
- * windows  sliding windows and attention sinks
- * METHOD   part of a method's text
- * I/N      part I of N, from 1 on
+ * usage: gpu_packed [quick] [windows | METHOD] [I/N] quick    small cases, for compute-sanitizer
+ * windows  sliding windows and attention sinks METHOD   part of the text of methods to test
+ * (kivi,bits=4) I/N      part I of N of the test cases, from 1 on
  */
 int main(int argc, char **argv)
 {

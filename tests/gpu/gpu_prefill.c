@@ -212,8 +212,8 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 int main(int argc, char **argv)
 {
     /*
-     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, fixed tiles per
-     * CTA, CTAs, sharpness, {new tokens, all tokens}.
+     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, 1 if each CTA has a
+     * fixed list of tiles, CTAs, factor of the queries, {new tokens, all tokens}.
      */
 #define LENGTHS(...)                                                                               \
     {                                                                                              \
@@ -255,7 +255,6 @@ int main(int argc, char **argv)
         {"256_long", KVD_BF16, 2, 1, 256, 256, 256, 128, 0, 16, 3, LENGTHS({900, 1111})},
     };
     static const int windows[] = {1, 17, 64, 100, 1000};
-    /* usage: gpu_prefill [CASE [KERNEL [WINDOW]]] */
     const char *only = argc > 1 ? argv[1] : NULL, *only_kernel = argc > 2 ? argv[2] : NULL;
     const int only_window = argc > 3 ? atoi(argv[3]) : -1;
     if (!gpu_devices("prefill", 1))

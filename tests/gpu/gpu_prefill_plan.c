@@ -1,7 +1,7 @@
 /*
  * usage: gpu_prefill_plan [-t]
- * Each query must be in exactly one tile. With rule `ours`, a head's tiles are in order of falling
- * cost. -t: times it.
+ * Tests the division of attention into tiles of queries: each query must be in exactly one tile.
+ * With schedule `ours`, a head's tiles must be in order of falling cost. -t: times the division.
  */
 
 #include "kernels/cuda/prefill_plan.h"
@@ -161,7 +161,7 @@ static int by_place(const void *a, const void *b)
                                     : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Tests that one launch for all layers gives the tiles of separate launches. */
+/* Tests that one launch for all layers gives the tiles (of queries) of a launch per layer. */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
 {

@@ -43,7 +43,7 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
     return high == want && least > most - 1e-5 && (!f->c->equal || last < first);
 }
 
-/* Returns true if two layers' choices nearly agree, so that the later one uses the earlier's. */
+/* Returns true if two layers' important tokens agree enough for the later to use the earlier's. */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
     int in_a = 0, in_b = 0, both = 0;
@@ -653,7 +653,7 @@ static void test_channels(const channels_case *c)
     host_free(order, got, x.q, x.k);
 }
 
-/* usage: gpu_zdc [quick]; quick: first case, for compute-sanitizer */
+/* usage: gpu_zdc [quick]; tests kernels of zdc and think; quick: less, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     static const channels_case of_channels[] = {

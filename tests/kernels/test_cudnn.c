@@ -1,4 +1,4 @@
-/* Tests cuDNN attention without a GPU. */
+/* Tests layouts of tensors for cuDNN attention, and error messages, without a GPU. */
 #include <string.h>
 
 #include "common/half.h"

@@ -36,7 +36,7 @@ TEST(test_values_are_normal)
             most = fabs(x) > most ? fabs(x) : most;
             before = x;
         }
-    /* A sum of eight bytes, scaled to variance 1, has fourth moment 3 - 1.2 / 8 = 2.85. */
+    /* x is a sum of eight bytes with mean 0 and variance 1: its fourth moment is 3 - 1.2 / 8. */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
     assert_true(fabs(fourth / N - 2.85) < 0.15);

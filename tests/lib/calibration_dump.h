@@ -63,7 +63,7 @@ static int close_dump(void **state)
     return 0;
 }
 
-/* Runs all tests with a file of n tokens. */
+/* Runs all tests with an open file of Q, K and V of n tokens (`dump`). */
 #define TEST_MAIN_WITH_DUMP(n)                                                                     \
     static int open_dump_of_tests(void **state)                                                    \
     {                                                                                              \

@@ -58,7 +58,7 @@ static inline int fixture_stop(void **state)
     return system(command);
 }
 
-/* Normally distributed values, some 50 times as large, until the end of the test. */
+/* Returns n normally distributed numbers, one in 40 times 50. They are freed after the test. */
 static inline float *fixture_values(size_t n, uint64_t seed)
 {
     float *const x = unit_alloc(n * sizeof *x);

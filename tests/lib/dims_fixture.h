@@ -101,7 +101,7 @@ static inline int fixture_uneven(const kvd_config *c, int i, int side)
     return c->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
 }
 
-/* Makes projections of method m that keep kept() dimensions. Always call kvd_dims_release. */
+/* Makes projections that keep kept(c, head, side) dimensions. Always call kvd_dims_release. */
 static inline int fixture_dims(kvd_dims *d, const kvd_spectrum *s, const kvd_config *c,
                                const kvd_dims_method *m, fixture_kept kept, kvd_err *err)
 {

@@ -19,10 +19,10 @@ static void use_gpus(int gpus)
 
 typedef struct {
     double worst;
-    /* number of compared tokens, of decode steps, and of tokens that are not the most likely */
+    /* number of compared tokens, of decode steps, and of tokens without the largest logit */
     size_t rows, steps, other;
     double sent[2];
-    /* shortest phase in seconds, and largest fraction of time that belongs to no phase */
+    /* shortest timed part of an iteration in seconds; largest fraction of its time in no part */
     double least_part, residue;
     kvd_phase_times sum;
 } outcome;

@@ -144,7 +144,10 @@ typedef struct {
     const char *name;
     /* largest number of requests, and of tokens in an iteration (0: prompts are not split) */
     size_t max_batch, chunk;
-    /* mixed: iterations have prompts and steps; phases: timed; sequence: GPUs divide prompts */
+    /*
+     * mixed: an iteration may have prompts and decode steps; graphs: with CUDA graphs; phases: each
+     * part of an iteration is timed; sequence: GPUs divide prompts by tokens
+     */
     bool mixed, graphs, phases, sequence;
     kvd_attention_choice attention;
 } setting;
@@ -193,7 +196,10 @@ static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err
     return e->step(e, &it, id, token, NULL, err);
 }
 
-/* Tests that two equal steps after uncomputed tokens agree. If e is NULL, fails with *err. */
+/*
+ * Tests that two decode steps with the same input, after tokens whose K and V were never computed,
+ * give the same tokens. If e is NULL, fails with *err.
+ */
 static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err)
 {
     uint32_t first[2] = {0}, second[2] = {1};
@@ -221,7 +227,7 @@ static inline int serve(kvd_engine *e, const load *l, const serving_order *o, be
     return status;
 }
 
-/* results of an engine; the caller frees `logits` */
+/* results of requests that an engine served; the caller frees `logits` */
 typedef struct {
     float *logits;     /* logits of emitted tokens, [outputs][vocab] */
     double held[4096]; /* bytes after each iteration, if the engine counts them */
@@ -335,7 +341,10 @@ static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan,
         mean += off / (double)n;
     }
     free(narrow);
-    /* The engine uses the bf16 pass's kernels, so its test needs a pass with smaller errors. */
+    /*
+     * The engine uses the kernels of the bf16 pass. If these were wrong, l->bar would accept wrong
+     * logits, so large errors of the bf16 pass are refused.
+     */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;

@@ -1,4 +1,4 @@
-/* Test cases of gpu_evict.c, and one layer of prompts and decode steps. */
+/* Test cases of eviction, and one layer's Q, K and V of prompts and decode steps. */
 #ifndef KVD_TESTS_EVICT_CASE_H
 #define KVD_TESTS_EVICT_CASE_H
 
@@ -25,7 +25,7 @@ typedef struct {
     float factor; /* factor of RoPE's cosines and sines */
 } test_case;
 
-/* fields of a case: heads, prompt lengths, (d_qk, d_v) that KV heads use in turn, rule, budget */
+/* Macros for test_case: heads and prompt lengths; KV heads' (d_qk, d_v) in turn; rule; budget. */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
 #define ONE_WIDTH(k, v)          {{k, v}}, 1
@@ -123,7 +123,7 @@ static const test_case cases[] = {
 
 static kvd_rng rng;
 
-/* one layer of a batch of requests, in bf16 */
+/* Q, K and V of one layer for a batch of requests, in bf16 */
 typedef struct {
     const test_case *c;
     kvd_attn_map map;
@@ -344,7 +344,7 @@ static inline void free_prompts(const kvd_evict_prompts_args *a)
                 a->score, a->kept);
 }
 
-/* Copies budgets, page tables and a row of no request to the device. free_steps frees them. */
+/* Copies budgets and page tables to the device, with a padding row. free_steps frees them. */
 static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
                                             const kvd_evict_state *state, uint16_t *pool)
 {

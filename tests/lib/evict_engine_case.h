@@ -23,7 +23,7 @@ typedef struct {
     double *entries;
     /* [requests][KV heads of all layers][LONGEST] positions cached before the last step */
     uint32_t *position;
-    /* [requests][heads of all layers] tokens cached before the last step, or read by it */
+    /* [requests][heads of all layers] tokens cached before the last step, or chosen to be read */
     size_t *kept;
 } result;
 
@@ -72,7 +72,7 @@ static void result_release(result *r)
     host_free(r->logits, r->entries, r->position, r->kept);
 }
 
-/* Returns 1 in a request's last decode step, the only one that is compared. */
+/* Returns 1 in a request's last decode step, whose kept tokens both engines must agree on. */
 static int compared(size_t r, size_t tokens)
 {
     return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
@@ -125,7 +125,7 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/* Replaces the method's `prompt`, and records how many tokens KV heads keep. */
+/* Called instead of the method's function `prompt`, to record how many tokens KV heads keep. */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -248,7 +248,7 @@ static const setting apart = {.name = "apart, graphs",
                      pieces = {
                          .name = "prompts in chunks", .max_batch = 4, .chunk = 53, .mixed = true};
 
-/* Returns the method of the engine that drops tokens, which palu owns if both are combined. */
+/* Returns the engine's method that drops tokens, which palu's data contain if both are combined. */
 static const kvd_gpu_method *evicting(const kvd_engine *e)
 {
     const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)e)->cache.method;
@@ -272,7 +272,7 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
     return status;
 }
 
-/* Reads how many tokens heads keep. Returns the number of heads with too many or too few pages. */
+/* Reads how many tokens KV heads keep. Returns the number of heads whose pages do not fit these. */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
     const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
@@ -290,12 +290,12 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
 typedef struct {
     const load *l;
     const kvd_config *config;
-    /* expected number of tokens per KV head at every output, or NULL */
+    /* [outputs] expected number of cached tokens per KV head, mean over heads, or NULL */
     const double *want;
     double entry;
     /* cached tokens of requests: in a KV head without a window, and in all heads with a window */
     double here[MOST], near[MOST];
-    /* true if every token has a score and a position */
+    /* true if the engine stores every token's score and position, to evict tokens in steps */
     bool steps;
     bool uneven;
     /* number of tokens of a page if steps choose pages to read, otherwise 0 */
@@ -394,7 +394,7 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     return status;
 }
 
-/* Returns the smallest overlap of kept positions, relative to the larger set. */
+/* Returns the smallest overlap of a KV head's kept positions, relative to the larger set. */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
 {
@@ -422,7 +422,7 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
 static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
     static kvd_method m; /* static, because the plan keeps pointers to its values */
-    /* Without calibration, locret draws its networks. */
+    /* Without a calibration file, locret's networks get random weights. */
     const kvd_method_setup setup = {.config = c,
                                     .calibration = strstr(text, "locret") ? NULL : &calibration,
                                     .drawn = true,

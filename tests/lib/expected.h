@@ -43,7 +43,7 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("gpt-oss"), X("gpt-oss-mxfp4"), X("gpt-oss-mha"), X("glm4-moe"), X("olmoe"), X("dots1"), \
         X("solar-open"), X("minimax-m2")
 
-/* Lists models with latent attention, without gradients. */
+/* Lists models with latent attention, whose gradients kvdim does not compute. */
 #define LATENT(X)                                                                                  \
     X("deepseek-v2"), X("deepseek-v2-lite"), X("deepseek-v2-odd"), X("deepseek-v3"),               \
         X("deepseek-v3-plain"), X("deepseek-v3-odd"), X("glm4-moe-lite"), X("youtu")
@@ -62,7 +62,7 @@ static inline size_t width_of(const kvd_config *c, int kind)
     }
 }
 
-/* expected activations of one sequence; must be zero before use */
+/* activations of one sequence that Transformers computed; must be zero before expected_read */
 typedef struct {
     size_t n, n_rows, n_layers;
     uint32_t *id; /* token ids, [n] */
@@ -153,7 +153,7 @@ static inline double expected_error(const expectation *e, const kvd_config *c, i
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/* activations; x[kind] is [n_layers][n][width_of(kind)], 0 for layers that did not run */
+/* activations; x[kind] is [n_layers][n][width_of(kind)], all 0 for layers that did not run */
 typedef struct {
     const kvd_config *c;
     size_t n;

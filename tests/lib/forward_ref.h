@@ -1,4 +1,4 @@
-/* The forward pass in double precision, after the papers. Shares no code with src/model/pass. */
+/* The forward pass in double precision, by models' papers. Shares no code with src/model/pass. */
 #ifndef KVD_TESTS_FORWARD_REF_H
 #define KVD_TESTS_FORWARD_REF_H
 
@@ -24,7 +24,6 @@ typedef struct {
     void *ctx;
 } forward_ref_out;
 
-/* arrays of the pass over one sequence of n tokens */
 typedef struct {
     const kvd_checkpoint *checkpoint;
     const kvd_config *c;
@@ -116,7 +115,7 @@ static inline void ref_model_norm(const ref_state *s, kvd_part part, size_t laye
     ref_norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y);
 }
 
-/* Returns the index, as a real number, of the RoPE frequency with `turns` turns. */
+/* Returns the real index of the RoPE frequency with `turns` turns in the original context. */
 static inline double ref_yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /
@@ -161,7 +160,7 @@ static inline double ref_turn(const kvd_config *c, bool local, size_t n, size_t 
     return omega;
 }
 
-/* Multiplies two dimensions, as a complex number, by exp(j m omega_i) at position m. */
+/* Applies RoPE at position m: rotates pair i of a head's dimensions by the angle m omega_i. */
 static inline void ref_rope(const ref_state *s, size_t layer, double *x, size_t heads)
 {
     const size_t half = (s->c->rope_dims ? (size_t)s->c->rope_dims : s->d_head) / 2;

@@ -47,7 +47,7 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
 /* Every `case_parts`-th case is run, from `case_part` on. */
 static size_t case_part, case_parts = 1;
 
-/* Reads "I/N": part I of N, from 1 on. Returns false for other arguments. */
+/* Reads "I/N", for part I of N of the test cases, from 1 on. Returns false for other arguments. */
 static inline int read_part(const char *arg)
 {
     size_t i, n;
@@ -241,7 +241,7 @@ static inline void free_all_host(void *const *x, size_t n)
 #endif
 }
 
-/* Frees host arrays, which may be NULL. With CASE_MEMORY, end_case() does. */
+/* Frees host arrays, which may be NULL. If CASE_MEMORY is defined, end_case() does that instead. */
 #define host_free(...)                                                                             \
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))

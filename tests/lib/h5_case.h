@@ -43,7 +43,7 @@ static inline void ok(int rc)
         fail_msg("%s", err.msg);
 }
 
-/* The message must be `fmt`, with %s for the file's path. */
+/* Tests that the error message is `fmt`, in which %s is the file's path. */
 static inline void says(const char *fmt)
 {
     char want[600];

@@ -46,7 +46,7 @@ typedef struct {
     uint16_t *fresh; /* device pages with K and V before quantisation */
     kvd_leankv_prompts p;
     kvd_leankv_steps t;
-    /* Logits of attention sinks, if a KV head has more than two query heads. */
+    /* Logits of attention sinks, used in cases with more than two query heads per KV head. */
     float sinks[KVD_HEADS_MAX];
 } fixture;
 

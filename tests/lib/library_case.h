@@ -139,7 +139,7 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvd_attn_batch batch = {c->n_requests, q_len, kv_len};
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
-        /* The prompt and the first decode step make a new plan. Later steps advance it. */
+        /* Prompt and first step make a new plan, which divides the work. Later steps advance it. */
         if (step < 2) {
             size_t bytes = 0;
             kvdim_plan_destroy(plan);

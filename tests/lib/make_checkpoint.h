@@ -53,7 +53,7 @@ static inline void made_put(made_tensor *t, const char *name, int rows, int cols
     (void)snprintf(t->name, sizeof t->name, "%s", name);
 }
 
-/* Lists all tensors and returns their number. A tied output head is left out. */
+/* Lists all tensors of the model, except a tied output head, and returns their number. */
 static inline size_t made_list(const made_spec *s, made_tensor *t)
 {
     const int q = s->heads * s->d_head, kv = s->kv_heads * s->d_head, d = s->d_model;
@@ -87,7 +87,7 @@ static inline size_t made_list(const made_spec *s, made_tensor *t)
 
 static inline void made_fill(const made_spec *s, const made_tensor *t, float *x)
 {
-    /* FNV-1a hash of the name */
+    /* FNV-1a hash of the tensor's name, which selects its random numbers */
     uint64_t stream = 14695981039346656037u;
     for (const char *p = t->name; *p; p++)
         stream = (stream ^ (unsigned char)*p) * 1099511628211u;

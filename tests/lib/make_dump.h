@@ -1,4 +1,4 @@
-/* Writes small files of Q, K and V, and of second moments, all with equal W_O and W_V. */
+/* Writes small files of Q, K and V, and of second moments. All files have the same W_O and W_V. */
 #ifndef KVD_TESTS_MAKE_DUMP_H
 #define KVD_TESTS_MAKE_DUMP_H
 
@@ -81,7 +81,6 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
         if (!w)
             return kvd_no_memory(err, "weights", 0);
         for (int h = 0; h < m->n_heads + m->n_kv_heads; h++) {
-            /* [d_model][d_head], stored transposed */
             float *r = dump_rows(&fixed, 40, l, h, width);
             for (size_t i = 0; i < width; i++)
                 for (size_t j = 0; j < d; j++)
@@ -110,7 +109,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
     return status ? -1 : kvd_activations_finish(a, err);
 }
 
-/* Writes second moments of the file `dump`. */
+/* Writes the second moments of Q, K and V in the file `dump` to the file `path`. */
 static inline int write_moments(const char *dump, const char *path, const kvd_run *run,
                                 kvd_err *err)
 {

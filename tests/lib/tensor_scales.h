@@ -13,7 +13,7 @@ static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
-    /* The largest value is then 14 in fp8 and 8 in nvfp4. */
+    /* smallest scale; with it, the largest number is 14 in fp8 and 8 in nvfp4 */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)

@@ -52,13 +52,13 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/* Returns n float16 numbers of the test file: 1 for members of the set, else 0. */
+/* Returns n float16 numbers of tensor `name` of the test file: 1 for kept tokens, else 0. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor(name, n);
 }
 
-/* Checks tokens kept after each step against tensor `name` [KV heads][STEPS][N] of the file. */
+/* Checks tokens kept at each step against `name` [KV heads][STEPS][N], computed by public code. */
 static inline void same_steps(const char *text, const char *name)
 {
     const uint16_t *const want = set(name, KV * STEPS * N);
@@ -97,8 +97,9 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
 }
 
 /*
- * Checks tokens kept by methods that read the prompt `times` times, against the tensor `name`
- * [LAYERS][KV heads][prompt]. Queries of layer l are multiplied by 2^(l - 1).
+ * Checks tokens kept by methods that read the prompt `times` times, against a public
+ * implementation's tensor `name` [LAYERS][KV heads][prompt], for which queries of layer l are
+ * multiplied by 2^(l - 1).
  */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {

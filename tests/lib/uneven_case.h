@@ -66,7 +66,10 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
 }
 
-/* Compares kept tokens, except near ties before token `old`. Returns how many differ. */
+/*
+ * Compares the tokens that the GPU keeps with c->level. Tokens before `old` may differ if their
+ * scores are nearly equal. Returns how many others differ.
+ */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
 {
@@ -113,7 +116,7 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/* Returns how many elements of a head are wrong: m tokens, token 0 if `step`, then zeros. */
+/* Returns how many K and V elements differ from m kept tokens, token 0 if `step`, then zeros. */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {

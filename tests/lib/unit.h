@@ -94,7 +94,7 @@ static inline int unit_end_test(void **state)
     return 0;
 }
 
-/* all tests, ordered by `place` */
+/* all tests, in the order in which their file defines them */
 static struct {
     struct CMUnitTest test[192];
     int place[192]; /* __COUNTER__ where each test is defined */

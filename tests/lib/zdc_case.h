@@ -12,7 +12,7 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    /* agreement that no two layers reach */
+    /* value of `overlap` that no two layers' important tokens reach */
     NEVER_LENT = 2
 };
 
@@ -22,9 +22,9 @@ typedef struct {
     int len[BATCH], n_len;
     /* Dimensions of K and V: of important tokens (HIGH), others (LOW), and LOW unpadded (KEPT) */
     const int (*dims)[KV_MOST][2];
-    /* fraction of important tokens, and agreement from which a layer uses an earlier choice */
+    /* fraction of important tokens; overlap from which a layer uses an earlier layer's tokens */
     double share, overlap;
-    /* mean: 1 to divide sums of attention by the number of keys; equal: 1 for equal importance */
+    /* mean: 1 to divide attention sums by the number of keys; equal: 1 for equal importance */
     int mean, equal;
 } test_case;
 
@@ -71,7 +71,7 @@ typedef struct {
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /* pages on the device: all tokens in order, and important ones before others */
+    /* pages on the device: `scratch` in the tokens' order, `store` important tokens first */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;

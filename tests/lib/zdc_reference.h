@@ -11,7 +11,7 @@
 #include "methods/cache.h"
 #include "methods/method.h"
 
-/* attention that projects Q, K and V to the high dimensions and back, then calls `inner` */
+/* attention that projects Q, K and V to important tokens' dimensions and back, then runs `inner` */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;

@@ -14,7 +14,7 @@ enum {
 };
 static kvd_rng rng;
 
-/* Returns the bytes of lookup tables: `room`, or the device's maximum if 0. */
+/* Returns the bytes of the decoder's lookup tables: `room`, or the device's maximum if 0. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -46,7 +46,7 @@ typedef struct {
     float *x;               /* [N][kv][2][MOST][d] rounded to bf16 */
 } cachegen_problem;
 
-/* Opens cachegen for normal numbers of variance 1, with layer 1's tables on the device. */
+/* Opens cachegen for numbers from N(0, 1), with layer 1's entropy coding tables on the device. */
 static void open_cachegen(cachegen_problem *p)
 {
     const cachegen_case *const c = p->c;

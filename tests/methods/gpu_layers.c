@@ -14,7 +14,7 @@
 
 enum { MOST = 5, MAX_PAGES = 10, PAGES = MOST * MAX_PAGES };
 
-/* largest error: direction, length and product are each rounded to bf16 */
+/* largest relative error of a merged vector: direction, length and product are rounded to bf16 */
 #define BOUND 0x3p-9
 
 static kvd_rng rng;
@@ -135,7 +135,7 @@ static void copy_rows(uint16_t *to, const uint16_t *from, const layers_case *c)
               "copy");
 }
 
-/* Merges two layers' prompts on the GPU. Returns how many vectors are not merged. */
+/* Merges two layers' K and V of prompts on the GPU. Returns how many pairs are not merged. */
 static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], double t,
                     double gamma)
 {
@@ -394,7 +394,7 @@ static double outside(const uint16_t *x, const span_case *c, const uint16_t *b, 
     return rest;
 }
 
-/* Returns the least squares that a span of `width` vectors leaves out, by LAPACK. */
+/* Returns the smallest sum of squares of x outside of `width` directions, by LAPACK. */
 static double least_outside(const uint16_t *x, const span_case *c)
 {
     const size_t wide = c->wide;

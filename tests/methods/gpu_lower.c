@@ -1,4 +1,4 @@
-/* Tests kernels of lower+hetero against the CPU and double precision. */
+/* Tests lower+hetero's kernels (fewer bits for some tokens) against CPU and double precision. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>

@@ -256,7 +256,7 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /* Counts a vector that is off by 2e-4. A wrong code gives an error of at least 1e-3. */
+        /* Counts relative errors of 2e-4 or more. A wrong quantised number gives 1e-3 or more. */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -278,7 +278,7 @@ static void compare_codes(bench *w, int step)
     free(codes);
 }
 
-/* Compares outputs. The newest token is read from bf16, others are quantised. */
+/* Compares attention outputs with a reference: the newest token is in bf16, others are decoded. */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
     const int d = w->t->d;
@@ -407,7 +407,10 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
-/* Compares vectors that are not quantised. Returns how many are wrong. */
+/*
+ * Compares restored K and V with decoded tokens, and counts in w->other those that differ. Returns
+ * how many rows of the newest token, or of none, are wrong.
+ */
 static size_t compare_restored(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;
@@ -599,7 +602,6 @@ static void test_vectors(const vector_case *c)
     free(v.table);
 }
 
-/* attention of `heads` query heads to the vectors of a vector_case */
 typedef struct {
     vector_case v;
     int heads, kv, parts, sinks;

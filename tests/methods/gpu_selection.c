@@ -125,7 +125,10 @@ static fixture fixture_make(const selection_case *c, size_t page)
     return f;
 }
 
-/* Computes probabilities p [n] of query q over n tokens, or `read`. Returns the log-sum-exp. */
+/*
+ * Computes probabilities p [n] of query q over n tokens or, unless `read` is NULL, over those with
+ * read[t] = 1. Returns the log-sum-exp.
+ */
 static double attend(const fixture *f, int b, int g, const uint16_t *q, int n, const uint8_t *read,
                      double *p)
 {
@@ -338,7 +341,7 @@ static double bound(const fixture *f, const head *h, int n, size_t page)
 typedef struct {
     const kvd_tokens_method *method;
     void *self;
-    /* probabilities of recent queries, or NULL */
+    /* attention probabilities of the last `history` queries; NULL if the method needs none */
     float *recent;
     int history;
     uint16_t *code; /* codes of keys, or NULL */
@@ -364,7 +367,7 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
     return x;
 }
 
-/* Returns the CPU method's state with the numbers that the GPU computed, or NULL. */
+/* Returns the CPU method's state with codes or probabilities of the GPU, or NULL without state. */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
 {
     const int n = f->c->len[b];

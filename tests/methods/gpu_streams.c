@@ -18,7 +18,7 @@ static kvd_rng rng;
 
 typedef struct {
     const char *name;
-    /* number of coded components of K and V, and of different integers of a component at most */
+    /* coded components of K and V, and the largest number of integers that a component can be */
     int kept[2], most_n;
     int n_sink, words;
     /* number of prompt tokens of each request, and of decode steps */
@@ -33,7 +33,7 @@ typedef struct {
     kvd_stream_side side;
     kvd_stream_tables tables; /* on the host */
     float *y, *bias;          /* [N][MOST][kept], [kept] */
-    /* [N][MOST][kept] integers to code, some without frequency */
+    /* [N][MOST][kept] integers to code, of which some are not in the table of frequencies */
     int32_t *q;
     uint8_t *blocks; /* [PAGES][bytes] blocks written by the CPU */
     float *scale;    /* [N][MOST][groups][2] scales and zero points */
@@ -48,7 +48,7 @@ typedef struct {
     uint32_t units[N + 2], *device_units;
 } problem;
 
-/* Draws frequencies of component j, which fall with the distance from 0. */
+/* Draws frequencies of the integers of component j, which fall with their distance from 0. */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)
 {
@@ -66,7 +66,7 @@ static int draw_component(const test_case *c, int j, int kept, kvd_stream_compon
     return n + 1;
 }
 
-/* Quantises to 2 bits, in groups of c->group that share a scale. */
+/* Quantises the components s->y to 2 bits, in groups of c->group that share a scale. */
 static void draw_groups(const test_case *c, one_side *s)
 {
     enum { BITS = 2 };
@@ -226,7 +226,7 @@ static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_
             }
 }
 
-/* Encodes a request on the CPU. Returns the 16-bit words. */
+/* Encodes K or V of request b on the CPU. Returns the number of 16-bit words of its streams. */
 static uint32_t code_request(const problem *p, one_side *s, int b)
 {
     const kvd_stream_parts parts = kvd_stream_parts_of(s->side.room);

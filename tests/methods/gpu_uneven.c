@@ -94,7 +94,7 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     device_free(a.prompt.pool, a.least, a.count, a.table, a.heads, a.vector, a.is_whole);
 }
 
-/* Runs a step that appends each request's first K and V. The last row is padding. */
+/* Runs a step that appends K and V of each request's token 0. Row f->batch is padding. */
 static void run_step(const fixture *f, outputs *o)
 {
     const size_t kv = (size_t)f->map.n_kv_heads, pitch = (size_t)f->max_pages;

@@ -7,7 +7,7 @@ enum { N = 2000, PLACES = LAYERS * HEADS };
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/* Projects Q, K and V by a [D][D]. `qk`, `v`: kinds of singular values that give the bits. */
+/* Projects Q, K and V by a [D][D]. `qk`, `v`: spectra whose singular values decide the bits. */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)
@@ -128,7 +128,7 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/* Bits must follow the squared singular values of fisher, which are costs in nats. */
+/* Bits follow the squared singular values of spectra of gradients, which are losses in nats. */
 TEST(singular_values_decide)
 {
     float a[D * D];

@@ -86,7 +86,7 @@ TEST(channels)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /* 32 bits per group of 32: 5 groups per channel of 150 keys, 2 per value of 48 numbers */
+    /* Scale and zero point: 32 bits per 32 numbers, 5 groups per key channel, 2 per value of 48 */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -187,7 +187,10 @@ TEST(channels_of_two_bits_and_of_one)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /* Channels with 1 bit keep signs of a Fourier transform, so the sign of their sum is right. */
+    /*
+     * Channels with 1 bit keep the signs of each token's Fourier transform over them. Its first
+     * coefficient is their sum, which becomes the mean magnitude with the right sign.
+     */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;

@@ -31,7 +31,7 @@ static double spread_of(size_t j)
     return sqrt(sum / (N - N / GROUP));
 }
 
-/* The step is half the standard deviation in layer 0 (3.047 bits), all of it in layer 1 (2.047). */
+/* Normal numbers have 3.047 bits if steps are half their deviation (layer 0), 2.047 if all. */
 TEST(steps_and_bits)
 {
     for (int side = 0; side < KVD_N_SIDES; side++)

@@ -296,7 +296,7 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     m.plan.bits->close(self);
 }
 
-/* Computes the errors of keys with squared gradient 1e-3 (error[0]) and 1e-9 (error[1]). */
+/* Computes quantisation errors of keys with squared gradient 1e-3 (error[0]), 1e-9 (error[1]). */
 static void errors_of_keys(const float *all, double error[2])
 {
     error[0] = error[1] = 0;

@@ -398,7 +398,7 @@ TEST(test_method_text)
     assert_true(m.plan.channels == &kvd_channels_explicit);
 }
 
-/* Compares with the leading right singular vectors of all rows: x, q and random ones, stacked. */
+/* Compares online projections with the right singular vectors of x, q and random rows, stacked. */
 TEST(test_online_stack)
 {
     enum { D = 6, N = 20, Q = 15, GROUP = 2, LDQ = 14, W = 30, ROWS = N + Q * GROUP + W, KEPT = 3 };

@@ -26,7 +26,7 @@ static void fill(void)
     }
 }
 
-/* Runs a method on layers with equal Q, K and V. Writes outputs [LAYERS][OUT]. */
+/* Runs a method on LAYERS layers that all have the same Q, K, V. Writes outputs [LAYERS][OUT]. */
 static kvd_cache_account run(const char *text, float *out)
 {
     const kvd_method_setup setup = {.config = &config, .seed = 1};

@@ -106,7 +106,10 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/* Writes choice i of bits per component: of two groups of 8, or of one of 16 (bits[1] is -1). */
+/*
+ * Writes the i-th way to give 16 components bits: bits[0] and bits[1] for each number in two groups
+ * of 8, or bits[0] in one group of 16 (bits[1] is -1).
+ */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};
@@ -168,7 +171,7 @@ static void measure_ways(kvd_x what, int layer, double *error)
     }
 }
 
-/* No other division into groups with at most as many bits may have an error that is 2 % smaller. */
+/* No other groups of components with at most as many bits may have a squared error 2 % smaller. */
 TEST(divisions_are_the_best)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -286,7 +289,7 @@ TEST(deflates_packed_codes)
         assert_true(pack(self, side, N, packed) <= N * WIDE);
         assert_int_equal(kvd_kvtc_count(self, 1, side, packed, N, &bits, &err), 0);
         check_stream(packed, pack(self, side, N, packed));
-        /* Float32 sums may change a few quantised numbers. */
+        /* The method adds in float32, so a few quantised numbers differ from those of pack(). */
         assert_true(fabs(bits - count.payload - count.side) <= 0.002 * bits);
         m.plan.bits->close(self);
     }

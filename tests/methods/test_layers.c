@@ -128,7 +128,7 @@ TEST(the_widest_angles_stay)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* With gamma = 1, at most the two vectors of smallest angle are merged. */
+        /* With gamma = 1 (g = 4), at most the pair of vectors with the smallest angle is merged. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -204,7 +204,7 @@ TEST(full_rank_is_the_identity)
     assert_true(error2(N) < 1e-8 * N * WIDE);
 }
 
-/* With one layer, xkv uses X^T X instead of X X^T. */
+/* If its matrix X has fewer columns than rows, xkv decomposes X^T X instead of X X^T. */
 TEST(one_narrow_layer)
 {
     const kvd_parameter_values v = {.value = {1, 5, 5}};

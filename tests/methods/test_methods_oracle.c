@@ -173,7 +173,7 @@ static kvd_bits_count code_head(const char *text, const kvd_method_setup *s, int
     return count;
 }
 
-/* K-means has local optima, so errors may differ by 2 %. */
+/* K-means has local optima, so errors of kvquant's and SciPy's levels may differ by 2 %. */
 TEST(kvquant)
 {
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -243,7 +243,7 @@ TEST(weighted)
                            *const weight = tensor(names[side][1], ROWS * WIDE),
                            *const apart = tensor(names[side][2], ROWS * WIDE),
                            *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
-        /* errors of kvquant with and without weights, and of SciPy with weights */
+        /* errors of kvquant with and without gradients as weights, of SciPy with these weights */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
@@ -255,7 +255,7 @@ TEST(weighted)
             for (int h = 0; h < KV; h++) {
                 float x[ROWS * D], y[ROWS * D], half[ROWS * D];
                 (void)code_head(text, &with, side, h, rows, x, y);
-                /* half of the range of its channel (keys) or vector (values), without outliers */
+                /* half[j]: half the range of j's channel (keys) or vector (values), no outliers */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {
@@ -269,7 +269,7 @@ TEST(weighted)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /* squared gradient, for numbers divided by half of their range */
+                    /* weight: squared gradient, divided by (half the range)^2 unless `scaled` */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)

@@ -185,7 +185,7 @@ static kvd_packed_args describe(const char *method)
     return a;
 }
 
-/* Marks bytes as used, which must be unused before. */
+/* Marks `bytes` bytes of a page from `at` on by 1. Fails if one of them is already marked. */
 static void use(uint8_t *page, size_t size, int at, int bytes, const char *method)
 {
     if (at < 0 || (size_t)(at + bytes) > size)
@@ -195,7 +195,7 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Marks the bytes that m tokens, `prompt` of them from a prompt, use in page number p. */
+/* Marks by 1 the bytes that m tokens, of which `prompt` are a prompt's, use in page number p. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -244,7 +244,7 @@ TEST(pages_of_gear_have_room)
     }
 }
 
-/* Marks the bytes used in a request's first 12 pages. The prompt is quantised as one block. */
+/* Marks by 1 the bytes used in a request's first 12 pages. The prompt is quantised as one block. */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
     const kvd_packed_classes *const c = &a->classes.of;

@@ -17,7 +17,7 @@ static void singular_values(const float *rows, size_t width, double *sigma)
                      0);
 }
 
-/* Returns the sum of squared singular values from the r-th on. *all: sum of all squares. */
+/* Returns the sum of squared singular values of `rows` from the r-th on. *all: the sum of all. */
 static double tail_of(const float *rows, size_t width, size_t r, double *all)
 {
     double sigma[WIDE], tail = 0;
@@ -148,11 +148,14 @@ TEST(palu_gives_ranks_by_information)
                      4 * LAYERS * HEADS * 2);
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
-    /* Eight matrices share 32 ranks by information (sum 16): information 1 gets rank 2. */
+    /* Eight matrices share 32 ranks by Fisher information, 16 in all: information 1 gets rank 2. */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /* Five matrices with information 1 share 5 x 2 ranks and 2 that a V of full rank 8 leaves. */
+    /*
+     * A value matrix with information 5 would get 10 ranks, but 8 is its full rank. The other 2 go
+     * to the five matrices with information 1, which have 5 x 2.
+     */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);

@@ -162,7 +162,7 @@ TEST(rows_of_all_layers)
         assert_true(kvd_prompts_share(&p, KVD_KEYS, 0, s) == 1);
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
-        /* Two merged vectors of d numbers take 16 (d + 2) + 1 bits, unmerged ones 32 d. */
+        /* A merged pair takes 16 (D + 2) + 1 bits, not 32 D. Equal values are restored exactly. */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

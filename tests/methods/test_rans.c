@@ -229,7 +229,7 @@ TEST(streams_of_a_block)
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
-/* Checks that the lookup table has each integer as often as its frequency says. */
+/* Checks that a decoder's lookup table has each integer as often as its frequency says. */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
 {
@@ -246,7 +246,10 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
     }
 }
 
-/* Draws cumulative frequencies of n integers, up to 2^14 - escape, some 0. */
+/*
+ * Draws cumulative frequencies of n integers, some of which have frequency 0. `escape`: weight of
+ * the code for other integers, which gets the rest of 2^14.
+ */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};

@@ -74,7 +74,7 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
     return apart;
 }
 
-/* Some numbers may differ, because rounding may go either way between two levels. */
+/* A few numbers may differ from the test's own, because rounding may go to either of two levels. */
 TEST(rotations)
 {
     kvd_bits_count count;

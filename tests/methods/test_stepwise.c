@@ -197,7 +197,7 @@ TEST(widths_are_those_of_the_cache)
     }
 }
 
-/* Returns how far outputs computed by blocks and by tokens differ. *share: stored fraction. */
+/* Returns how far outputs by blocks (cache) and by tokens differ. *share: stored part of K, V. */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
     kvd_cache cache;
@@ -332,7 +332,10 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* Compares even positions. At odd ones, tokens attend before they lose dimensions. */
+        /*
+         * Compares tokens at even positions with attention to shortened K and V. A token at an odd
+         * position attends to itself before it loses dimensions.
+         */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

@@ -20,14 +20,14 @@ TEST(coded_entries)
             const double e = worst(got, want);
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
-            /* hetero with m = 1 stores 8 bits per number, and 32 for a vector's scales. */
+            /* methods[1], hetero, stores 8 bits per number, and 32 bits per vector for scales. */
             if (m)
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
             kvd_plan_close(&plan);
         }
 }
 
-/* Window function of a method that quantises every token when it is stored. */
+/* For a method that leaves no newest token unquantised, and quantises one token at a time. */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     (void)v, (void)side;
@@ -67,7 +67,7 @@ TEST(codes_of_all_heads)
     }
 }
 
-/* A lossless method: BLOCK keys at a time, NEWEST values unquantised, one bit per number. */
+/* An exact method with 1 bit per number takes BLOCK keys at a time, but not the NEWEST values. */
 enum { BLOCK = 8, NEWEST = 3 };
 static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,
                          size_t *block)
@@ -176,7 +176,7 @@ TEST(levels_count_their_own_bits)
     kvd_plan_close(&plan);
 }
 
-/* think prunes the channels with the smallest |Q_i| |K_i|, summed over query heads. */
+/* Method think prunes the channels i with the smallest |Q_i| |K_i|, summed over query heads. */
 TEST(pruned_channels)
 {
     enum { PROMPT = 30, WINDOW = 8, PRUNED = 6 };

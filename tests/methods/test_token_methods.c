@@ -97,7 +97,7 @@ TEST(retaining_heads_refused)
     refuse_plan("locret", PROMPT, &with_latents, "but a deepseek model caches latents");
 }
 
-/* The authors' quest supports one query head per KV head. */
+/* Compares pages with those of the authors' quest, which supports one query head per KV head. */
 TEST(pages_that_are_read)
 {
     static float q[N * KV * D];
@@ -120,7 +120,7 @@ TEST(pages_that_are_read)
         if (i / N % STEPS)
             read += kept[i] * 2.0 * D * 32;
     for (size_t t = PROMPT; t < N; t++)
-        /* Counts the least and greatest of each key channel for every page of 8 tokens. */
+        /* Adds bits of the minimum and maximum of each key channel in every page of 8 tokens. */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
@@ -285,8 +285,9 @@ TEST(budgets_of_the_cuda_engine)
 }
 
 /*
- * Checks the budgets that an engine computes for layers. Queries of layer l are multiplied by 2^(l
- * - 1). `shorter`: number of tokens by which a layer may fall short.
+ * Checks an engine's budgets of layers against the method's `rank`, with queries of layer l
+ * multiplied by 2^(l - 1). `shorter`: number of tokens by which `rank` may keep fewer than the
+ * budget.
  */
 static void same_budgets(const char *text, size_t shorter)
 {
@@ -308,7 +309,10 @@ static void same_budgets(const char *text, size_t shorter)
         for (size_t j = 0; j < (size_t)PROMPT * HEADS * D; j++)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
-        /* Method cake weighs by entropy * variance, passed here as entropy with variance 1. */
+        /*
+         * Method cake divides the budget by entropy * variance of attention. `observed` is this
+         * product, passed here as an entropy, with variance 1.
+         */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;
     }

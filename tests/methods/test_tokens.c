@@ -443,7 +443,10 @@ TEST(importance)
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 4);
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
-    /* With mean = 1 all scores are equal, so earlier tokens win. */
+    /*
+     * Parameter mean = 1 divides denominators by their number of keys. All are then equal here, so
+     * earlier tokens become important.
+     */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);
     const kvd_parameter_values mean = {.value = {0.5, 0, 0.95, 1}};

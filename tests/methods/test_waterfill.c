@@ -1,4 +1,4 @@
-/* Tests waterfill, which quantises principal components by squared gradients. */
+/* Tests waterfill, which chooses the bits of principal components by squared gradients. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -40,7 +40,10 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* Returns the mean of e F e^T, with token error e and second moment F of gradients. */
+/*
+ * Quantises x by the method `text`. Returns the mean over tokens of e F e^T, with a token's error e
+ * and the second moment F of gradients.
+ */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -82,7 +85,7 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* With small steps, every component loses step^2 / 12. */
+/* With small steps, each component has the mean squared error step^2 / 12. */
 TEST(the_step_predicts_the_loss)
 {
     const double steps[] = {1e-3, 1e-2, 5e-2};
@@ -147,7 +150,7 @@ TEST(blocks_grow)
     }
 }
 
-/* With tiny gradients, all tokens after the two sinks become the mean. */
+/* With tiny gradients, no bits are spent: tokens after two exact sinks become the mean token. */
 TEST(sinks_and_no_rate)
 {
     kvd_bits_count count;
@@ -164,7 +167,7 @@ TEST(sinks_and_no_rate)
     assert_true(count.payload - 16.0 * 2 * WIDE < 0.01 * N * WIDE);
 }
 
-/* The GPU counts bits in sixteenths. The sum must be the stream's length. */
+/* Adds bits as the GPU does, in sixteenths for escape codes. The sum is the stream's length. */
 TEST(bits_of_one_stream)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};

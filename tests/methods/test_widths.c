@@ -31,7 +31,7 @@ TEST(test_keep_at_the_limits)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/* Removes the smallest singular values up to a sum of r * all. Returns how many remain. */
+/* Removes the smallest singular values up to the fraction r of all. Returns how many remain. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -105,7 +105,7 @@ TEST(test_table_is_exact)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            /* At a rate just below r[i], only the fraction p[i - 1] is removed. */
+            /* With r just below r[i], only the fraction p[i - 1] of dimensions is removed. */
             if (i > 0) {
                 OK(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err));
                 assert_true(kvd_widths_p(&w, 0) == p[i - 1]);

@@ -9,7 +9,7 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/* largest accepted distance of gradients */
+/* accepted relative distance of gradients from the reference */
 static const double gradient_bar = 1e-4;
 static kvd_safetensors *oracle;
 static double furthest;

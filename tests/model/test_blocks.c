@@ -47,7 +47,7 @@ KVD_CLONES static void all_exponentials(const float *x, float *y, size_t n)
         y[i] = kvd_expf(x[i]);
 }
 
-/* Compares exp with double precision at every 97th float of the range. */
+/* Compares kvd_expf with exp in double precision at every 97th float from -87.3 to 88.37. */
 TEST(test_exponential_accuracy)
 {
     enum { N = 1024 };

@@ -12,7 +12,7 @@ static const char sizes[] =
     "'vocab_size':512,'max_position_embeddings':256";
 static const char eps[] = "'rms_norm_eps':1e-5";
 
-/* Returns { a, b, c } of lists of entries. The next call overwrites it. */
+/* Returns a JSON object with the members in a, b and c. The next call overwrites it. */
 static const char *object(const char *a, const char *b, const char *c)
 {
     static char text[4096];

@@ -219,7 +219,7 @@ TEST(test_kinds_of_text)
     assert_string_equal(kvd_corpus_hash(c), hash);
 }
 
-/* A text's beginning has one hash, for any number of tokens and any length of sequences. */
+/* The part of a hash after '+' is of the text's beginning, whatever max_tokens and seq_len are. */
 TEST(test_hash_of_beginning)
 {
     enum { LONG = 600 };

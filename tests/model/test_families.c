@@ -144,7 +144,7 @@ TEST(test_names_without_base)
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
         /* An output head with weights of its own is named lm_head, without the prefix. */
         {"llama-biases", "\"model\\.", "      \"", NULL},
-        /* names that Transformers 4.52 and later may write */
+        /* changes of tensor names to those that Transformers 4.52 and later may write */
         {"mistral3", "\"language_model\\.model\\.",
          "\"model.language_model./g;s/\"language_model\\.lm_head/               \"lm_head", NULL},
         {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",

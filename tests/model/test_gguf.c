@@ -11,7 +11,7 @@
 
 #define DATA "tests/data/gguf/"
 
-/* Compares a GGUF model with a folder of expected numbers; *state names both. */
+/* Compares a GGUF model with activations that Transformers computed; *state names both. */
 static void test_same_as_folder(void **state)
 {
     char name[64], folder[64], model[256], expected[256];
@@ -31,7 +31,7 @@ static void test_transformers_loader(void **state)
     (void)snprintf(model, sizeof model, DATA "llama-%s.gguf", name);
     (void)snprintf(expected, sizeof expected, DATA "llama-%s.safetensors", name);
     worst = 0;
-    /* K-quants have a larger limit, because their rows of 256 weights round more often. */
+    /* With K-quants, rows of 256 weights have longer sums, whose rounding errors are larger. */
     bar = strcmp(name, "kquants") ? 2e-5 : 4e-5;
     compare_with_transformers(model, expected);
     print_message("%s: %.2g off Transformers at most\n", name, worst);
@@ -87,7 +87,7 @@ TEST(test_same_weights)
     }
 }
 
-/* Compares blocks of scale 0.5 with numbers decoded by hand from the format's definition. */
+/* Compares Q8_0 and Q4_0 blocks of scale 0.5 with numbers decoded by hand as GGUF defines. */
 TEST(test_blocks)
 {
     enum { Q8_BYTES = 34, Q4_BYTES = 18 };
@@ -147,7 +147,7 @@ TEST(test_blocks_of_ggml)
     }
     assert_int_equal(compared, KVD_MXFP4 - KVD_PLAIN);
     kvd_gguf_close(g);
-    /* 255 means NaN in the specification, although ggml reads 2^127. */
+    /* A scale byte of 255 means NaN in the MX specification, although ggml reads 2^127. */
     unsigned char block[17] = {255, 0x21};
     float out[2];
     kvd_block_read(KVD_MXFP4, block, 0, 2, out);

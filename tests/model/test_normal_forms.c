@@ -21,7 +21,10 @@ static void put(kvd_buffer *text, uint32_t c)
     OK(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err));
 }
 
-/* Writes the normal form of c if `lower`, otherwise of a text that contains c twice. */
+/*
+ * If `lower`, writes the lower case of c, or nothing if that is c. Otherwise writes the normal form
+ * of a text with c twice, before combining marks.
+ */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {
@@ -70,7 +73,7 @@ static void check(const char *name, const json_t *blocks)
             fail_msg("%s of characters from U+%s", name, key);
         seen++;
     }
-    /* The file has 33 blocks: 0x20000 / 0x1000 = 32, and one from U+2F800. */
+    /* The file has 33 ranges: 32 of 0x1000 characters up to U+1FFFF, and one from U+2F800. */
     assert_int_equal(seen, 33);
     kvd_buffer_release(&text);
     kvd_buffer_release(&scratch);

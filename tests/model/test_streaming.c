@@ -6,7 +6,7 @@
 #include "temp_folder.h"
 #include "write_shape.h"
 
-/* models with several matrices per tensor, tied heads, or grouped heads */
+/* models with Q, K, V in one tensor, the embedding as output head, or grouped query heads */
 static const kvd_shape made[] = {
     {"phi3", "", "",
      "{\"model_type\":\"phi3\",\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
@@ -82,7 +82,7 @@ static void run_twice(const kvd_checkpoint *c, float *hidden, float *logits)
     const kvd_batch batch = {.n_sequences = 2, .offset = offset, .id = id};
     kvd_attention *const hook = &dense_attention()->hook;
     kvd_forward *f = open_forward(c, N, N);
-    /* The first run drops the weights' pages. */
+    /* The first run drops the weights' pages of memory, so the second must read them again. */
     OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
     OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
     OK(kvd_forward_logits(f, hidden, N, logits, &err));

@@ -1,4 +1,4 @@
-/* Tests llama2.c's tokenizer.bin against a simple loop over neighbours. */
+/* Tests llama2.c's tokenizer.bin against a simple loop that merges the best pair of neighbours. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -168,7 +168,7 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* streaming is slower than every zack result, so zack's lowest perplexity, 10, is taken. */
+    /* streaming is slower than every zack result, so zack's lowest perplexity, 10, is compared. */
     add(rows, "streaming", 1, 1000, 9, 0, 0);
     add_score(ppl, "streaming", "streaming.sink=4,streaming.recent=0.2", NAN, 11);
     is(&r, "jct-perplexity-streaming-over-zack", "all", 1, (const double[]){10});
@@ -196,7 +196,7 @@ TEST(test_shared_prompts)
     assert_non_null(rows);
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
-    /* These 8 s of exchange between GPUs must not count. */
+    /* Time of GPUs that divide heads ("tensor"), not prompts ("sequence"), must not count. */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);

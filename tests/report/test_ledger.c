@@ -1,4 +1,4 @@
-/* Tests the table of the papers' claims, and verdicts. */
+/* Tests the table of the papers' claims, and the verdicts if measurements confirm them. */
 
 #include <math.h>
 #include <stdio.h>
@@ -57,8 +57,8 @@ static double expected_cv(void)
 }
 
 /*
- * Writes a CSV file with the claim `row`, or with none if "". Without newline, `row` has the fields
- * from published_table to null.
+ * Writes a CSV file with the claim `row`, or with none if "". Unless it ends with a newline, `row`
+ * has only the columns from published_table to null.
  */
 static void put_claim(const char *row)
 {
@@ -121,7 +121,7 @@ TEST(test_measures)
                 {"trailing-share:k", 100 * 1.5 / 11.5},
                 /* 25 %, because one of four values is below 1 */
                 {"below-one:k", 25},
-                /* 50 %, because 1 and 0.5 are below 1 after division by sqrt(2) */
+                /* 50 %: two of four values, 1 and 0.5, are below 1 after division by sqrt(4) */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         measure(&r, want[i].name, 1, &v);
@@ -164,7 +164,7 @@ TEST(test_verdicts)
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\nend,3\n");
-    /* The measured variation is 35.36 %. */
+    /* The measured cv:k, a coefficient of variation, is 35.36 %. */
     expect_verdict("t,*_percent,,,%,cv:k,within,0,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.5,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.7,,,,,", &r, KVD_REPRODUCED);
@@ -176,7 +176,7 @@ TEST(test_verdicts)
     /* Without a comparison with the paper's number, the verdict is never "reproduced". */
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
-    /* The measured 13 % is in 0 .. 50 %, the range that is possible without the effect. */
+    /* The measured trailing-share:k, 13 %, is in 0 .. 50 %, the range of flat spectra. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
     expect_verdict(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, KVD_HOLDS);
     expect_verdict(",,,,%,cv:k,above-null,,,,,,36:37 words", &r, KVD_DOES_NOT_HOLD);
@@ -187,7 +187,7 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
-/* If another measure than the value's judges the trend, the text must name it. */
+/* A claim's trend may be judged by a measure of its own, which the result's text must name. */
 TEST(test_trend_is_shown)
 {
     char name[] = "text";
@@ -234,7 +234,7 @@ static kvd_result similar(char **label, size_t *n_tokens, size_t n, kvd_similari
 
 TEST(test_similarity)
 {
-    /* energies; entry (i, j): rotation of calibration i applied to data of calibration j */
+    /* energy[3 i + j]: share of data j's squared norm in half the dimensions of i's rotation */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
     double delta[] = {0, 1.3, 1.4, 1.2, 0, 1.41, 1.4, 1.41, 0},
@@ -271,10 +271,10 @@ TEST(test_similarity)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                /* share of kept energy, in percent: 0.72 / 0.8 and 0.81 / 0.9 */
+                /* squared norm kept by the other rotation / by the own: 0.72 / 0.8, 0.81 / 0.9 */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* share with random token ids, in percent: 0.75 / 0.9 and 0.7 / 0.8 */
+                /* squared norm kept by a random text's / the own rotation: 0.75 / 0.9, 0.7 / 0.8 */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -341,8 +341,8 @@ TEST(test_tokens)
 }
 
 /*
- * Makes calibration results of k centroids without the fraction `prune`. `sigma` multiplies
- * singular values.
+ * Makes results of a calibration on k centroids of tokens (0: on tokens), for which the fraction
+ * `prune` of 100 tokens was removed. `sigma` multiplies singular values.
  */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
@@ -404,7 +404,11 @@ TEST(test_fewer_rows)
                 {"centroids-fall:all", 1, 15.0 / 30},
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
-                /* Names with "-rows" are calibrated on tokens, others on centroids. */
+                /*
+                 * Measures with "-rows" compare calibrations on tokens, others on centroids.
+                 * Calibration r5, on tokens, has singular values 25 % larger than those without
+                 * pruning.
+                 */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
                 {"prune-spectrum:qk", 0, 0},

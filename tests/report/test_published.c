@@ -33,14 +33,17 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/* For published means |R| (epsilon) and |R - R_ref| (delta), the triangle inequality must hold. */
+/*
+ * For rotations R, papers publish the means of |R| (epsilon) and |R - R_ref| (delta) by text. Two
+ * epsilons may differ by at most the sum of the deltas.
+ */
 TEST(test_triangle)
 {
     static const struct {
         const char *rows;
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
-                /* Rounding explains the difference of 0.0010 and 0.0009. */
+                /* Rounding explains that epsilons differ by 0.0010, deltas add up to 0.0009. */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
@@ -56,7 +59,7 @@ TEST(test_triangle)
     }
 }
 
-/* Each delta of model m is |epsilon - x| with x = 0.0505. No x gives the deltas of model n. */
+/* All published deltas of model m are |epsilon - x| with x = 0.0505. No x gives those of n. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(
@@ -69,8 +72,8 @@ TEST(test_one_epsilon)
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
     /*
-     * Three deltas in random order fit with probability 1/6. For two models, 1/3 fits on average,
-     * and at least one with probability 1 - (5/6)^2.
+     * Three deltas in random order are |epsilon - x| for one x with probability 1/6. For two
+     * models, 1/3 fits on average, and at least one with probability 1 - (5/6)^2.
      */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);

@@ -232,7 +232,7 @@ TEST(test_degradation)
     kvd_rows_free(rows);
 }
 
-/* Removing V alone may be compared with removing Q and K alone, as in ZDC's Fig. 25. */
+/* Removing dimensions of V alone is comparable with removing those of Q and K (ZDC, Fig. 25). */
 TEST(test_pairs_at_equal_p)
 {
     static const struct {
@@ -243,7 +243,7 @@ TEST(test_pairs_at_equal_p)
                {"zack", 0, 0.831, 28},
                {"zack", 0.8, 0, 24},
                {"zack", 0, 0.801, 24.6}};
-    /* n results, which have `pairs` comparisons; `other`: parameter that only some of them have */
+    /* n: results; pairs: expected comparisons; other: parameter of results that reduce V only */
     static const struct {
         size_t n, pairs;
         const char *other;
@@ -424,7 +424,7 @@ TEST(test_texts)
     }
 }
 
-/* Checks results of input files with one name (trace.csv, items.jsonl) but different bytes. */
+/* Results of input files with one name but different bytes (a trace, or items) must be refused. */
 static void check_files(bool items)
 {
     const kvd_column columns[] = {{items ? "label" : "trace", KVD_COL_TEXT, "1", "t"}};

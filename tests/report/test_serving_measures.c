@@ -125,16 +125,16 @@ TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* A load of 1.0027 is so close to 1 that it counts as the highest load. */
+    /* A load (rate / highest uncompressed rate) of 1.0027 is near enough to 1 to be the highest. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* Load 1 is 2.2 requests/s, between the measured rates 2 and 2.4. */
+    /* Load 1, the highest uncompressed rate 2.2, is interpolated between the rates 2 and 2.4. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
 }
 
-/* Returns true if zack's result finds an uncompressed one although only zack's has this value. */
+/* Sets zack's `column` to `value`. Returns true if the uncompressed result is still comparable. */
 static bool has_uncompressed(const char *column, int value)
 {
     kvd_err err = {""};
@@ -198,7 +198,7 @@ TEST(test_costs_of_a_cpu)
     kvd_rows_free(rows);
 }
 
-/* If less than 90 % of requests are served, the queue grows. */
+/* If less than 90 % of the requests that arrive per second are served, the queue grows. */
 TEST(test_queue)
 {
     for (int i = 0; i < 2; i++) {
@@ -214,7 +214,10 @@ TEST(test_queue)
     }
 }
 
-/* 1000 requests arrive in 100 s. If serving takes much longer, the queue grows. */
+/*
+ * 1000 requests arrive in 100 s. The queue counts as growing if the last one ends more than 5 s
+ * plus a request's time without waiting after that.
+ */
 TEST(test_queue_of_few_percent)
 {
     static const struct {
@@ -261,13 +264,13 @@ TEST(test_keys)
     kvd_rows_free(rows);
 }
 
-/* Throughputs are compared at equal memory and admission, if the queue grows. */
+/* If the queue grows, throughput is compared at equal memory and equal admission of requests. */
 TEST(test_short_memory)
 {
     static const struct {
         const char *method, *admission;
         double rate, running, tokens, memory;
-        /* pairs of none and leankv, of which the first two have no finite ratio of tokens */
+        /* pairs of results of none and leankv; the first two have no finite ratio of tokens */
     } row[] = {{"none", "whole", 9, 5, NAN, 22},   {"leankv", "whole", 9, 5, NAN, 22},
                {"none", "whole", 9, 5, 0, 24},     {"leankv", "whole", 9, 5, 50, 24},
                {"none", "", 9, 20, 100, 18},       {"leankv", "whole", 9, 50, 150, 18},

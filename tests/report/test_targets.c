@@ -97,7 +97,10 @@ TEST(line)
 
 TEST(grid)
 {
-    /* Results with two parameters have no order, so all of them count. */
+    /*
+     * Results that differ in two parameters (m.a, m.b) have no order, so all of them are
+     * considered, not only those before the first that misses the target.
+     */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
@@ -173,7 +176,7 @@ static void make_up(made_up *m)
     }
 }
 
-/* Returns the bytes of method c at KL divergence `wanted`, by bisection, or NaN. */
+/* Returns the cache bytes at which method c has KL divergence `wanted`, by bisection, or NaN. */
 static double bisected(const made_up *m, int c, const size_t *list, double wanted)
 {
     double log_kl[SETTINGS], lo = 0, hi = SETTINGS - 1;

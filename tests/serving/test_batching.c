@@ -230,8 +230,8 @@ TEST(test_properties)
 }
 
 /*
- * Describes an iteration, such as "P0:7+9.": S step or P prompt, request, tokens before, tokens
- * processed, '.' if it emits, '!' at the end.
+ * Describes an iteration, such as "P0:7+9.": S for a step or P for a prompt, number of the request,
+ * tokens before, tokens processed, '.' if it emits a token, '!' if the request ends.
  */
 static const char *told(kvd_batcher *b)
 {
@@ -268,7 +268,7 @@ TEST(test_whole_prompts)
     const kvd_batching_limits limits = {.max_batch = 3, .max_tokens = 130, .pages = 100};
     kvd_batcher *const b = arrived_from(0, &r, &limits);
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
-    /* Only the prompt of request 2 is taken, because 500 + 30 tokens exceed the limit of 130. */
+    /* Request 3 waits: its 500 tokens and request 2's 30 exceed the iteration's limit of 130. */
     assert_string_equal(told(b), "P2:0+30.");
     /* A prompt longer than max_tokens runs alone. */
     assert_string_equal(told(b), "P3:0+500.");
@@ -344,7 +344,10 @@ TEST(test_preemption)
     kvd_batcher_free(b);
 }
 
-/* In layers with a window, a request starts when window_share of the window_pages are free. */
+/*
+ * In layers with a sliding window, a request keeps up to window_share pages, and starts only if
+ * that number of the window_pages pages is free.
+ */
 TEST(test_windows)
 {
     kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};

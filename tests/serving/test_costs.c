@@ -107,7 +107,7 @@ TEST(test_tables)
 
     kvd_costs *const c = load("none", -1), *const z = load("zack,p=0.5", 1);
     near(kvd_costs_bytes_per_token(c), 1000, 1e-12);
-    /* The result is the larger of 125 and 250 bytes. */
+    /* Two jobs have 125 and 250 bytes per token, of which the larger number is taken. */
     near(kvd_costs_bytes_per_token(z), 250, 1e-12);
     near(kvd_costs_weight_bytes(c), 16e9, 1e-12);
     near(kvd_costs_cache_bytes(c), 64e6, 1e-12);
@@ -142,7 +142,7 @@ TEST(test_tables)
     kvd_costs_free(NULL);
 }
 
-/* Returns seconds without attention: 5.12 ms up to 256 tokens, then 20 us for each more. */
+/* Returns an iteration's time without attention: 5.12 ms up to 256 tokens, 20 us for each more. */
 static double bound_cost(double tokens)
 {
     return 5.12e-3 + 2e-5 * fmax(0, tokens - 256);
@@ -166,7 +166,7 @@ TEST(test_prompts_together)
     jct_fixture x;
     OK(jct_fixture_begin(&x, &err));
     add_bound(&x, false);
-    /* With four prompts, tokens after the first 2048 take 10 us instead of 20. */
+    /* Method "measured": of four prompts, tokens after the first 2048 take 10 us instead of 20. */
     x.setting.method = "measured";
     add_bound(&x, false);
     OK(jct_fixture_prompts(&x, 4, 2048,
@@ -187,7 +187,7 @@ TEST(test_prompts_together)
     takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
     takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
     takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
-    /* Attention's time was measured for whole prompts only, and is estimated from these. */
+    /* For "whole", attention was measured only for unsplit prompts, and is estimated from these. */
     int beyond;
     near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
          bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);

@@ -122,7 +122,7 @@ TEST(test_statistics)
     assert_true(isnan(l.statistic[0].value) && isnan(l.curve[50]));
 }
 
-/* Intervals of correlated waits must be as wide as repeated runs vary. */
+/* Confidence intervals of means of correlated waits must be as wide as repeated runs vary. */
 TEST(test_intervals_of_a_queue)
 {
     enum { RUNS = 200, LENGTH = 3200 };
@@ -141,7 +141,7 @@ TEST(test_intervals_of_a_queue)
         OK(kvd_latency_summarise(x, block, LENGTH, run, &l, &err));
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
-    /* The interval should hold in 95 % of runs. Drawing values, not blocks, would give 35 %. */
+    /* 95 % of confidence intervals should contain 0, 35 % if values, not blocks, were resampled. */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }
@@ -221,7 +221,7 @@ TEST(test_max_rate)
                 fail_msg("bound %g, rate %g: mean %.17g", bound[i], rate, mean);
             kvd_requests_release(&fast);
         }
-        /* The result must not depend on the trace's own rate. */
+        /* The highest sustainable rate must not depend on the request rate of the given trace. */
         kvd_requests slow;
         OK(kvd_serve_faster(&q, 1. / 64, &slow, &err));
         OK(kvd_serve_max_rate(&s, &slow, 1. / 64, bound[i], &again, &err));

@@ -385,7 +385,7 @@ TEST(test_against_the_obvious)
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
 
-/* With enough memory both admission rules give equal times. */
+/* With enough memory, both rules of admission (whole, stored) give equal times. */
 TEST(test_enough_memory)
 {
     kvd_requests q;

@@ -1,6 +1,6 @@
 /*
- * Plugin for tests/methods/test_plugin.sh that breaks the rule selected by `how`. With -DTABLE=N,
- * its table is wrong.
+ * Plugin for tests/methods/test_plugin.sh that breaks a rule of the plugin interface, selected by
+ * parameter `how`. With -DTABLE=N, it has the N-th of several wrong method tables.
  */
 #include <kvdim/plugin_bits.h>
 #include <kvdim/plugin_tokens.h>

@@ -1,4 +1,7 @@
-/* Plugin for tests/methods/test_plugin.sh: replaces two layers by their mean, or breaks a rule. */
+/*
+ * Plugin for tests/methods/test_plugin.sh: replaces two layers by their mean, or breaks the rule of
+ * the plugin interface that parameter `how` selects.
+ */
 #include <kvdim/plugin_layers.h>
 #include <math.h>
 

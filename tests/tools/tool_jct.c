@@ -1,8 +1,8 @@
 /*
- * Makes files of kvdim-jct for test scripts and the report.
+ * Makes files such as kvdim-jct writes (measured times of requests) for tests and the report.
  *
- * tool_jct costs OUT.h5 [METHOD [GPU]]  times of none and zack,p=0.5, which takes half of the
- *                                       cache and of the attention time
+ * tool_jct costs OUT.h5 [METHOD [GPU]]  iteration times without compression and with zack,p=0.5,
+ *                                       which takes half of the cache and of the attention time
  *                                       METHOD: none, zack,p=0.5 or both; GPU: name, none for CPU
  * tool_jct replay OUT.h5 TRACE.csv      requests served by a machine that is 5 % slower
  */
@@ -57,7 +57,7 @@ static int write_costs(const char *path, double factor, const char *method, cons
     return jct_fixture_end(&x, path, run, err);
 }
 
-/* Simulates with the times in `slow`, and writes the results as measurements. */
+/* Simulates requests with the iteration times in the file `slow`. Writes them as if measured. */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)
 {

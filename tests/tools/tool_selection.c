@@ -26,7 +26,7 @@ typedef struct {
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    /* 1 for stored tokens, [n_layers][n_kv_heads][1 + n - prompt][n] */
+    /* 1 for tokens stored after the prompt and after each step: [n_layers][n_kv_heads][steps][n] */
     uint8_t *kept;
 } selection;
 
@@ -99,7 +99,7 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/* Runs n heads: the prompt in one call, later tokens one by one. */
+/* Runs the method on n KV heads, first the prompt, then each token, and records what is kept. */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];
