@@ -112,7 +112,7 @@ typedef struct {
     /* Memory of all projection matrices; NULL when bytes are only counted. */
     char *arena;
     size_t used;
-    /* [n][d][d] Float32 matrices of n KV heads before conversion. */
+    /* [n][d][d] Float32 projection matrices of n KV heads, before conversion to bf16 (`narrow`). */
     float *wide;
     uint16_t *narrow;
 } upload;

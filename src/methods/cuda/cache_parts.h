@@ -31,7 +31,7 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
                           kvd_cache_layer *layer, kvd_device_memory *memory, kvd_err *err);
 
-/* Multiplies attention outputs by b_v. `out` is bf16 [n_tokens][n_heads * d_head]. */
+/* Projects attention outputs `o` to d_head by l->b_v. out: bf16 [n_tokens][n_heads * d_head]. */
 int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
                            const uint16_t *o, uint16_t *out, kvd_err *err);
 
@@ -64,7 +64,7 @@ typedef struct {
     kvd_cache_latents latents;
 } kvd_cache_products;
 
-/* Allocates the missing buffers of *p. May be called again with other arguments. */
+/* Allocates buffers of *p that are needed and still NULL. Later calls may pass other arguments. */
 int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kvd_gpu_share *share,
                             kvd_dtype pass, size_t max_tokens, size_t max_len, bool latents,
                             bool prompts, kvd_err *err);

@@ -51,7 +51,7 @@ typedef struct {
     const float *lse;
     /* In prompts, a sliding window moves by blocks of this many tokens. */
     int32_t block;
-    /* A decode step writes sums only for this number of newest tokens. */
+    /* Number of newest tokens whose received attention a decode step writes to `sum`. */
     int32_t newest;
     /*
      * Output: attention that each token received, per KV head. Prompts: [n_kv_heads][n_q8], indexed

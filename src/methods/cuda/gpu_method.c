@@ -15,7 +15,7 @@ int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t ev
                : 0;
 }
 
-/* Returns true if p->maker, which makes projections, rebuilds keys or has not made them yet. */
+/* Returns true if p->maker makes projections that rebuild keys, or has made no projections yet. */
 static bool makes_more(const kvd_plan *p)
 {
     return p->maker && !(p->dims && !p->dims->rebuild);

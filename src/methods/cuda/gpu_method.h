@@ -39,14 +39,11 @@ typedef struct {
     cudaStream_t stream;
 } kvd_paged_rows;
 
-/* Page tables, one per KV head. Element b * n_kv_heads + g is KV head g of decode step b. */
+/* Page tables, one per KV head. Row b * n_kv_heads + g: KV head g of the b-th decoding request. */
 typedef struct {
     /* Dimensions and offsets of one KV head and its query heads. */
     kvd_attn_map map;
-    /*
-     * Number of rows of the tables: the largest number of requests in an iteration times
-     * n_kv_heads.
-     */
+    /* Number of page table rows: largest number of requests per iteration times n_kv_heads. */
     size_t rows;
     /* [layers][rows] in device memory: number of cached tokens, the new one included. */
     const int32_t *kv_len;
@@ -119,10 +116,7 @@ struct kvd_gpu_method {
     void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns the compressed bytes of all running requests. */
     double (*held)(const kvd_gpu_method *m);
-    /*
-     * Returns the bits of a request's K and V, without those of kvd_plan_entry_bits. NULL: K and V
-     * are uncompressed.
-     */
+    /* Returns the bits of a request's K and V, without other data per token. NULL: uncompressed. */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
     /*
      * Returns the bits of a request that the latest decode step did not read, because their tokens
@@ -137,8 +131,9 @@ struct kvd_gpu_method {
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
     /*
-     * After a failed call of `ended`: returns the value of kvd_paged_cache.outliers with which it
-     * would have succeeded, or 0 after other failures. May be NULL.
+     * If `ended` failed for lack of room for key outliers, returns the value of
+     * kvd_paged_cache.outliers that would have sufficed. Returns 0 after other failures. May be
+     * NULL.
      */
     size_t (*lacking)(const kvd_gpu_method *m);
 
@@ -150,8 +145,9 @@ struct kvd_gpu_method {
      */
     int (*attended_window)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /*
-     * Optional replacements for functions of the paged cache. attend_steps writes the rows of
-     * decode steps to `out`, attend_prompts the rows of prompts, which follow.
+     * Optional replacements for functions of the paged cache. plan_steps divides the attention of n
+     * decode steps among thread blocks, `append` stores new K and V. attend_steps and
+     * attend_prompts write attention outputs of decode steps and of prompts to `out`.
      */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -170,7 +166,7 @@ enum {
 
 /* Description of a method's GPU code. kvd_method_info.gpu of the method points to it. */
 typedef struct kvd_gpu_kind {
-    /* Returns the features that the code supports (KVD_GPU_* bits). NULL: none. */
+    /* Returns the model features (KVD_GPU_* bits) that this GPU code supports. NULL: none. */
     unsigned (*computes)(const kvd_plan *plan);
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
@@ -183,8 +179,8 @@ typedef struct kvd_gpu_kind {
     /* Returns true if this GPU code can run the methods of `plan`. NULL: it always can. */
     bool (*runs)(const kvd_plan *plan);
     /*
-     * Returns true if the code can generate text. The method must then have the callbacks `entries`
-     * and `bits`. NULL: it cannot.
+     * Returns true if this GPU code can generate text. It must then set the callbacks `entries` and
+     * `bits`. NULL: it cannot.
      */
     bool (*generates)(const kvd_plan *plan);
     /* Returns true if the CPU compresses K and V of generated text. NULL: never. */
@@ -244,8 +240,8 @@ int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
 /*
- * Creates the GPU state *m of the methods, or NULL if they only project heads. `cache` must have
- * its layers, but no pages yet.
+ * Creates the GPU state *m of the plan's methods. *m is NULL if K and V are uncompressed or only
+ * projected. `cache` must have its layers, but no pages yet.
  */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
@@ -254,8 +250,8 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
  * Call the method's callback of the same name (kvd_gpu_method_make calls `make`) if it is set, and
  * the corresponding function for data compressed on the CPU (m->codes).
  *
- * kvd_gpu_method_finish waits for the CPU and must precede kvd_gpu_method_bits and
- * kvd_gpu_method_held. kvd_gpu_method_bits returns NaN for the cache's own data type.
+ * kvd_gpu_method_finish waits until all bits are counted, and must precede kvd_gpu_method_bits and
+ * kvd_gpu_method_held. kvd_gpu_method_bits returns NaN if K and V are stored uncompressed.
  */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);

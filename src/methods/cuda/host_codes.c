@@ -31,7 +31,7 @@ void kvd_host_codes_drop(kvd_host_codes *k, size_t slot)
     forget(k, &k->slot[slot]);
 }
 
-/* Returns the bits that tokens from .. end - 1 take in all layers with a window. */
+/* Returns the bits of K and V of tokens from .. end - 1 in all layers with a sliding window. */
 static double near_bits(const kvd_host_codes *k, const kvd_host_slot *s, size_t from, size_t end)
 {
     double sum = 0;
@@ -165,7 +165,7 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
         fresh += n;
         longest = pending > longest ? pending : longest;
     }
-    /* Decode steps are padded to a multiple of 8. */
+    /* Rounded up, because the engine pads decode batches to a multiple of 8 requests. */
     return reserve_rows(k, ((fresh > longest ? fresh : longest) + 7) / 8 * 8, err);
 }
 
@@ -229,7 +229,7 @@ static int keep_mass(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_
     return 0;
 }
 
-/* Appends n zeros to s->near, the bits per token, for new tokens that are not quantised yet. */
+/* Appends n zeros to s->near: new tokens are not quantised, so their codes have no bits yet. */
 static int keep_near(kvd_host_slot *s, size_t n, kvd_err *err)
 {
     const size_t needed = s->n + n, room = needed + needed / 4 + KVD_PAGE_TOKENS;
@@ -255,8 +255,8 @@ static void count_unseen(const kvd_host_codes *k, kvd_host_slot *s)
 }
 
 /*
- * Appends the n new tokens of request i of the iteration, rows from `at` on in k->row, to the rows
- * of `s`. If the request is new, its first `coded` tokens are already quantised and have no rows.
+ * Appends K and V of request i's n new tokens, rows of k->row from `at` on, to the state `s`. The
+ * first `coded` tokens of a new request are already quantised and have no rows.
  */
 static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, size_t n,
                 bool fresh, size_t coded, kvd_err *err)
@@ -295,7 +295,7 @@ static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, 
     return status;
 }
 
-/* Sets w->from and w->end: tokens whose rows change in layers of `kind` (KVD_LAYERS_NEAR, ...). */
+/* Sets w->from .. w->end - 1, the tokens to write back to the GPU, in layers of `kind`. */
 static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
 {
     const kvd_host_slot *const s = w->slot;
@@ -315,10 +315,7 @@ static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
      */
     end = (end + 7) / 8 * 8;
     w->end[kind] = end && end < s->n ? end : s->n;
-    /*
-     * A request without changes may be listed between requests with changes. Its newest row is then
-     * written again, because each request needs a row.
-     */
+    /* If no token was quantised, rewrites the newest row, because each listed request needs one. */
     w->from[kind] = end ? from : s->n - 1;
 }
 
@@ -373,8 +370,8 @@ static void take_rows(const kvd_host_codes *k, const kvd_host_written *w)
 }
 
 /*
- * Lists the changed rows of requests first .. first + n - 1, in layers with a sliding window (kind
- * KVD_LAYERS_NEAR) or in layers without one.
+ * Lists the rows of K and V that quantisation changed in requests first .. first + n - 1, for
+ * layers with a sliding window (kind KVD_LAYERS_NEAR) or for layers without one.
  */
 static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t first, size_t n)
 {

@@ -46,7 +46,7 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
 int kvd_host_codes_make(kvd_host_codes *k, size_t slots, kvd_err *err);
 void kvd_host_codes_free(kvd_host_codes *k);
 
-/* Makes room on the host for an iteration, which the GPU must not have begun. */
+/* Reserves host memory for the K and V of an iteration, which the GPU must not have begun. */
 int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err);
 /* Starts copying `width` elements per new token from x, where rows are `ld` apart, to the host. */
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
@@ -62,8 +62,8 @@ int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld,
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 /*
- * Lets the GPU compress prompts if it supports the method (only kvtc without lanes), all layers
- * store all tokens, and rows have keys before RoPE.
+ * Makes the GPU compress prompts if the method is kvtc with lanes=0, no layer has a sliding window,
+ * and rows have keys before RoPE. Otherwise does nothing.
  */
 int kvd_host_codes_add_prompts(kvd_host_codes *k, kvd_err *err);
 /*
@@ -95,8 +95,8 @@ typedef struct kvd_host_received kvd_host_received;
 kvd_host_received *kvd_host_received_new(kvd_gpu_method *m, kvd_err *err);
 void kvd_host_received_free(kvd_host_received *x);
 /*
- * Queues the computation of the sums of attention probabilities of a layer, and their copy to the
- * host. Must be called after the layer's attention.
+ * Queues GPU work that sums, for each token, the attention probabilities it received in a layer,
+ * and copies the sums to the host. Must be called after the layer's attention.
  */
 int kvd_host_received_attended(const kvd_host_received *x, const kvd_paged_rows *r, kvd_err *err);
 /*

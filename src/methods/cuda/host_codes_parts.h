@@ -66,8 +66,9 @@ struct kvd_host_codes {
      */
     float *rope, *back;
     /*
-     * Pinned rows [layers][room][pitch]: first the rows of new tokens, later the changed rows to
-     * write back. `room` grows before an iteration, up to max_tokens.
+     * Pinned rows [layers][room][pitch] of K and V: first those of new tokens from the GPU, later
+     * those of quantised tokens to write back to it. `room` grows before an iteration, up to
+     * max_tokens.
      */
     uint16_t *row;
     size_t room;

@@ -20,8 +20,8 @@ typedef struct {
 } task;
 
 /*
- * Returns the tokens to quantise now: those of part place % n_parts in layer place / n_parts that
- * are still in the layer's window.
+ * Returns the tokens of layer place / n_parts whose part place % n_parts (such as K of one head)
+ * must be quantised now. Tokens that have left the layer's window are skipped.
  */
 static task task_of(const kvd_host_codes *k, const kvd_host_written *w, size_t place)
 {
@@ -98,7 +98,7 @@ static int find_mass(const kvd_host_codes *k, const task *t, task_rows *r, kvd_e
     return 0;
 }
 
-/* Quantises the tokens of a task, and replaces their numbers by the decoded ones. */
+/* Quantises one part (such as K of one head) of a request's tokens. Stores the decoded numbers. */
 static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 {
     const kvd_host_slot *const s = t->of->slot;
@@ -129,8 +129,8 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
 }
 
 /*
- * Divides w->near, the bits of the new codes in layers with a window, equally among the quantised
- * tokens, and adds them to s->near.
+ * Divides w->near, the bits of the new codes in layers with a window, equally among the tokens
+ * quantised now. Adds each token's share to s->near, the bits per token of the request.
  */
 static void count_near(const kvd_host_codes *k, const kvd_host_written *w)
 {

@@ -115,7 +115,7 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Allocates c->offset, and zeroes c->o, because its padding is read. */
+/* Allocates c->offset (first token of each prompt). Zeroes outputs c->o, whose padding is read. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -176,10 +176,7 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     const size_t layers = (size_t)w->config.n_layers;
     if (!(c->layer = kvd_device_host(&c->memory, layers * sizeof *c->layer, what, err)))
         return -1;
-    /*
-     * If keys and values are rebuilt, pages hold vectors of d_head dimensions, to which no
-     * projection is applied.
-     */
+    /* Pages hold full K and V, without projection, if these are rebuilt from latent vectors. */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))

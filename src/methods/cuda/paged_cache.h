@@ -20,7 +20,7 @@ typedef struct {
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Index in work_map of the group of layers whose tiles this iteration has made, or -1. */
+    /* Group of layers (index in work_map) for which this iteration has filled `tile`, or -1. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -48,7 +48,7 @@ typedef struct kvd_paged_cache {
     bool exact_prompts;
     /* True if the method lets prompts attend to unprojected K and V. */
     bool exact_method;
-    /* True if the cache generates text: exact_prompts was set before kvd_paged_cache_init. */
+    /* True if the cache serves text generation (exact_prompts was set at kvd_paged_cache_init). */
     bool generates;
     /* Key outliers per KV head and page, or 0: the default. Set before kvd_paged_cache_init. */
     size_t outliers;
@@ -85,8 +85,8 @@ typedef struct kvd_paged_cache {
     /* [n_step_works] Workspace in device memory for the decode attention of a group of layers. */
     void **workspace;
     /*
-     * [n_step_works][max_slices + 1] CTAs per KV head and request for each number of decode steps;
-     * -1 if not yet determined.
+     * [n_step_works][max_slices + 1] CTAs per KV head and request, by group of layers and number of
+     * decoding requests; -1 if not yet determined.
      */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
@@ -99,10 +99,7 @@ typedef struct kvd_paged_cache {
      * count as one.
      */
     size_t page_bytes;
-    /*
-     * Bytes of one page per layer, summed over the layers without a window that do not share their
-     * pages.
-     */
+    /* Bytes of a page, summed over the layers without a window that have pages of their own. */
     size_t kept_page_bytes;
     /* Bytes of one page per layer, summed over the layers with a window. */
     size_t near_page_bytes;
@@ -138,12 +135,12 @@ int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, 
                          kvd_err *err);
 
 /*
- * kvd_paged_cache_put stores new K and V, and records the end of the timed phases up to
- * KVD_PHASE_APPEND.
+ * kvd_paged_cache_put stores new K and V, and records when the phases of the iteration up to
+ * KVD_PHASE_APPEND end.
  *
  * kvd_paged_cache_attend writes the attention output, o_pitch elements per token, first of decode
- * steps, then of prompts. *open receives the timed phase that is still running; the caller must
- * record its end.
+ * steps, then of prompts. *open receives the phase of the iteration that is still running; the
+ * caller must record its end.
  */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
@@ -161,7 +158,7 @@ const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
 /* Stores new K and V in `pool`; decode steps use the pages of table [steps][max_pages]. */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
-/* Memory in which decode step b stores K and V of token kv_len[b] - 1. */
+/* Pages to which request b's decode step writes K and V of its new token, kv_len[b] - 1. */
 typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
@@ -207,7 +204,7 @@ void kvd_paged_cache_begin(kvd_paged_cache *c);
  */
 /* Groups layers with equal head dimensions, and sums the bytes of a page over the layers. */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
-/* Allocates device memory for the decode attention of each group of layers. */
+/* Allocates device memory for decode attention, per group of layers with equal head widths. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
 /*

@@ -9,7 +9,7 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
     return n_rows * max_pages * sizeof(int32_t);
 }
 
-/* Serial number that no slot has, so that the whole page table is written before use. */
+/* Serial number that no pages of a request have. Marks rows of the page table as never written. */
 enum { UNKNOWN = -1 };
 
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,

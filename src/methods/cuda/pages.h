@@ -30,7 +30,7 @@ typedef struct {
     int32_t *table;
     int32_t *device;
     struct {
-        /* Serial number of the slot whose pages are listed, or 0 if only the padding page is. */
+        /* Serial number of the pages in this row of the page table; 0: only the padding page. */
         uint64_t serial;
         size_t filled;
     } * row;
@@ -39,7 +39,7 @@ typedef struct {
     kvd_device_memory memory;
 } kvd_pages;
 
-/* Allocates the tables. *p must be zeroed. The caller must release *p, even after a failure. */
+/* Allocates page table and list of free pages of zeroed *p. Release *p even after a failure. */
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
                    kvd_err *err);
 void kvd_pages_release(kvd_pages *p);

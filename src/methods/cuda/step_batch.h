@@ -41,16 +41,16 @@ typedef struct {
     size_t n_q8, max_pages;
     /* 1 if prompts' Q has no padding between requests. */
     int no_gaps;
-    /* Private: pinned memory and device memory that hold all lists. */
+    /* Private: pinned and device memory of all arrays in `host` and `device`. */
     void *pinned, *array;
     kvd_device_memory memory;
 } kvd_step_batch;
 
-/* Allocates the lists. *b must be zeroed. The caller must release *b, even after a failure. */
+/* Allocates the arrays `host` and `device` of zeroed *b. Release *b even after a failure. */
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err);
 void kvd_step_batch_release(kvd_step_batch *b);
 
-/* Starts copying decode steps' lists to the device. kvd_step_batch_upload copies all lists. */
+/* Start copying b->host to b->device: arrays of decode steps, or all (kvd_step_batch_upload). */
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 
