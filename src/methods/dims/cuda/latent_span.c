@@ -1,4 +1,4 @@
-/* Eigenvectors and leading singular vectors of prompts on a GPU. */
+/* Eigenvectors, and leading singular vectors of prompts' keys or values, on a GPU. */
 #include "methods/dims/cuda/latent_span.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Kernels of the leading singular vectors of prompts. */
+/* Kernels that find the leading singular vectors of prompts' keys or values. */
 #include "methods/dims/cuda/latent_span.h"
 
 #include <cuda_fp16.h>
@@ -95,7 +95,6 @@ __global__ void __launch_bounds__(THREADS) span_start(T *to, uint32_t rows, uint
     }
 }
 
-/* Computes y -= root * f * q. f: fraction of the prompt's sum of squares outside the span of q. */
 __global__ void __launch_bounds__(THREADS)
     span_shift(float *y, const uint16_t *q, uint32_t n, const float *part, float root)
 {
@@ -106,10 +105,6 @@ __global__ void __launch_bounds__(THREADS)
         y[i] -= shift * widen(q[i]);
 }
 
-/*
- * Computes gram = (a / s) * identity + (b / s^3) * gram + (c / s^5) * square. a, b, c and s are
- * members of kvd_span_polynomial_of.
- */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     span_polynomial(T *gram, const float *square, uint32_t n, const float *part,

@@ -1,6 +1,6 @@
 /*
- * Eigenvectors of symmetric matrices, and leading singular vectors of prompts, on a GPU. Launchers
- * return cudaError_t and never synchronise or allocate.
+ * Eigenvectors of symmetric matrices, and leading singular vectors of prompts' keys or values, on a
+ * GPU. Launchers return cudaError_t and never synchronise or allocate.
  */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENT_SPAN_H
 #define KVD_METHODS_DIMS_CUDA_LATENT_SPAN_H
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* Number of partial sums per matrix. Arrays `part` are [batch][KVD_SPAN_PARTS]. */
+/* Number of partial sums of squares per matrix. Arrays `part` are [batch][KVD_SPAN_PARTS]. */
 enum { KVD_SPAN_PARTS = 256 };
 /* Rounding error of the fraction of a prompt's sum of squares that a bf16 basis captures. */
 #define KVD_SPAN_NOISE 3e-3F
@@ -34,14 +34,15 @@ cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, v
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
 /*
- * Computes y -= root * f * q for y and q [batch][n]. f is the fraction of the prompt's sum of
- * squares outside the span of q: max(1 - sum of `part` - KVD_SPAN_NOISE, 0).
+ * Shifts a power step y = X^T X q, with y and q [batch][n] and X a prompt's keys or values: y -=
+ * root * f * q. f is the fraction of X's sum of squares outside the span of q: max(1 - sum of
+ * `part` - KVD_SPAN_NOISE, 0).
  */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /*
- * Polynomial a x + b x^3 + c x^5 of x = singular value / s. Partial sums of squares (`part`), if
- * given, multiply s by the fourth root of their sum.
+ * Polynomial a x + b x^3 + c x^5 of x = singular value / s, which moves singular values towards 1.
+ * If `part` (sums of squares of Y^T Y) is given, s is multiplied by the fourth root of its sum.
  */
 typedef struct {
     float a, b, c, s;
@@ -103,12 +104,9 @@ typedef struct {
     const kvd_cublas *lib;
     cublasHandle_t blas;        /* the caller may replace it by one of another stream */
     size_t tokens, wide, width; /* largest number of rows, dimensions and vectors */
-    /*
-     * bf16 in device memory: normalised vectors of the prompt, their products with the basis, the
-     * basis.
-     */
+    /* bf16 on the device: a prompt's matrix X divided by its norm, X * basis, and the basis. */
     uint16_t *x, *z, *basis;
-    /* In device memory: float32 basis vectors (q, y, low), and matrices [width][width]. */
+    /* Device memory: basis q, next basis y, its rounding errors, Gram matrix of y, its square. */
     float *q, *y, *low, *gram, *square;
     float *part, *part_gram, *captured;
 } kvd_latent_span;
@@ -117,7 +115,7 @@ enum { KVD_LATENT_SPAN_BATCH = 4 /* largest number of prompts of a call */ };
 /* Allocates the device arrays of *s, owned by *memory. Products use the worker's stream. */
 int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tokens, size_t wide,
                          size_t width, kvd_device_memory *memory, kvd_err *err);
-/* Prompts of equal lengths whose singular vectors are computed together. */
+/* Prompts of equal lengths: singular vectors of their keys or values are computed together. */
 typedef struct {
     const uint16_t *x; /* device [batch][n][ld], `wide` elements of each row count */
     size_t ld, n, wide, batch;

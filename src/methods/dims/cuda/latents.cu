@@ -519,7 +519,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const bool parts = a->max_rank > rank_whole(a->d_head);
     const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16, parts);
     const int bytes = (parts ? 2 * pitch_of(RANK_PART) : pitch_of(a->max_rank)) * a->d_head * 2;
-    /* Thread blocks per request and head. If the projection comes in parts, all run at once. */
+    /* x: thread blocks per request and head. If projections are read in parts, all run at once. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

@@ -23,8 +23,8 @@ extern "C" {
 typedef struct {
     int32_t latent[2], page[2];
     /*
-     * Offset of the projection [d_head][rank] that restores the head's K [0] or V [1]. -1: the
-     * latent vector is used as it is.
+     * Offset in elements, in the array of all projections, of the projection [d_head][rank] that
+     * restores the head's K [0] or V [1]. -1: the latent vector is used as it is.
      */
     int32_t matrix[2];
     int32_t rank[2];
@@ -93,19 +93,19 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
-    /* Number of newest tokens that are not restored and stay unchanged. */
+    /* Number of newest tokens whose K and V stay as they are, not restored from latent vectors. */
     int32_t newest;
     /* On the device: tokens of each request kv_len [n], and page_table [n][max_pages]. */
     const int32_t *kv_len, *page_table;
     /*
      * [n][max_pages] Numbers of the pages with latent vectors, in device memory. NULL: those of
-     * page_table. Requires that `columns` is 0.
+     * page_table. Must be NULL if heads share projections (columns > 0).
      */
     const int32_t *latent_table;
     /*
      * Size of a sliding window in tokens, or 0. Pages before the window of the first of the
-     * q_len[b] newest tokens of a request are not touched. q_len [n] is in device memory. A window
-     * requires that `columns` is 0.
+     * q_len[b] newest tokens of a request are not touched. q_len [n] is in device memory. The
+     * window must be 0 if heads share projections (columns > 0).
      */
     int32_t window;
     const int32_t *q_len;
@@ -132,8 +132,8 @@ typedef struct {
     int32_t interleaved;
     /*
      * 0: every KV head has its own projection [d_head][rank] in `matrix`. Otherwise adjacent heads
-     * share a projection [rank / 8][columns][8]. Sharing requires kvd_latent_joins, and that
-     * neither `position` nor `positions` is set.
+     * share one, [rank / 8][columns][8]. Sharing requires that kvd_latent_joins returns true and
+     * that no token positions are given (`position`, `positions`).
      */
     int32_t columns;
     bool keys_alone; /* V is not written; requires `columns` */
@@ -186,8 +186,9 @@ cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_l
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
 /*
- * Writes leading eigenvectors to [d][basis[i].rank] at element basis[i].at, largest eigenvalue
- * first. `padded` [n][d][wide], or NULL, gets zero columns up to `wide`.
+ * Writes the basis[i].width leading eigenvectors of matrix i, largest eigenvalue first, to `to`
+ * from element basis[i].at on, as [d][basis[i].rank]. `padded` [n][d][wide], or NULL, gets them
+ * with zero columns up to `wide`.
  */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
@@ -230,7 +231,7 @@ typedef struct {
      * for K [0] and V [1].
      */
     int32_t first[2], n[2];
-    /* Number of outliers of V at each end of the range. */
+    /* Number of largest, and of smallest, elements of a token's V that are stored as outliers. */
     int32_t v_apart;
     /*
      * Index of the word with the range of V: half width and middle as float16. Outliers of V are in
@@ -264,7 +265,7 @@ typedef struct {
     /* Number of groups of heads that kvquant quantises together. Method allot has none (0). */
     int32_t n_groups;
     const kvd_latent_vector *vector;
-    /* Largest number of outliers of K that a page can store per group of heads, or 0. */
+    /* Most outliers of K per page and group of KV heads quantised together; 0: none are stored. */
     int32_t room;
     /* Slot of the padding requests of a batch. Outliers of their keys are not stored. */
     int32_t idle;
@@ -297,7 +298,7 @@ static __device__ __forceinline__ int kvd_latent_position(int32_t positions, int
     return positions / 2 + g * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
 }
 
-/* Adds a bias (or NULL) to mma accumulators and, if `gain` is not NULL, an RMS norm. */
+/* Adds a bias (or NULL) to mma accumulators. If `gain` is not NULL, then applies an RMS norm. */
 template <int BLOCKS>
 __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, const float *gain,
                                                   float eps, int lane)
@@ -342,7 +343,7 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
  * kvd_latent_store_init, and up and applies_rope before the first launch.
  */
 typedef struct {
-    /* [n_groups] Number of elements of each group's latent vector, a multiple of 16. */
+    /* [n_groups] Width of the latent K [0] or V [1] of each group of KV heads, a multiple of 16. */
     int *rank[2];
     /* [n_kv_heads] Offset in `up` of the projection that restores each head, or -1. */
     int *matrix[2];
@@ -408,7 +409,7 @@ typedef struct {
 
 /* Allocates the layers, of which the caller must set rank, matrix, up and applies_rope. */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
-/* Makes the tables on the device. kvd_cache_layer.map of all layers must be set. */
+/* Makes the layout of latent pages (head, run). Requires kvd_cache_layer.map of all layers. */
 int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err);
 /* Allocates the pool of pages and fills it with random numbers, for timing. */
 int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaStream_t stream,
@@ -421,7 +422,7 @@ void kvd_latent_store_release(kvd_latent_store *s);
  */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, int layer, bool prompts,
                                           size_t n);
-/* Sets the tables and the pool in *a for a layer. The caller sets the queries. */
+/* Sets in *a how a layer's latent vectors are stored. The caller sets the tokens and queries. */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
 /* Returns the arguments with which kvd_latent_restore restores K and V of a layer. */
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,
@@ -470,12 +471,13 @@ typedef struct {
     double share;
     /*
      * [slots + 1] in device memory: number of outliers of K of each request, and then the largest
-     * number that did not fit into one page. host_apart is a pinned copy. NULL if room is 0.
+     * number that did not fit into one page. host_apart is a pinned copy. NULL if no outliers of K
+     * are stored.
      */
     uint32_t *apart, *host_apart;
 } kvd_latent_codes;
 
-/* Makes the tables of method allot or kvquant, after kvd_latent_store_init. */
+/* Copies levels and bit widths of allot or kvquant to the device. `store` must be initialised. */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, kvd_err *err);
 /* Allocates memory for quantised latent vectors and fills it with random numbers, for timing. */

@@ -247,7 +247,7 @@ __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, 
     wgmma_commit();
 }
 
-/* Computes K or V of two heads per task. FINISHES: also adds biases, applies the RMS norm. */
+/* Restores K or V of two heads at a time. FINISHES: also adds biases and applies the RMS norm. */
 template <bool FINISHES>
 __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, uint32_t smem,
                                             barriers bar, int group)
@@ -272,7 +272,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             else
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
-            /* With fewer ranks, the latest product is several wgmma groups, so all are awaited. */
+            /* A partial stage (blocks < RANKS / 16) is several wgmma groups, so all are awaited. */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
             else if (k)

@@ -321,7 +321,6 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Writes ranges of V and outliers at valid places into pages of random bytes. */
 __global__ void __launch_bounds__(THREADS)
     make_plausible(const __grid_constant__ kvd_latent_code_args a, double share)
 {

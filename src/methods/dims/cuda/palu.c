@@ -20,12 +20,13 @@ typedef struct {
     /* True if the projection that restores V is multiplied into W_O. */
     bool direct;
     /*
-     * Positions of the projections [heads * d_head][rank] to latent vectors, for K (0) and V (1).
+     * Offsets in kvd_palu.matrix, in elements, of the projections [heads * d_head][rank] to latent
+     * vectors, for K (0) and V (1).
      */
     size_t down[2];
     /*
-     * Offset of the projections that restore K and V for kvd_latent_restore, and of those that
-     * restore K for kvd_palu_decode.
+     * Offsets in kvd_palu.matrix, in elements, of the projections with which kvd_latent_restore
+     * restores K and V (up), and kvd_palu_decode restores K (up_pair).
      */
     size_t up, up_pair;
     /* Offset of the projections [rank][d_head] that restore V, in elements. */
@@ -52,9 +53,7 @@ typedef struct {
     int n_clusters;
     void *workspace;
     uint16_t *o; /* attention output as latents: [max_slices][n_heads * rank_v] */
-    /*
-     * [n_layers][3][n_heads] Device pointers to the projections that restore V, inputs and outputs.
-     */
+    /* [n_layers][3][n_heads] Device addresses of V's projections (0), inputs (1), outputs (2). */
     const void **factor;
 } kvd_palu;
 
@@ -73,7 +72,7 @@ static kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
 
 /* bf16 numbers of all matrices, which are copied to the device at once. */
 typedef struct {
-    /* NULL in the first pass, which only counts the numbers. */
+    /* NULL in the first pass, which only counts (in n) the numbers that x will hold. */
     uint16_t *x;
     size_t n;
 } pile;
@@ -219,7 +218,7 @@ static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
     return 0;
 }
 
-/* Multiplies projections into W_K and W_V if `folded`, and into W_O in layers with `direct` set. */
+/* Multiplies projections into W_K, W_V if p->folded, and into W_O of layers that read latent V. */
 static int fold(const kvd_palu *p, kvd_err *err)
 {
     const kvd_paged_cache *const c = p->method.cache;
@@ -327,7 +326,7 @@ static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Sets ranks, and widths in the cache's pages. */
+/* Sets the ranks of latent vectors, and the dimensions of K and V in the cache's pages. */
 static int resolve(kvd_palu *p, kvd_err *err)
 {
     kvd_paged_cache *const c = p->method.cache;

@@ -50,8 +50,8 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
 }
 
 /*
- * Computes the eigenvectors of a prompt's second moments. If the prompt has fewer tokens than
- * dimensions, other orthonormal vectors complete them.
+ * Computes the eigenvectors of the second moments of a prompt's K and V in one layer. If the prompt
+ * has fewer tokens than dimensions, other orthonormal vectors complete them.
  */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)

@@ -5,12 +5,12 @@
 #include "methods/dims/cuda/latents.h"
 #include "methods/tokens/cuda/zdc_method.h"
 
-/* Data of less important tokens, which keep fewer dimensions (kvd_plan.widths_low). */
+/* Widths and saved bytes of less important tokens, which keep fewer dimensions of K and V. */
 typedef struct {
-    /* [n_layers][n] on the device: projections that less important tokens keep, or NULL. */
+    /* [n_layers][n] on the device: widths of K and V that less important tokens keep, or NULL. */
     kvd_latent_basis *low;
     kvd_zdc_levels of;
-    /* [n_layers] in host memory: bytes that each less important token saves. */
+    /* [n_layers] in host memory: bytes by which a less important token is smaller than others. */
     double *saved;
     /* Bytes that the less important tokens of all running requests save in all. */
     double less;
@@ -24,11 +24,11 @@ typedef struct {
     int n, wide;
     /* True if all requests share the projections. */
     bool shared;
-    /* [n_layers][n] in device memory: projections of each layer. */
+    /* [n_layers][n] on the device: width, rank and offset of each head's projection of K or V. */
     kvd_latent_basis *basis;
     /* [n_layers] Offset of each layer in a request's matrices, which have `each` elements. */
     size_t *layer_at, each;
-    /* Elements, without padding, of a request's matrices and of a token in all layers. */
+    /* Elements, without padding, of a request's projections, and of a token in all layers. */
     size_t matrix_kept, token_kept;
     /* [slots][n_layers] in device memory: projections of all heads, K first. */
     uint16_t *matrix;
@@ -59,14 +59,17 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
 /* Allocates the arrays whose size does not depend on the number of requests. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/* Must precede each iteration. Timing runs assume less important tokens by prompt length. */
+/*
+ * Must precede each iteration. For a prompt that a timing run skipped, assumes a number of less
+ * important tokens that depends on its length.
+ */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Chooses the important tokens of prompts. Must be called after the attention of the prompts. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* Updates the counts of bytes after each iteration, before kvd_latent_store_note. */
+/* Updates token counts and saved bytes after an iteration, before kvd_latent_store_note. */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
-/* Returns how many elements the less important tokens of a request save, over all layers. */
+/* Returns by how many elements less important tokens shrink a request's cache, over all layers. */
 double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);
 /* Returns how many less important tokens a request has, summed over KV heads and layers. */
 size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot);
