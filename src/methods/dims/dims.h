@@ -16,7 +16,7 @@
 /* Projections of one KV head, NULL for the identity. a_q and a_k may be the same array. */
 typedef struct {
     int d_qk, d_v;
-    /* [d_head][d_qk] Projections of Q and K. If keys are rebuilt, a_k has heads * d_head rows. */
+    /* [d_head][d_qk] Projections of Q, K. With kvd_dims.rebuild, a_k is [heads * d_head][d_qk]. */
     float *a_q, *a_k;
     /* [d_qk][d_head] Matrix that rebuilds keys if kvd_dims.rebuild is set, otherwise NULL. */
     float *b_k;
@@ -78,8 +78,9 @@ typedef struct {
     size_t n, d;
     const float *x;
     /*
-     * Set only if `stacks` is true: for K, queries [group][d] of n_q tokens, `ldq` floats apart;
-     * for V, the second moment [d][d] of W_O. Otherwise 0.
+     * Set only if `stacks` is true, else 0. For K: number of tokens (n_q) and of query heads
+     * (group) of queries q [group][d], and floats between tokens (ldq). For V: `moment` [d][d],
+     * second moments of W_O.
      */
     size_t n_q, group, ldq;
     const float *q;
@@ -127,8 +128,8 @@ extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_
     kvd_dims_fisher, kvd_dims_matryoshka;
 
 /*
- * Makes projections from leading columns of each KV head's rotation; `w` has their numbers. Fails
- * if rotations are missing, not finite, per query head or before RoPE.
+ * Makes projections from the first columns of each KV head's rotation matrix in `s`. `w` has the
+ * numbers of columns. Fails if rotations are missing, not finite, per query head or before RoPE.
  */
 int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);

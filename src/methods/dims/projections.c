@@ -6,7 +6,7 @@
 #include "formats/trained.h"
 #include "methods/dims/dims.h"
 
-/* Method zack: rotations per KV head, of queries stacked on keys and values on W_O. */
+/* Method zack: per KV head, right singular vectors of Q stacked on K, and of V stacked on W_O. */
 const kvd_dims_method kvd_dims_zack = {
     .info = {.name = "zack",
              .summary = "rotations of Q-K after RoPE and V-W_O, a width per head (ZACK)"},
@@ -112,7 +112,7 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        /* Q and K share the array of equal matrices, so that it is stored and counted once. */
+        /* If the matrices of Q and K are equal, both share one array, which is counted once. */
         free(h->a_q);
         h->a_q = h->a_k;
     }

@@ -1,8 +1,8 @@
 /*
  * Methods that project K and V of each request on the leading columns of a rotation.
  *
- * strawman: right singular vectors of the prompt's K and V. online=1: of K stacked with queries,
- * and of V times W_O. explicit=1: rotations from a file.
+ * strawman takes right singular vectors of the prompt's K and V. Other methods with parameter
+ * online=1 stack queries on K and W_O on V first. With explicit=1, rotations come from a file.
  */
 #include <math.h>
 #include <stdlib.h>
