@@ -1,4 +1,4 @@
-/* Loads plugin libraries, checks their tables, and registers their methods. */
+/* Loads plugin libraries, checks the method tables that they export, and registers the methods. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <limits.h>

@@ -66,7 +66,7 @@ static uint32_t *new_list(size_t n)
     return list;
 }
 
-/* Sets mark[i] to 0 unless token i is in `list`. Fails if the list is invalid. */
+/* Sets mark[i] to 0 for tokens not in `list`; others stay. Fails if the list is invalid. */
 static int take_list(const kvd_plugin_opened *o, const char *function, const uint32_t *list,
                      size_t some, size_t n, uint8_t *mark, kvd_err *err)
 {
@@ -185,7 +185,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* Allocates a token list and the plugin's input (`each` bytes) for each of n_heads heads. */
+/* Allocates for each of n_heads heads a token list and the plugin's argument (`each` bytes). */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;
