@@ -1,4 +1,4 @@
-/* Counters of a compressed KV cache. Functions return nonzero and fill *err on failure. */
+/* Bits and tokens of a compressed KV cache. Functions return nonzero and fill *err on failure. */
 #ifndef KVD_METHODS_ACCOUNT_H
 #define KVD_METHODS_ACCOUNT_H
 
@@ -15,17 +15,17 @@ typedef enum {
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
 
-/* Counters of a cache that is filled token by token, summed over tokens and KV heads. */
+/* Bits, tokens and seconds of a cache filled token by token, summed over steps and KV heads. */
 typedef struct {
     size_t rows;
     /* Bits of K and V, quantised or not, without scales and indices. */
     double payload;
     double side;
-    /* Bits stored for cached tokens in addition to K and V: scores, positions, summaries. */
+    /* Bits stored in addition to K and V (such as scores of tokens), summed over steps. */
     double entries;
     /* Bits that attention read, including those of the new token. */
     double read;
-    /* Bits of an uncompressed cache at the same steps. */
+    /* Bits that an uncompressed cache would hold, summed over the steps counted in `rows`. */
     double dense;
     /* Most bits held at once, after a token is appended and before tokens are dropped. */
     double peak;
@@ -56,7 +56,7 @@ int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const 
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
-/* Fails unless there were `rows` decode steps and every method changed a token. */
+/* Fails unless *a has `rows` steps and each method dropped, changed or skipped a cached token. */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
 
@@ -71,11 +71,11 @@ size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t wi
 /* Returns the fraction of n tokens that the layers' attention windows leave in the cache. */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/* Adds the counters of an uncompressed cache. offset [n_sequences + 1]: sequences' first tokens. */
+/* Adds an uncompressed cache's bytes and tokens. offset [n_sequences + 1]: starts of sequences. */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 
-/* Bytes per token of the whole model's cache, without attention windows. */
+/* Bytes per token of the model's whole cache, as if no layer had a sliding attention window. */
 typedef struct {
     /* Bytes of an uncompressed cache: 2 * n_layers * n_kv_heads * d_head * element_bytes. */
     double dense;
@@ -85,7 +85,7 @@ typedef struct {
     double padded;
     /* Bytes of the matrices that project Q and K; 0 if they are multiplied into the weights. */
     double basis;
-    /* Fraction that is not stored, before and after rounding dimensions up to multiples of 16. */
+    /* Fraction of the numbers in K and V left out, without and with rounding to multiples of 16. */
     double overall_p, overall_p16;
 } kvd_cache_bytes;
 void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,

@@ -28,7 +28,7 @@ typedef struct kvd_parameter {
     const char *key;
     /* Default value of the parameter. NaN means that it has none. */
     double value;
-    /* Allowed range, ends included. */
+    /* Smallest and largest value that the parameter may have. */
     double lo, hi;
     bool whole; /* true: whole numbers only */
     const char *meaning;

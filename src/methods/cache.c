@@ -241,7 +241,7 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
            in->offset[a + 1] - in->offset[a] == in->offset[b + 1] - in->offset[b];
 }
 
-/* Runs sequences from .. to - 1 in parallel, and adds their counters in a fixed order. */
+/* Runs sequences from .. to - 1 in parallel, then adds their stored bits to c->account in order. */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)
 {

@@ -14,7 +14,7 @@
 typedef struct {
     kvd_attention hook;
     const kvd_plan *plan; /* borrowed, open */
-    /* Prompts of the batch, borrowed. Required if a compression method reads prompts beforehand. */
+    /* Prompts of the batch, borrowed. Required if a method reads all prompts in a first pass. */
     const kvd_prompts *prompts;
     kvd_cache_account account;
     /* The following fields are private. */

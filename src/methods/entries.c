@@ -1,4 +1,4 @@
-/* Cached tokens of a KV head in the CPU cache: appended, quantised, dropped, pruned, or reduced. */
+/* Appends, quantises and drops cached tokens of a KV head; prunes or projects their dimensions. */
 #include "methods/head.h"
 
 #include <math.h>
@@ -130,7 +130,7 @@ static void gather_rows(const kvd_head *h, const float *rows, size_t wide, size_
     }
 }
 
-/* Copies cached tokens from .. to - 1 to x. Returns false if h->x has them contiguous. */
+/* Copies cached tokens from .. to - 1 to x, or returns false if they are contiguous in h->x. */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
     if (h->p->bits->all_heads)

@@ -1,4 +1,4 @@
-/* Multiplies projections into the weights of a checkpoint, and passes on the changed tensors. */
+/* Multiplies projections into a checkpoint's weights, and passes changed tensors to a callback. */
 #ifndef KVD_METHODS_FOLDED_H
 #define KVD_METHODS_FOLDED_H
 
@@ -8,11 +8,11 @@
 #include "model/checkpoint/weights.h"
 
 /*
- * If A projects V and B restores it, W_V becomes A^T W_V, its bias A^T b, and W_O becomes W_O B^T.
- * Weights beyond the kept dimensions are zero.
+ * If A projects V and B restores it, folding them into the weights turns W_V into A^T W_V, its bias
+ * b into A^T b, and W_O into W_O B^T. Weights beyond the kept dimensions become zero.
  */
 
-/* Returns the doubles of scratch memory that the next two functions need. */
+/* Returns how many doubles of scratch memory kvd_fold_rows and kvd_fold_columns need. */
 size_t kvd_fold_scratch(size_t d, size_t n);
 
 /*
@@ -31,7 +31,7 @@ enum { KVD_FOLDED_PARTS = 3 };
 typedef struct {
     const char *name;
     int layer;
-    /* True if columns of W_O change, false if rows of W_Q, W_K or W_V change. */
+    /* True if the projection changes columns of W_O, false if rows of W_Q, W_K or W_V. */
     bool output;
     kvd_tensor tensor;
     size_t cols; /* columns of the weight; 1 for a bias */
@@ -64,7 +64,7 @@ const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);
 
-/* Passes all elements of the changed tensor `f` to `sink`, in order. */
+/* Passes all elements of tensor `f`, with projections multiplied in, to `sink`, in order. */
 int kvd_folded_run(const kvd_folded_list *l, const kvd_folded *f, kvd_folded_sink sink, void *ctx,
                    kvd_err *err);
 

@@ -14,7 +14,7 @@ typedef struct {
 
 enum { PIECES = 64 };
 
-/* Finds the first slash outside file paths, or NULL. *value: start of the value it is in. */
+/* Finds a method text's first slash outside paths, or NULL. *value: start of the slash's value. */
 static const char *find_slash(const char *at, const char **value)
 {
     const char *slash = strchr(at, '/');
@@ -154,7 +154,7 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
     return 0;
 }
 
-/* Returns the length of the first method in `list` with parameters, 0 on failure. */
+/* Returns the length of the first method in `list`, parameters included, or 0 on failure. */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {
     size_t n = strcspn(list, ",");

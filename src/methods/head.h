@@ -11,7 +11,7 @@ typedef struct {
     /* Memory of all arrays, and of those arrays that only the prompt needs. */
     kvd_pool pool, of_prompt;
     const kvd_plan *p;
-    /* Prompts of the batch, whose layers were merged, or NULL. */
+    /* K and V of the batch's prompts if a method merges them across layers, otherwise NULL. */
     const kvd_prompts *prompts;
     /* KVD_LEVEL_* of the prompt's tokens if a method ranked them over all layers, else NULL. */
     const uint8_t *ranked;
@@ -56,7 +56,7 @@ typedef struct {
     uint8_t *level; /* [most] KVD_LEVEL_* of each cached token */
     /* [most][width] K and V of the cached tokens as attention reads them, after decoding. */
     float *x[KVD_N_SIDES];
-    /* [most][read] Keys of the cached tokens after RoPE; used only if `before_rope`. */
+    /* [most][read] Cached keys after RoPE; used only if stored keys are before it (before_rope). */
     float *k_read;
     /* [most] Sum of the attention probabilities that each cached token received. */
     double *mass;
@@ -84,21 +84,21 @@ typedef struct {
     void *state;
 
     float *score, *prob;
-    /* [KVD_ATTEND_ROWS][n0] Attention scores of one block of the prompt's queries. */
+    /* [KVD_ATTEND_ROWS][n0] Attention scores of a block of queries with all n0 prompt tokens. */
     float *block;
-    /* [most] New precision of each cached token; in attention, 1 if it is read. */
+    /* [most] New KVD_LEVEL_* of each cached token. In attention of a step, 1 if it is read. */
     uint8_t *decision;
     size_t *kept;
-    /* [5 + group][n0] Memory of the structure `statistics` in stepwise.c. */
+    /* [5 + group][n0] Attention that each prompt token received, and other sums over queries. */
     double *statistics;
     kvd_stepwise_account *account;
-    /* Time in seconds at which the last measured phase ended. */
+    /* Clock time (kvd_clock_s) in seconds at the end of the latest measured kvd_stepwise_part. */
     double last;
 } kvd_head;
 
 /* Returns the projections of KV head g in `dims`, or NULL if `dims` is NULL. */
 const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g);
-/* Sets sizes and matrices of the head. h->p, h->g and h->prompts must be set. */
+/* Sets widths, projections and window of KV head h->g. h->p, h->n and h->prompts must be set. */
 void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
 /* Allocates the arrays of *h. kvd_head_release must follow, even after a failure. */
 int kvd_head_allocate(kvd_head *h, kvd_err *err);

@@ -13,10 +13,10 @@
 #include "methods/plugin/plugin.h"
 
 typedef struct {
-    /* Must be the first member. Its trade-off parameter is named NAME.KEY, or p in zdc. */
+    /* Must be the first member. The trade-off parameter's name is like "lower.heavy", or "p". */
     kvd_method_info info;
     const char *members;
-    /* Default parameters "KEY=VALUE,..."; NULL: the defaults of the combined methods. */
+    /* Default parameters "KEY=VALUE,..." of the combination. NULL: those of its `members`. */
     const char *usual;
 } combination;
 
@@ -199,7 +199,7 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
         v->value[i] = info->parameter[i].value;
 }
 
-/* Joins a method that ranks tokens with one that drops tokens, or returns false. */
+/* Adds *x to m if one of their methods ranks tokens and the other drops some, or returns false. */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
     if (m->plan.levels || x->select || m->plan.tokens->select ||

@@ -8,17 +8,19 @@
 #include "formats/error_table.h"
 #include "methods/plan.h"
 
-/* Rule that chooses how many dimensions each head keeps, given p or a removal rate. */
+/*
+ * Rule for how many dimensions each head keeps, given the fraction of all dimensions (p) or of each
+ * head's sum of singular values (r) to remove.
+ */
 typedef enum {
     KVD_WIDTH_RULE_EQ6,
     KVD_WIDTH_RULE_EQ6_ENERGY, /* Eq. 6 over squared singular values */
     /* Uses a file with the measured loss of every head at every number of kept dimensions. */
     KVD_WIDTH_RULE_ERROR,
-    /* Uses singular values that are losses in nats (method fisher). */
+    /* Removes the smallest losses in nats that the singular values of method fisher predict. */
     KVD_WIDTH_RULE_LOSS,
     KVD_N_WIDTH_RULES
 } kvd_width_rule;
-/* Names of the rules: "eq6", "eq6-energy", "error", "loss". */
 extern const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES];
 
 typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
@@ -26,7 +28,7 @@ typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
 typedef struct {
     /* Names of the combined methods, such as "none", "zack" or "h2o+kivi". */
     char name[64];
-    /* All parameters except p, r and ranks as text, such as "h2o.heavy=0.1,h2o.recent=0.1". */
+    /* Parameters except p, r, ranks (kept dimensions), such as "h2o.heavy=0.1,h2o.recent=0.1". */
     char settings[320];
     /* Compression methods. A caller sets dims, type, prompt and seed in a copy, and opens it. */
     kvd_plan plan;
@@ -41,21 +43,22 @@ typedef struct {
     double p_low;
     double p_low_side[2];
     kvd_width_rule ranks;
-    /* Rotations, borrowed, or NULL. kvd_method_find_files sets them. */
+    /* Rotations of Q, K and V of each head, borrowed, or NULL. kvd_method_find_files sets it. */
     const kvd_spectrum *spectrum;
     const kvd_rates *rates;
     const kvd_error_table *table;
     const char *spectrum_path, *rates_path, *table_path;
     /* The following fields are private. */
-    /* Default parameters "KEY=VALUE,..." of a named combination such as mikv, or NULL. */
+    /* Default parameters "KEY=VALUE,..." of a name that combines methods, such as mikv, or NULL. */
     const char *usual;
     /* Parameter that trades bytes for quality in a named combination such as zdc, or NULL. */
     const kvd_tradeoff *tradeoff;
 } kvd_method;
 
 /*
- * Parses `text` into `*m`. Fails if two names reduce the same axis, for an unknown, duplicate,
- * invalid or unused parameter, and for contradicting removal parameters.
+ * Parses `text` into `*m`. Fails if two names reduce the same axis (layers, tokens, dims or bits),
+ * for an unknown, duplicate, invalid or unused parameter, and if p, p.qk, p.v and r contradict each
+ * other.
  */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
 /* Returns true if the user gave how much to remove: p, p.qk and p.v, or r. */
@@ -72,7 +75,7 @@ typedef struct {
     const kvd_method_info *info;
     /* Axis that the method reduces: "tokens", "bits", "dims" or "layers". */
     const char *axis;
-    /* The method if it uses rotations of a spectrum file, else NULL. */
+    /* The method if it uses rotations of a file given by --spectrum, otherwise NULL. */
     const kvd_dims_method *dims;
     /* True if the method alone reduces the stored bytes, without an input file. */
     bool alone;
@@ -83,7 +86,7 @@ const char *kvd_method_nearest(const char *name);
 
 /* Returns the path of the i-th file that a parameter names (file=PATH), or NULL. */
 const char *kvd_method_file(const kvd_method *m, int i);
-/* Returns true if the value of parameter `key` (KEY or NAME.KEY, `length` characters) is a path. */
+/* Returns true if parameter `key` (KEY or METHOD.KEY, `length` characters) takes a file path. */
 bool kvd_method_is_text_key(const char *key, size_t length);
 
 /* Records that --fisher is given. Quantisers use that file unless the method reduces dimensions. */
@@ -94,7 +97,7 @@ bool kvd_method_reads_fisher(const kvd_method *m);
 typedef struct {
     /* Name of the parameter as --method takes it: "p", "h2o.heavy". */
     char name[64];
-    /* Values at which the most and the fewest bytes are stored. */
+    /* Values of the parameter at which the most and the fewest bytes are stored. */
     double most, least;
     bool whole;
     /* True if a sweep takes geometric steps, false for equal steps. */
@@ -111,15 +114,15 @@ typedef struct {
  */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
-/* Returns the rounded value at fraction `share` of the way from t->most to t->least. */
+/* Returns the parameter value, rounded, at fraction `share` of the way from t->most to t->least. */
 double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
-/* Returns the fraction of the way, `share`, at which kvd_method_tradeoff_at gives `value`. */
+/* Returns the fraction of the way from t->most to t->least at which the parameter is `value`. */
 double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t);
-/* Copies *m with the trade-off parameter set to `value`, and the second one computed. */
+/* Copies *m to *out with parameter t->name set to `value`, and t->with computed from it. */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);
-/* Returns the value of the trade-off parameter, or NaN if the user gave r, or p.qk and p.v. */
+/* Returns the value of parameter t->name, or NaN if the user gave r, or p.qk and p.v, instead. */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
 
 /* The functions from here on are for method.c and method_keys.c only. */

@@ -74,7 +74,7 @@ enum {
     KEYS_P_U_SIDES = KEY_P_U_QK | KEY_P_U_V
 };
 
-/* Parameters of methods with rotations from a spectrum file. `p_i` means the same as `p`. */
+/* Parameters of methods that read rotations from a file (--spectrum). `p_i` is an alias of `p`. */
 static const struct {
     const char *key;
     unsigned bit;

@@ -284,7 +284,7 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /* If there is a quantiser, it decides whether random matrices and tables may be drawn. */
+    /* If the plan has a quantiser, only it decides whether random data replace calibration. */
     s.drawn = s.drawn && !s.calibration &&
               (p->bits ? p->bits->drawn : p->maker || (p->tokens && p->tokens->drawn));
     s.drops = p->tokens && !p->tokens->select && !p->tokens->only_lowers;

@@ -24,10 +24,10 @@ typedef struct kvd_plan {
     const kvd_tokens_method *tokens;
     /* Method that lowers the precision of prompt tokens and has no state, or NULL. */
     const kvd_tokens_method *levels;
-    /* Projections of the heads. NULL until the methods are open if method `maker` makes them. */
+    /* Projections of the heads, or NULL. If `maker` is set, kvd_plan_open computes them. */
     const kvd_dims *dims;
     const kvd_dims_maker *maker;
-    /* Method that removes dimensions of each prompt separately. Excludes `dims` and `maker`. */
+    /* Method that removes dimensions of each prompt separately. `dims`, `maker` are then NULL. */
     const kvd_channels_method *channels;
     const kvd_dims *widths, *widths_low;
     /* Second moments of W_O while the methods are open, or NULL. */
@@ -42,7 +42,7 @@ typedef struct kvd_plan {
     kvd_dtype type; /* data type of numbers that are not quantised */
     /* Numbers of first and of last layers that are not compressed. */
     int keep_first, keep_last;
-    /* Structure without methods for layers that stay uncompressed, or NULL. */
+    /* Plan without methods, for the first and last layers that stay uncompressed, or NULL. */
     struct kvd_plan *kept;
     int n_layers;
     /* Number of prompt tokens, at most all but the last. Ignored in text generation. */
@@ -57,7 +57,7 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
-/* Returns the methods of one layer: p itself, or none. p must be open. */
+/* Returns the plan of one layer: p, or p->kept if the layer stays uncompressed. p must be open. */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
 /* Returns true if a method acts on the cache token by token. */
@@ -69,7 +69,7 @@ bool kvd_plan_first_pass(const kvd_plan *p);
 /* Returns the method that ranks tokens over all layers, and its state *self, or NULL. */
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
-/* Returns how often each prompt is processed: 2 if tokens are ranked by a repeat, else 1. */
+/* Returns how often each prompt is processed: 2 if tokens are ranked by a second copy, else 1. */
 size_t kvd_plan_copies(const kvd_plan *p);
 
 /* Returns true if all KV heads must process a token before any processes the next. */

@@ -171,7 +171,7 @@ static int widths_at(const kvd_method *m, int side, double p, double *removal_ra
                   : 0;
 }
 
-/* Removes fractions p[0] of Q and K, p[1] of V. *removal_rate: common rate, or NaN. */
+/* Removes fraction p[0] of Q and K dimensions, p[1] of V's. *removal_rate: NaN if rates differ. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {

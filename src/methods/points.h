@@ -28,25 +28,28 @@ void kvd_method_files_say_unused(const kvd_method_files *files, const char *cali
                                  const char *fisher, const kvd_method *method, size_t n,
                                  const char *program);
 
-/* Warns if the file of kept dimensions or the error table is for other rotations. */
+/*
+ * Warns if the kept dimensions were chosen for rotations other than those of m->spectrum, or if the
+ * error table does not name its rotations.
+ */
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err);
 
 typedef struct {
     const kvd_method *method;
-    /* Rule that chose the kept dimensions, such as "none", "eq6", "error" or "uniform". */
+    /* Rule that chose the kept dimensions: "none", "uniform" (equal widths), "eq6", "error", ... */
     const char *rule;
-    /* Removal rate r of Eq. 6 of the ZACK paper, or NaN if it was not used. */
+    /* Removed fraction r of singular values (ZACK paper, Eq. 6), or NaN if it was not used. */
     double removal_rate;
-    /* Fraction of dimensions that the user wants to remove; NaN if the user gave r. */
+    /* Fraction of dimensions that the user asked to remove, or NaN if the user gave none. */
     double p_wanted;
     double overall_p;
     /* Fractions of the elements of Q and K, and of V, that are not stored. */
     double side_p[2];
-    /* Fractions of Q and K, and of V, not stored for tokens at low precision, or NaN. */
+    /* Fractions of dimensions of Q and K, and of V, that low-precision tokens lack, or NaN. */
     double low_p[2];
     /* Projection matrices of all heads. `head` is NULL if nothing is projected. */
     kvd_dims dims;
-    /* Projection matrices for tokens at low precision. `head` is NULL if `dims` applies to them. */
+    /* Projections for tokens at low precision. If low.head is NULL, `dims` applies to them. */
     kvd_dims low;
 } kvd_point;
 
@@ -59,9 +62,10 @@ int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err 
 void kvd_points_free(kvd_point *points, size_t n);
 
 /*
- * Makes the point with the smallest removed fraction of at least `p` (method uniform: nearest to
- * `p`). kvd_point_of_keys uses the method's own parameters, kvd_point_of_rates entry i of the file
- * of kept dimensions. The caller must call kvd_point_release.
+ * Makes the point (parameter values) that removes the smallest fraction of dimensions of at least
+ * `p` (method uniform: nearest to `p`). kvd_point_of_keys uses the method's own parameters,
+ * kvd_point_of_rates entry i of the file of kept dimensions. The caller must call
+ * kvd_point_release.
  */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
@@ -69,12 +73,13 @@ int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err 
 void kvd_point_release(kvd_point *point);
 
 /*
- * Returns the point's compression methods with its projections, which the plan borrows. The caller
- * must set type, prompt and seed, and open the plan.
+ * Returns the compression methods at a point (one choice of parameter values), with its
+ * projections, which the plan borrows. The caller must set type, prompt and seed, and open the
+ * plan.
  */
 kvd_plan kvd_point_plan(const kvd_point *point);
 
-/* Writes the largest removed fraction that kvd_point_at can reach with this method. */
+/* Writes the largest fraction of dimensions that kvd_point_at can remove with this method. */
 int kvd_point_largest(const kvd_method *m, double *p, kvd_err *err);
 
 /* Builds projections that keep all dimensions. m->cut may exclude those of Q and K, or of V. */

@@ -394,7 +394,7 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
     for (size_t s = 0; !status && s < n; s++)
         status = kvd_prompts_check(plan, c, b->first_sequence + s, length[s], max_len, err);
     status = status || kvd_prompts_init(p, c, plan, length, whole, n, err);
-    /* Two copies of a prompt, for methods that read it twice, may exceed prompt and output. */
+    /* Methods that read a prompt twice need room for two copies, even if the output is short. */
     for (size_t s = 0; !status && s < n; s++)
         whole[s] = whole[s] < times * length[s] ? times * length[s] : whole[s];
     if (!status) {

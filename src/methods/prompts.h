@@ -8,7 +8,7 @@
 #include "model/pass/forward.h"
 
 typedef struct {
-    /* Attention hook of the first pass. Must be the first member. */
+    /* Attention hook that records the prompts in the first pass. Must be the first member. */
     kvd_attention hook;
     /* The following fields are private. */
     kvd_dense_attention dense;
@@ -21,20 +21,20 @@ typedef struct {
     size_t *whole;
     /* [n_layers][tokens][n_kv_heads * d_head] K and V of all prompts. */
     float *x[KVD_N_SIDES];
-    /* [n_layers][n_sequences] Stored bits / uncompressed bits; NaN if the layer is not merged. */
+    /* [n_layers][n_sequences] Stored / uncompressed bits; NaN for layers not merged with others. */
     double *share[KVD_N_SIDES];
     /*
      * Logs of softmax denominators, or NULL. Prompt s has [layers][tokens] from n_layers *
-     * offset[s] on. Layers with a shorter sliding window are left out.
+     * offset[s] on, without layers whose sliding window is shorter than the sequence.
      */
     double *log_denominator;
-    /* Numbers that the ranking method computed, by sequence and layer, or NULL. */
+    /* Numbers by which the method ranks prompt tokens, by sequence and layer, or NULL. */
     double *observed;
     size_t *observed_at;
     /*
      * Precision level of each prompt token. Sequence s has [layers][tokens] from index n_layers *
-     * offset[s] on. With `observed`, it has [layers][n_kv_heads][tokens] from n_kv_heads times that
-     * index on.
+     * offset[s] on. If tokens are ranked per KV head (`observed` is not NULL), it has
+     * [layers][n_kv_heads][tokens] from n_kv_heads times that index on.
      */
     uint8_t *level;
 } kvd_prompts;
@@ -44,7 +44,7 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
                      const size_t *length, const size_t *whole, size_t n_sequences, kvd_err *err);
 void kvd_prompts_release(kvd_prompts *p);
 
-/* Merges K and V of layers, or ranks tokens. whole [n_sequences]: tokens of prompt and output. */
+/* Merges layers or ranks tokens (p->plan). whole [n_sequences]: tokens of prompt plus output. */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
 /* Fails if a method reads prompts twice and two copies exceed the model's positions or max_len. */

@@ -19,7 +19,7 @@ struct kvd_sequence_cache_slot {
     size_t n, whole;
     kvd_head *head;
     kept_rows *rows;
-    /* [whole][d_head / 2] RoPE tables, then those of layers with a sliding window. */
+    /* [whole][d_head / 2] RoPE tables of all positions, then those for layers with a window. */
     float *cosine, *sine;
 };
 
@@ -154,7 +154,7 @@ static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t seque
     return 0;
 }
 
-/* Runs new tokens through KV heads g .. g + n - 1. account[i] counts for head g + i. */
+/* Appends new tokens to KV heads g .. g + n - 1, and attends. account[i]: bits of head g + i. */
 static int take(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, size_t g,
                 size_t n, float *out, kvd_stepwise_account *account, kvd_err *err)
 {

@@ -27,8 +27,9 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 
 typedef struct {
     /*
-     * [n0] Statistics of each prompt token: received attention, attention to itself, mean log of
-     * the denominator, regularised attention, number of queries that gave less than the mean.
+     * [n0] For each prompt token: attention received, attention to itself, mean log of the softmax
+     * denominator, attention from noisy scores (`regularise`), number of last queries that gave
+     * less than mean attention.
      */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /* [group][n0] Attention probabilities from the last `window` queries. */
@@ -219,7 +220,7 @@ static int shorten_prompt(kvd_head *h, kvd_err *err)
         (h->p->channels->prune ? kvd_head_prune(h, err) : kvd_head_cut(h, err)))
         return -1;
     const kvd_bits_method *const bits = h->p->bits;
-    /* If a window keeps the tokens method from acting, no token is at the low level. */
+    /* If a sliding window disables the method that chooses tokens, no token has low precision. */
     const bool lowers = h->tokens || !h->p->tokens;
     if (bits && bits->balances && bits->balances(&h->p->bits_values) && h->n0 && lowers)
         kvd_head_balance(h);

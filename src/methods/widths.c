@@ -72,7 +72,6 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
     int status = -1;
     if (check_pair(s, pair[0], err) || check_pair(s, pair[1], err))
         return -1;
-    /* A removable dimension has the rate (sum of singular values from it on) / (sum of all). */
     const size_t most = 2 * heads * (d - 1);
     breaks = malloc((most + 1) * sizeof *breaks);
     rates = malloc((most + 1) * sizeof *rates);
@@ -93,7 +92,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         }
     kvd_sort(breaks, m);
 
-    /* Counts dimensions removed at each rate. Integer counts give exactly the p of kvd_widths_p. */
+    /* Counts removed dimensions as integers, so that fractions equal those of kvd_widths_p. */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
         gone++;
@@ -104,7 +103,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         const double r = breaks[gone];
         while (gone < m && breaks[gone] == r)
             gone++;
-        /* Rounding can make the rate 1, which no removal rate reaches. */
+        /* Rounding can make this rate 1, although removal rates are below 1. */
         if (r >= 1)
             break;
         rates[rows] = r;
@@ -175,7 +174,7 @@ typedef struct {
     /* Index in [2][n_layers][n_kv_heads], Q and K first, then V. */
     size_t head;
     int32_t dims;
-    /* Number of the edge among those of its head. Edge 1 begins at the largest width. */
+    /* Number of this edge on its head's hull, from 1 at the largest number of dimensions. */
     int order;
 } edge;
 
@@ -260,7 +259,7 @@ static int by_error(const kvd_error_table *t, int side, double wanted_p, kvd_wid
     }
     qsort(edges, m, sizeof *edges, compare_edges);
 
-    /* Slopes rise along each hull, so removal by slope is in order within each head. */
+    /* Error slopes of a head rise as it loses dimensions, so sorted edges keep its order. */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
         const int32_t cut = (double)edges[i].dims <= left ? edges[i].dims : (int32_t)left;
@@ -304,7 +303,6 @@ static int by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, doub
     kvd_ranked *const all = malloc((most ? most : 1) * sizeof *all);
     if (!all)
         return kvd_no_memory(err, "singular values", (unsigned long long)most * sizeof *all);
-    /* Indices are in [2][n_layers][n_kv_heads], Q and K first, then V. */
     size_t m = 0;
     for (size_t h = 0; h < 2 * heads; h++) {
         const double *const sigma = s->pair[pair[h / heads]].sigma + h % heads * d;
