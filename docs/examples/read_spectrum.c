@@ -17,7 +17,7 @@ _Noreturn static void die(const char *what)
     exit(1);
 }
 
-/* A text attribute: fixed length, padded with zero bytes. */
+/* Reads a text attribute of fixed length, padded with zero bytes. */
 static void get_text(hid_t file, const char *object, const char *name, char text[128])
 {
     const hid_t a = H5Aopen_by_name(file, object, name, H5P_DEFAULT, H5P_DEFAULT),
@@ -103,7 +103,7 @@ int main(int argc, char **argv)
         }
     printf("\northogonal: max |R^T R - I| is %s 1e-12\n", off < 1e-12 ? "below" : "NOT below");
 
-    /* The first m columns of R keep sum_{j<m} sigma_j^2 / sum_j sigma_j^2 of the energy. */
+    /* Energy: sum of squared singular values. The first m columns of R keep the first m terms. */
     double total = 0;
     for (size_t j = 0; j < d; j++)
         total += sigma[j] * sigma[j];
