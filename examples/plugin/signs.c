@@ -20,7 +20,7 @@ static void window(const double *value, int32_t side, size_t *window, size_t *bl
     *block = 1;
 }
 
-/* Quantises a block of K or V. `self` points to the parameter values, as there is no `open`. */
+/* Quantises a block of K or V. Without a callback `open`, `self` points to the parameter values. */
 static int code(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error)
 {
