@@ -133,7 +133,7 @@ kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
 /* Destroys a plan (division of the work). NULL is ignored. */
 void kvdim_plan_destroy(kvdim_plan *plan);
 
-/* Returns how many rows (tokens) Q and O have. In prefill requests begin at multiples of 8. */
+/* Returns the number of rows (tokens) in Q and O. In prefill, requests start at multiples of 8. */
 int32_t kvdim_plan_rows(const kvdim_plan *plan);
 /* Returns the row of a request's first new token in Q and O, or -1. */
 int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request);

@@ -74,7 +74,7 @@ typedef struct kvdim_model {
     uint64_t seed; /* value of --seed, which methods with random numbers must use */
 } kvdim_model;
 
-/* First member of every kind of method. Unused fields are 0 or NULL. */
+/* First member of structures that describe a method of any kind. Unused fields are 0 or NULL. */
 typedef struct kvdim_method {
     /* size of the enclosing structure, such as sizeof(kvdim_tokens_method) */
     uint32_t struct_size;

@@ -32,8 +32,8 @@ typedef struct kvdim_layers_method {
      */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
     /*
-     * Replaces b->x by finite numbers. *numbers: stored numbers of the cache's type, *bits: bits of
-     * indices and flags.
+     * Replaces K or V of the layers in b->x by their merged, finite values. *numbers: stored
+     * numbers of the cache's type, *bits: bits of indices and flags.
      */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);

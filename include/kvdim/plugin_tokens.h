@@ -79,7 +79,7 @@ typedef struct kvdim_tokens_method {
     /* Checks the values [n_keys], and stores a pointer in *self. `open` and `close` may be NULL. */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
-    /* Returns the bytes of `state` for up to n cached tokens, at most 1 GiB. NULL: no state. */
+    /* Returns a KV head's bytes of `state` for up to n cached tokens, at most 1 GiB. NULL: none. */
     size_t (*state_bytes)(const void *self, size_t n);
     /*
      * Returns the number of last prompt tokens whose attention kvdim_prompt.recent holds. NULL: 0.
