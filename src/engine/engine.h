@@ -22,9 +22,9 @@ typedef struct {
     bool graphs; /* true to replay decode steps from captured CUDA graphs */
     /* attention kernels; ignored on the CPU */
     kvd_attention_choice attention;
-    /* true to measure each phase, not only the total */
+    /* true to time each phase of a step (kvd_phase), not only the total */
     bool phases;
-    /* true if prompts attend to uncompressed K and V; not on the CPU */
+    /* true if prompts attend to uncompressed K and V, which the CPU engine does not support */
     bool exact_prompts;
     /* number of outliers that kvquant can keep exactly per page and head; 0: default */
     size_t outliers;
@@ -37,7 +37,7 @@ typedef struct {
 typedef struct {
     /* bytes of all cache pages, over layers and GPUs */
     double cache_bytes;
-    /* bytes per token over layers and GPUs; with a window, mean over max_len tokens */
+    /* cache bytes per token, all layers and GPUs; with a window, mean over max_len tokens */
     double bytes_per_token;
     /* bytes of the weights (4-bit ones replace bf16 ones), and peak bytes of all memory */
     double weight_bytes, peak_bytes;
@@ -56,17 +56,17 @@ typedef struct {
 typedef struct {
     /* mean cached tokens per KV head, in layers without a window */
     double entries;
-    /* bits of K and V without those in `side`; NaN if not quantised */
+    /* bits of the request's K and V, without the page summaries in `side`; NaN if not quantised */
     double bits;
     /* bits of page summaries, by which steps choose tokens to read */
     double side;
     /* mean cached tokens per KV head that the last step did not read */
     double unread;
-    /* tokens merged into others, over KV heads and layers */
+    /* number of tokens merged into others, summed over KV heads and layers */
     size_t merged;
-    /* tokens at low precision, over KV heads and layers */
+    /* number of tokens at low precision, summed over KV heads and layers */
     size_t lowered;
-    /* tokens whose keys lost channels (method think), over KV heads and layers */
+    /* number of tokens whose keys lost channels (method think), summed over KV heads and layers */
     size_t pruned;
     /* bits that the last decode step did not read, because their tokens had left the window */
     double unseen;
@@ -81,17 +81,17 @@ struct kvd_engine {
      */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
-    /* Waits for the CPU to quantise earlier tokens, as `held` and `count` need. May be NULL. */
+    /* Waits until the CPU has quantised earlier tokens, before `held` or `count`. May be NULL. */
     int (*finish)(kvd_engine *e, kvd_err *err);
     /* Returns how many bytes the cache holds. NULL: each token takes bytes_per_token. */
     double (*held)(const kvd_engine *e);
-    /* Writes the bytes that GPUs sent: [0] Q, K and V, [1] attention output. May be NULL. */
+    /* Counts the bytes sent between GPUs: [0] Q, K and V, [1] attention output. May be NULL. */
     void (*sent)(const kvd_engine *e, double bytes[2]);
     /* Counts a request's cached tokens and bits. NULL if not supported. */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
     /* Frees the cache of a request that ends early. NULL if not supported. */
     void (*drop)(kvd_engine *e, size_t slot);
-    /* Returns the kvd_engine_spec.outliers that a failed run needed, or 0. */
+    /* After a failed run: returns the kvd_engine_spec.outliers that it needed, or 0. */
     size_t (*lacking)(const kvd_engine *e);
     /* Writes the logits [vocab_size] of the iteration's i-th request. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);

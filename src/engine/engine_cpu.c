@@ -1,4 +1,4 @@
-/* Opens the engine on the CPU. */
+/* CPU engine: runs prompts and decode steps of a model with a KV cache. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -11,7 +11,7 @@ typedef struct {
     /* phase times to which measured times are added; NULL: nothing is measured */
     kvd_phase_times *times;
     double begin, last;
-    /* true to measure each phase, not only the total */
+    /* true to time each phase (kvd_phase) of an iteration, not only the total */
     int parts;
 } kvd_cpu_clock;
 

@@ -16,7 +16,7 @@ enum {
 
 enum { N_BUFFERS = 12 };
 
-/* Computes how many floats each buffer of kvd_cpu_rows has, from x, q, k to cosine and sine. */
+/* Sets size[i] to the number of floats in buffer i of kvd_cpu_rows: x, q, k .. cosine, sine. */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs,
                          size_t size[N_BUFFERS])
 {
@@ -156,7 +156,7 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
     }
 }
 
-/* Sets `to` [rows][m] to x [rows][d] a [d][m] or, if `a` is NULL, to m columns of x. */
+/* Sets `to` [rows][m] to x [rows][d] times a [d][m] or, if `a` is NULL, to x's first m columns. */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
 {

@@ -47,7 +47,7 @@ void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Divides the time since the clock's last mark among phases in proportion to counted seconds. */
+/* Shares time since the clock's last mark among phases in proportion to *after minus *before. */
 static void divide(const kvd_stepwise_account *before, const kvd_stepwise_account *after,
                    kvd_phase attention, kvd_cpu_clock *clock)
 {

@@ -18,7 +18,7 @@ typedef struct {
 typedef struct {
     kvd_layer_weights w;
     kvd_cpu_widths cut;
-    /* true if Q and K are projected after RoPE, instead of by W_Q and W_K */
+    /* true if Q and K are projected to the kept dimensions after RoPE, and not by W_Q and W_K */
     bool rotates;
 } kvd_cpu_layer;
 

@@ -54,7 +54,7 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         kvd_pages_pass(&e->near, s->slot, first_near(e, (size_t)s->before + s->n));
-        /* Frees the pages of a prompt's further copies, but keeps room for one more token. */
+        /* A prompt processed twice: frees pages of its repeat, except room for one more token. */
         if (kvd_cuda_rows(e, it, i) > s->n)
             kvd_pages_keep(&e->near, s->slot, (size_t)s->before + s->n + 1);
     }
@@ -352,7 +352,7 @@ static size_t near_page(const kvd_cuda_engine *e)
 /* Returns how many pages, at most `useful`, fit into `bytes`. */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
-    /* `low` pages fit, `above` pages do not. */
+    /* `low` pages fit into `bytes`; `above` pages do not, or exceed `useful`. */
     size_t low = 0, above = useful + 1;
     while (above - low > 1) {
         const size_t n = low + (above - low) / 2;

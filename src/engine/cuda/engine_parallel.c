@@ -24,7 +24,7 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/* Returns the first non-finite value on any GPU, or all bits 1. */
+/* Returns layer stage and token of the first non-finite value on any GPU; all bits 1: none. */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;

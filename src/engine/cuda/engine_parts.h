@@ -44,9 +44,9 @@ typedef struct {
     kvd_step_batch batch;
     kvd_pages pages;
     kvd_pages near; /* pages of sliding-window layers; empty if none */
-    /* pages of layers with a window: most per request, and further ones that prompts need */
+    /* pages of layers with a window: most that a request keeps, most that an iteration adds */
     size_t near_share, near_spare;
-    /* bytes of pages in use, if layers have a window */
+    /* bytes of cache pages in use; counted only if the model has layers with a window */
     double held;
     kvd_clock clock;
     kvd_device_memory memory;
@@ -56,7 +56,7 @@ typedef struct {
     float *logits;
     /* [max_slices] largest logit and its index as one number */
     unsigned long long *key;
-    /* pinned host copy of `key` */
+    /* [max_slices] pinned host copy of `key`: largest logit and its index */
     unsigned long long *host_key;
     /* first non-finite activation, in pinned memory */
     kvd_gpu_bad *host_bad;
@@ -76,9 +76,9 @@ typedef struct {
     int failed;
 } kvd_cuda_engine;
 
-/* Creates the engine of GPU `index` in *s. Free it even if a later call fails. */
+/* Creates the engine for GPU `index` of those in *s. Free it even if a later call on it fails. */
 kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_err *err);
-/* Loads the weights and counts cache pages. `sum` adds results of several GPUs, or is NULL. */
+/* Loads weights. *pages: number of cache pages. `sum` adds layer outputs of GPUs, or is NULL. */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the cache, captures and runs CUDA graphs. All GPUs call it. */
@@ -86,7 +86,7 @@ int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
 /*
  * Runs an iteration and waits for its end. All GPUs call it.
  *
- * kvd_cuda_engine_conclude writes the emitted tokens to `next`, or fails if `bad` names a value.
+ * kvd_cuda_engine_conclude writes emitted tokens to `next`, or fails if `bad` reports a NaN or inf.
  */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                         kvd_err *err);
@@ -101,13 +101,13 @@ bool kvd_cuda_engine_counts_held(const kvd_cuda_engine *e);
 void kvd_cuda_engine_drop(kvd_engine *self, size_t slot);
 void kvd_cuda_engine_free(kvd_engine *self);
 
-/* Fails if an iteration does not fit, or a token is not in the vocabulary. */
+/* Fails if an iteration exceeds the engine's limits, or if a token is not in the vocabulary. */
 int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                              kvd_err *err);
 /* Fails if prompts are split (`chunk`) and the method must see whole ones. */
 int kvd_cuda_check_whole(const kvd_cuda_engine *e, bool chunk, kvd_err *err);
 void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id);
-/* Returns how many rows the tokens of request i have in the batch, with copies of its prompt. */
+/* Returns how many rows of the batch request i has: its tokens, times e->copies for a prompt. */
 size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i);
 /* Returns how many tokens each KV head has cached before the new tokens *s of a request. */
 size_t kvd_cuda_entries(const kvd_cuda_engine *e, const kvd_slice *s);
@@ -135,7 +135,7 @@ int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
 /* Free the graphs. kvd_cuda_graphs_release first waits for the device. */
 void kvd_cuda_graphs_destroy(void *engine);
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
-/* Quantises all matrices to 4 bits, for steps of few requests. */
+/* Quantises the weight matrices of all layers to 4 bits, for decode steps of few requests. */
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
 /* Returns the size in bytes of the bf16 matrices that 4-bit weights replace. */
 double kvd_cuda_codes_replace(kvd_cuda_engine *e);
@@ -148,7 +148,7 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
                     kvd_err *err);
 /* Queues the logits of n tokens x, and their largest elements. */
 int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err);
-/* Queues the copies of an iteration's results to the host. */
+/* Queues copies to the host: n next tokens, the first non-finite value, and phase times. */
 int kvd_cuda_fetch(kvd_cuda_engine *e, size_t n, kvd_err *err);
 
 #endif

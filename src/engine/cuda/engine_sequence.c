@@ -258,7 +258,7 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                                            NULL, &e->clock, err));
 }
 
-/* Makes an array of page numbers -max_pages .. max_pages - 1, parts of which are page tables. */
+/* Sets r->pages[max_pages + i] to i. The page table from max_pages - n on maps page j to j - n. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

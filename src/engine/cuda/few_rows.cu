@@ -76,7 +76,7 @@ struct place {
     }
 };
 
-/* Copies x to shared memory. */
+/* Copies the input p.a.x, one row per token, to shared memory. */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
     enum { TOGETHER = 8 };
@@ -298,7 +298,7 @@ __device__ __forceinline__ piece load_piece(const params &p, const place &at, in
     return {{__ldcs(codes), __ldcs(codes + 32)}, {__ldcs(side), __ldcs(side + 8)}};
 }
 
-/* Decodes 16 columns to bf16; the bits 0x4300 + c are the number 128 + c. */
+/* Converts the 8 codes of 4 bits in `word` to bf16; the bits 0x4300 + code are 128 + code. */
 __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
 {
     const __nv_bfloat162 by = __floats2bfloat162_rn(128, 128);
@@ -337,7 +337,7 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
 
 enum { AHEAD = 3 /* units that a warp loads ahead */ };
 
-/* Computes the products from 4-bit weights. */
+/* Multiplies few tokens by a 4-bit weight matrix. KIND (kvd_few_kind): what is stored. */
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
 {
@@ -395,7 +395,7 @@ __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_cons
 /* 16 threads for each row of a tile, with 8 columns each */
 enum { PACKERS = 16 * TILE };
 
-/* Returns the word that holds element (row, column), and its first bit. */
+/* Returns the index of the word with the 4-bit code of (row, column). *shift: its first bit. */
 __device__ __forceinline__ int word_of(int row, int column, int *shift)
 {
     const int step = column / 16, c = column % 16, lane = row % 8 * 4 + c % 8 / 2,
@@ -475,7 +475,7 @@ enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
-    /* Takes over half of the shared memory, so that CTAs do not share a multiprocessor. */
+    /* Takes more than half of an SM's shared memory, so that no two CTAs share an SM. */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
     const size_t bytes = need > half ? need : half;

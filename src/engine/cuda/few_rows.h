@@ -44,7 +44,7 @@ typedef struct {
 
 enum { KVD_FEW_UNIT = 128 };
 
-/* Returns the bytes of `codes`, and in *sides those of `sides`. `in` is a multiple of 128. */
+/* Returns the bytes of 4-bit codes, in *sides those of steps and zeros. 128 must divide `in`. */
 size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides);
 /* Quantise w, bf16 [rows][in], and restore it. `gated`: gate matrix, then up matrix. */
 cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,
@@ -73,7 +73,7 @@ typedef struct {
     unsigned long long *began;
 } kvd_few_rows;
 
-/* Returns true if this device supports n tokens of `in` elements. */
+/* Returns true if kvd_few_rows_run supports n input rows of `in` elements on this device. */
 int kvd_few_rows_take(kvd_few_kind kind, size_t n, size_t in);
 cudaError_t kvd_few_rows_run(const kvd_few_rows *p, cudaStream_t stream);
 

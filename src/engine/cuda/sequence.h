@@ -12,13 +12,13 @@ typedef struct {
     float *sum;
     /* received K and V, ordered by sending GPU */
     char *in;
-    /* [GPUs + 1] pinned: number of earlier tokens with the level of each GPU's first token */
+    /* [GPUs + 1] pinned: number of tokens before each GPU's first token that have its level */
     int32_t *place;
     /* [GPUs + 1] pinned: level of each GPU's first token, high (important) or low */
     uint8_t *level;
     /* [GPUs + 1] numbers of important and other tokens before each GPU's first token */
     int32_t (*before)[2];
-    /* `before` has been copied from the device */
+    /* false if `before` must be computed again from `place` and `level` */
     bool fetched;
 } kvd_sequence_sets;
 
@@ -34,7 +34,7 @@ typedef struct {
     kvd_step_batch batch;
     /* page tables of this GPU's part and of the whole prompt */
     kvd_pages slice_pages, own_pages;
-    /* page numbers -max_pages .. max_pages - 1, parts of which are page tables */
+    /* [max_pages + i] is i; the page table from max_pages - n on maps page j to j - n */
     int32_t *pages;
     /* K and V to send, and received Q or attention output, one GPU after another */
     char *out_pages, *in_rows;
@@ -44,7 +44,7 @@ typedef struct {
     size_t first, n;
     /* bytes sent: [0] Q, K and V, [1] attention output */
     double sent[2];
-    /* state of method zdc with layers=N; unused if sets.in is NULL */
+    /* important tokens that N layers share (method zdc with layers=N); unused if sets.in is NULL */
     kvd_sequence_sets sets;
 } kvd_sequence_rank;
 
@@ -86,10 +86,10 @@ int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStrea
 /* Adds `bytes` bytes at `at` to a list of memory to send to, or receive from, a GPU. */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
-/* Exchanges data once, as the first exchange could hang after a failure. All GPUs call it. */
+/* Connects the GPUs by an exchange, as connecting after a failure could hang. All GPUs call it. */
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
-/* Allocates r->sets for method zdc with layers=N. Requires r->own and the cache. */
+/* Allocates r->sets (important tokens that N layers share). Requires r->own and the cache. */
 int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 /* Returns true if a layer uses an earlier layer's important tokens. */
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);

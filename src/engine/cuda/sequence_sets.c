@@ -31,7 +31,7 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
     return kvd_sequence_exchange(r, 0, r->slice->w.stream, err);
 }
 
-/* Returns the first position of a GPU's part, or the prompt's last position if that is less. */
+/* Returns the first position of a GPU's part of the prompt, at most the prompt's last position. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
     return kvd_smaller(kvd_sequence_first(q, gpu), q->len - 1);
@@ -154,7 +154,7 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /* Tokens lose dimensions when sent, not when appended to the cache. */
+    /* Tokens lose dimensions when sent to another GPU, not when appended to this GPU's cache. */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++)
         entry = kvd_larger(entry, (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS);

@@ -21,7 +21,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* Errors of the clock are ignored, because the next launch reports them. */
+    /* Errors of the phase timer are ignored, because the next kernel launch reports them. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -181,8 +181,8 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     if (!kvd_cuda_has_head(e))
         return 0;
     /*
-     * If outputs of blocks are normed, an earlier kernel has already checked x for NaN and
-     * infinity.
+     * If the outputs of attention and feed-forward are normed before they are added to x, an
+     * earlier kernel has checked x for NaN and infinity.
      */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
@@ -271,7 +271,7 @@ typedef struct {
     kvd_phase phase;
     unsigned stage;            /* number of the check after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /* gains of the norm of the product and of the norm after the addition, or NULL */
+    /* gains of the norms of the product and of the residual stream after the addition, or NULL */
     const float *gain, *next;
 } last_product;
 
@@ -385,7 +385,7 @@ static int few_experts(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd
     return sum_up(e, w->x, n, open, err);
 }
 
-/* Queues layer l of a decode step of n requests. *open: phase in progress. */
+/* Queues layer l of a decode step of n requests. *open: kvd_phase of the work queued last. */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
