@@ -58,7 +58,7 @@ typedef struct {
     const int32_t *kv_len; /* [batch] number of all tokens, >= q_len */
 } kvd_attn_batch;
 
-/* Location of each head in pages and in matrices of 8 x 8 blocks, in elements. */
+/* Offsets of each head in cache pages, in Q and in O, in elements, with the heads' dimensions. */
 typedef struct {
     int32_t n_heads, n_kv_heads, group;
     float scale;              /* factor of scores, 1/sqrt(d_head) */
@@ -78,7 +78,10 @@ static inline int kvd_width_fits(int d, int most)
     return d >= KVD_WIDTH_STEP && d <= most && d % KVD_WIDTH_STEP == 0;
 }
 
-/* Fills *map. Returns -1 outside the limits, and for widths not a multiple of KVD_WIDTH_STEP. */
+/*
+ * Fills *map with the offsets of heads. Returns -1 if a number of heads, d_head or `window` is out
+ * of range, or a width is not a multiple of KVD_WIDTH_STEP up to KVD_WIDTH_MAX.
+ */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
 int kvd_attn_widest(const kvd_attn_map *map);

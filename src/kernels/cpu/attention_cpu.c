@@ -105,7 +105,10 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/* Cuts tasks into pieces of about cost `wanted` (0: one piece per task). Returns the total cost. */
+/*
+ * Cuts tasks (query rows of a KV head) into key ranges of about `wanted` multiply-adds (0: uncut).
+ * Returns the multiply-adds of all tasks.
+ */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;

@@ -55,7 +55,7 @@ typedef struct {
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
     float *q;  /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
-    /* Unnormalised outputs [d_v][nv * VL], followed by room for one more tile of dimensions. */
+    /* Unnormalised outputs [d_v][nv vectors of VL rows], with room for TILE(nv) more dimensions. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
     /* [PANEL] Number of keys from index `common` on to which each query row attends. */

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
             }
             find(a, slot, at);
             const int head = choose_unit(p, u, g, kind, n_q, HEADS, r_smem);
-            /* Heads without a rotation matrix are stored only by the CTA with column 0. */
+            /* Without rotation matrix, a head is stored only by the CTA that starts at column 0. */
             if (first == 0 || (u.applies_rope && first < u.d)) {
                 prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
                 prefetch<HEADS, SLABS, ROPE>(p, u, lane, stages + (uint32_t)(stage * STAGE_BYTES));

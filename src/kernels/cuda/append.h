@@ -46,7 +46,7 @@ typedef struct {
     unsigned long long *began, *ended;
 } kvd_append_args;
 
-/* Launches without waiting. Returns cudaErrorInvalidValue if `args` is outside its limits. */
+/* Queues kernels that store Q, K, V. Returns cudaErrorInvalidValue if `args` is not supported. */
 cudaError_t kvd_append(const kvd_append_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -71,7 +71,7 @@ struct unit {
     bool zero[2]; /* decode: the token starts a group of 8, whose other rows become zero */
 };
 
-/* Columns of two tokens: lane 4 r + c holds columns 8 c .. 8 c + 7 of every 32. */
+/* A lane's part of two tokens: lane 4 r + c holds columns 8 c .. 8 c + 7 of every 32 of a head. */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
     __device__ __forceinline__ uint32_t &word(int h, int s, int i, int w)
@@ -177,7 +177,7 @@ __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, con
         }
 }
 
-/* Applies RoPE to columns 2j and 2j + 1 of a block of 32 columns. */
+/* Applies RoPE to pairs (2j, 2j + 1) of the lane's 8 columns in block s (32 columns) of token i. */
 template <bool BF, int HEADS, int SLABS>
 __device__ __forceinline__ void turn_pairs(rows<HEADS, SLABS> &a, int s, int i, const float *co,
                                            const float *si)
@@ -562,7 +562,7 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
     }
 }
 
-/* Rotates, truncates and stores tokens of one head. If `there` is false, accesses no memory. */
+/* Rotates (RoPE, matrix), cuts and stores tokens of a head. If not `there`, accesses no memory. */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,
                                             const float4 (&cos)[4], const float4 (&sin)[4],

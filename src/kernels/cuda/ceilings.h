@@ -1,4 +1,7 @@
-/* Measures peak rates of the current GPU on random data. Nothing else should run on the GPU. */
+/*
+ * Measures peak rates of the current GPU (memory, exponentials, matrix products) on random data.
+ * Nothing else should run on the GPU.
+ */
 #ifndef KVD_KERNELS_CUDA_CEILINGS_H
 #define KVD_KERNELS_CUDA_CEILINGS_H
 
@@ -17,7 +20,7 @@ typedef struct {
     double sm_clock_mhz; /* mean over all launches; NaN if not read */
 } kvd_ceiling;
 
-/* Measures bytes read plus written per second. `bytes`: multiple of 16, or 0 for 4 GiB. */
+/* Measures bytes read plus written per second by copies of `bytes` (multiple of 16; 0: 4 GiB). */
 int kvd_ceiling_copy(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
 /* Measures bytes read per second. `bytes` is a multiple of 16 above the L2 size; 0 means 8 GiB. */

@@ -66,9 +66,7 @@ static __device__ __forceinline__ bool copies_tokens(const params &p)
     return p.log2_pieces > 3;
 }
 
-/*
- * Sets token[i] to the position of one token in the page pool, or -1 after the CTA's token range.
- */
+/* Sets token[i] to the pool index of token 8 i + lane % 8 of a page; -1: after the CTA's range. */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
                                                    int32_t (&token)[KVD_PAGE_TOKENS / 8])
@@ -156,8 +154,8 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
     /*
-     * Copies start at a multiple of GROUPS groups of 8 tokens. A warp computes GROUPS groups
-     * together, and values of masked tokens must be finite.
+     * First group of 8 tokens to copy. Warps read GROUPS groups together, so masked tokens in the
+     * first of these are copied too, because they must be finite.
      */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
@@ -295,7 +293,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         return;
     uint32_t q[WIDTH16][2 * HALVES];
     uint32_t n0 = 0, n1;
-    /* Bit 0 is the parity of the barrier area.free. */
+    /* Bit 0: parity for the next wait on area.free. Higher bits: number of short ranges so far. */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
     for (; list.x; list.x--, list.y++, n0 = n1) {
@@ -310,7 +308,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                               8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
-        /* Index of this warp's first unit (8 GROUPS tokens) in the CTA's token range. */
+        /* This warp's first unit (8 GROUPS tokens) in the token range. Warps take units in turn. */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES, WIDTH16> st;
         clear(st);
@@ -322,7 +320,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
-            /* Skips units of the range's first and last page that hold no token of the range. */
+            /* Skips units (8 GROUPS tokens) of the first and last page outside the CTA's range. */
             if (tokens > 0 && (WINDOW ? first + 8 * GROUPS > skip : first >= skip)) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
@@ -392,7 +390,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
     }
 }
 
-/* Contents of shared memory: ring buffer, O of all warps, maxima and sums, barriers, offsets. */
+/* Number of barriers in shared memory: full and empty for each page in flight, and area.free. */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 
 static __host__ __device__ constexpr size_t merge_o_bytes(int warps, int group, int o_pitch)

@@ -29,9 +29,9 @@ typedef struct {
      */
     int32_t piece_tokens;
     /*
-     * Device [batch], or NULL. Tokens, at least 1, of KV heads from n_kv_heads / 2 on, if they
-     * differ from those of other heads. Their pages come first in page_table, and kv_len[b] counts
-     * 64 tokens for each of them.
+     * Device [batch], or NULL: number of tokens, at least 1, of KV heads from n_kv_heads / 2 on, if
+     * other heads have another number. Pages of these heads come first in page_table, and count as
+     * 64 tokens each in kv_len[b].
      */
     const int32_t *second_len;
     /* Number of requests to compute, in device memory; NULL means all. */
@@ -50,10 +50,10 @@ typedef struct {
     float *lse;
     /* Output, [n_ctas] in device memory, or NULL: nanoseconds that each CTA worked. */
     unsigned long long *busy;
-    /* Output, [n_ctas][KVD_DECODE_STAMPS] on the device, or NULL: times of events in ns. */
+    /* Output, device [n_ctas][KVD_DECODE_STAMPS], or NULL: ns of a CTA's start, first copy etc. */
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
-    /* CTAs per KV head (kvd_decode_ctas_per_task), or 0 for the division by kvd_decode_plan. */
+    /* CTAs per KV head (kvd_decode_ctas_per_task), or 0: kvd_decode_plan assigns tokens to CTAs. */
     int32_t ctas_per_task;
     /* Device memory of kvd_decode_workspace_bytes(), kept from kvd_decode_plan to kvd_decode. */
     void *workspace;

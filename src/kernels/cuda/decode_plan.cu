@@ -12,7 +12,7 @@ enum {
     N_THREADS = 1024,
     SMEM_KEYS = 16384, /* largest number of sort keys in shared memory */
     CTAS_MAX = 1024,
-    /* Additional cost of 8 tokens, in reads of 16 bytes, measured on an H200. */
+    /* Cost of 8 tokens on top of reading K and V, in reads of 16 bytes, measured on an H200. */
     GROUP_COST = 16,
     /* Fixed cost of a CTA's work on one KV head, in reads of 16 bytes, measured on an H200. */
     SEGMENT_COST = 2048,
@@ -28,7 +28,7 @@ typedef struct {
     /* First KV head that has second_len instead of kv_len tokens. */
     int32_t n_first;
     int32_t window;
-    /* [n_kv_heads + 1] Cost of 8 tokens, summed over the KV heads before each one. */
+    /* [n_kv_heads + 1] Cost of 8 tokens of all earlier KV heads together, in reads of 16 bytes. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
 
@@ -42,7 +42,7 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* Returns how many first pages of request b belong to KV heads that have second_len tokens. */
+/* Returns how many pages of request b hold the heads with second_len tokens. They come first. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -215,9 +215,7 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/*
- * Returns the cost of KV heads first .. end - 1 of request b, all with the same number of tokens.
- */
+/* Returns the cost, in 16-byte reads, of request b's KV heads first .. end - 1 of equal length. */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *

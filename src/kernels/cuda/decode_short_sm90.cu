@@ -27,7 +27,7 @@ enum {
     PAIRS_MAX = SHORT_GROUP_MAX * ROW_PAIRS
 };
 
-/* Largest numbers of pages per CTA for which this kernel is used. */
+/* Largest numbers of pages per CTA for short_kernel; above, the kernel of decode.cu is used. */
 enum {
     FEW_PAGES = 2,    /* Up to this number of pages, SMs may stay idle. */
     SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
@@ -242,7 +242,7 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_FIRST_COPY);
     /*
-     * Page copies start before the slow initialisation of the barriers that free the ring buffer.
+     * Barriers for reusing ring buffer slots. Their slow initialisation follows the first copies.
      */
     if (mine > slots) {
         if (lane < slots)

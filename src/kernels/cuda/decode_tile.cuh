@@ -340,7 +340,7 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
     });
 }
 
-/* Calls CALL with the constant width / 16. A switch would read a table from constant memory. */
+/* Calls CALL with width / 16 as a compile-time constant. No switch: it would read a jump table. */
 #define EACH_WIDTH(width, CALL)                                                                    \
     if ((width) <= 64) {                                                                           \
         if ((width) <= 32) {                                                                       \
@@ -415,7 +415,7 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
     }
 }
 
-/* Adds a unit of tokens to the softmax state. Masks tokens after the range or before the window. */
+/* Adds 8 GROUPS tokens to the softmax state, without those from n_tokens on or before `older`. */
 template <bool BF, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,

@@ -12,10 +12,10 @@ extern "C" {
 typedef struct {
     int32_t request, head;
     int32_t page; /* index of the first page in the request */
-    /* Number of tokens from the start of the first page to the end of the range. */
+    /* Number of tokens from the start of the first page to the end of the CTA's token range. */
     int32_t n_tokens;
     int32_t first_cta, span, live;
-    /* Number of tokens of the first page before the range. */
+    /* Number of tokens of the first page that precede the CTA's token range. */
     int32_t skip;
 } kvd_decode_segment;
 

@@ -29,12 +29,12 @@ typedef struct {
     uint64_t throttle; /* NVML's clocks event reasons, a bit mask */
 } kvd_device_state;
 
-/* Reads the state of a GPU. Returns -1 only if `device` is not a CUDA device. */
+/* Reads a GPU's clocks, temperature and throttling. Fails only if `device` is not a CUDA device. */
 int kvd_device_state_read(int device, kvd_device_state *state, kvd_err *err);
 
 /* Cycle counter and time of every SM. Two stamps, at least 200 us apart, give the mean SM clock. */
 typedef struct {
-    /* Indexed by %smid; `ns` is 0 for an SM without a stamp. */
+    /* Cycle counter and time of each SM, by %smid; `ns` is 0 for an SM without a reading. */
     uint64_t cycles[KVD_SMS_MAX], ns[KVD_SMS_MAX];
 } kvd_clock_stamp;
 

@@ -33,18 +33,18 @@ cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t str
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);
 
 /*
- * Arguments for strided K and V. Request b, head j, token t, dimension i is at b * stride_batch + j
- * * stride_head + t * stride_token + i. Columns from `width` on are zero.
+ * Strided Q, K or V to fill with test data. Request b, head j, token t, dimension i is at b *
+ * stride_batch + j * stride_head + t * stride_token + i. Columns from `width` on are zero.
  */
 typedef struct {
     int dtype, sharp;
     uint64_t seed;
     int tensor; /* a kvd_operand */
     int32_t batch, n_heads;
-    /* [n] Query heads (for Q) or KV heads (for K and V) to fill, and their dimensions. */
+    /* [n_heads] Query heads (Q) or KV heads (K, V) whose data is written, and their dimensions. */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
     int32_t padded; /* number of columns that are written, a multiple of 8 */
-    /* [batch] in device memory: rows of each request in the tensor, and keys of the request. */
+    /* [batch] in device memory: number of rows (tokens) and number of keys of each request */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
     /* Elements from one request, head or token of the tensor to the next, multiples of 8. */

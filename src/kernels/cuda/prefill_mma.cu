@@ -237,9 +237,9 @@ __device__ __forceinline__ void pass(const job &w, int row0)
                             if (behind <= 16 * t + e / 2 * 8 - 8 * n - e % 2)
                                 s[t][n][e] = -INFINITY;
             }
-            /* A row's maximum is raised only by more than 8 (in log2), so O is rarely rescaled. */
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
+            /* True if a row's maximum rises by over 8 (log2 units); only then is O rescaled. */
             bool grown = false;
 #pragma unroll
             for (int t = 0; t < ROWS16; t++)

@@ -10,7 +10,7 @@ enum {
     WARPS = THREADS / 32,
     KEYS = 128,           /* number of keys per block in the cost model */
     LENGTHS_SHARED = 512, /* largest number of requests whose lengths fit into shared memory */
-    /* Largest number of (request, query head) pairs whose prefix sums fit into shared memory. */
+    /* Most (request, query head) pairs whose prefix sums of task counts fit into shared memory. */
     UNITS_SHARED = 2048,
     /* Largest number of CTAs whose loads (modelled work) fit into shared memory. */
     CTAS_MAX = 1024,
@@ -35,14 +35,14 @@ typedef struct {
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
-    /* [batch * n_heads + 1] Number of tasks before each query head of each request. */
+    /* [batch * n_heads + 1] Number of tasks (row ranges) before each (request, query head) pair. */
     int32_t *prefix;
-    /* [max_pieces] Tiles into which KVD_SCHEDULE_PAPERS cuts its last tasks, fewer than n_ctas. */
+    /* [max_pieces] Tiles cut from the last tasks (fewer than n_ctas) by KVD_SCHEDULE_PAPERS. */
     kvd_prefill_tile *piece;
     int32_t *owner; /* [max_pieces] CTA of each tile in `piece` */
 } plan_args;
 
-/* Numbers of queries and keys of the requests, in shared memory if they fit. */
+/* Number of queries and number of keys of each request, in shared memory if they fit. */
 typedef struct {
     const int32_t *q_len, *kv_len;
     const int32_t *tiles_before; /* number of tiles of one head before request b */
@@ -355,8 +355,8 @@ size_t round256(size_t n)
 }
 
 /*
- * Returns an upper bound on the number of tiles into which KVD_SCHEDULE_PAPERS cuts its last (fewer
- * than n_ctas) tasks. A tile has at least 64 rows.
+ * Returns an upper bound on the number of tiles, of at least 64 rows, into which
+ * KVD_SCHEDULE_PAPERS cuts its last tasks (row ranges), which are fewer than n_ctas.
  */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {

@@ -12,13 +12,13 @@ typedef enum {
     /* CTA c computes tiles c, c + n_ctas, ... in the order request, head, row. */
     KVD_SCHEDULE_NONE,
     KVD_SCHEDULE_PAPERS, /* schedule of the ZACK (section 5) and FDC (section 4.3) papers */
-    /* Free CTAs take tiles: of heads that fit in L2 together, the most expensive first. */
+    /* Free CTAs take the next tile. Order: groups of heads that fit in L2, then falling cost. */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 
 /*
- * Cost model of a prefill kernel with `rows` query rows per tile. A tile takes blocks * (per_block
- * + per_dim * (d_qk + d_v)) + per_tile SM clocks.
+ * Cost model of a prefill kernel. A tile of `rows` query rows and n blocks of 128 keys takes n *
+ * (per_block + per_dim * (d_qk + d_v)) + per_tile SM clocks.
  */
 typedef struct {
     int32_t rows;
@@ -33,7 +33,9 @@ size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batc
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
 /*
- * Divides query rows into tiles for CTAs. Fills tile [max_tiles], *next and first [n_ctas + 1].
+ * Divides query rows into tiles: fills tile [max_tiles] and first [n_ctas + 1] (each CTA's first
+ * tile) or, for KVD_SCHEDULE_OURS, sets *next to 0 (tile that a CTA takes next).
+ *
  * `batch` has the same lengths in host memory as *args has in device memory.
  */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,

@@ -44,7 +44,7 @@ __device__ __forceinline__ void wait_slot(const worker &w)
 {
     mbar_wait(kvd_smem(&SH.slot_full[slot_at(w)]), w.bits >> 4 & 1);
 }
-/* Marks a part of shared memory as read by the warp. */
+/* Arrives at barrier `bar`: this warp has finished reading the buffer that `bar` guards. */
 __device__ __forceinline__ void release(const unsigned long long *bar)
 {
     __syncwarp();
@@ -172,7 +172,7 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
-/* Replaces each score s by exp2(c s - m[r]). sums[r] gets this thread's sum. */
+/* Replaces each score s of row r by exp2(c s - m[r]). sums[r]: their sum in this thread. */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
                                              float (&sums)[2])

@@ -1,4 +1,4 @@
-/* CPU implementation of kvdim/attention.h, for development. Every call converts the whole cache. */
+/* kvdim/attention.h on the CPU, for development: attention converts the whole cache to float32. */
 #include <string.h>
 
 #include "common/half.h"
@@ -42,7 +42,7 @@ static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t,
     return (uint16_t *)(uintptr_t)pool + (size_t)page * (size_t)p->layer->map.page_elements;
 }
 
-/* Stores `row` as token t of a matrix of 8 x 8 blocks, and zeros the rest of its block. */
+/* Stores `row` as token t of a matrix of 8 x 8 blocks. Zeros the later tokens in its group of 8. */
 static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];

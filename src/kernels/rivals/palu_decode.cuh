@@ -140,8 +140,8 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 
 struct run {
     /*
-     * Pages begin .. end - 1 belong to this cluster. They are numbered over all groups of heads,
-     * each of which has per_group pages.
+     * Pages begin .. end - 1 belong to this cluster of two CTAs. They are numbered over all groups
+     * of 4 KV heads, each of which has per_group pages.
      */
     int begin, end, per_group, cluster;
 };

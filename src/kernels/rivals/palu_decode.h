@@ -31,7 +31,7 @@ typedef struct {
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
-/* Divides the pages among clusters, for all layers with the same kv_len. */
+/* Divides the pages among clusters of two CTAs, for all layers with the same kv_len. */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
 /* Computes Palu's decode attention. Returns cudaErrorNotSupported on other GPUs than Hopper. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);

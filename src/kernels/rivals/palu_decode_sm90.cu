@@ -11,7 +11,7 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
             mbar_init(smem + OFF_FULL + i * 8, 1);
-            /* Eight arrivals free an element: 4 warps that read it, in each of 2 CTAs. */
+            /* Eight arrivals free a ring buffer slot: 4 warps that read it, in each of 2 CTAs. */
             mbar_init(smem + OFF_EMPTY + i * 8, 8);
         }
         mbar_init(smem + OFF_UP_BARRIERS, 1);
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     cluster_sync(); /* the other CTA may still be writing to this CTA's memory */
 }
 
-/* Merges partial results: one query head of a request per CTA, one latent dimension per thread. */
+/* Merges outputs of page ranges: one query head of a request per CTA, one dimension per thread. */
 template <int dtype> __global__ void merge_kernel(const __grid_constant__ params p)
 {
 #if __CUDA_ARCH__ >= 900

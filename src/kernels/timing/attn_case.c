@@ -1,4 +1,4 @@
-/* One case of kvdim-attn: all implementations are checked, then timed in turns. */
+/* One case of kvdim-attn: all attention implementations are checked, then timed in turns. */
 #include "kernels/timing/attn_options.h"
 
 #include <math.h>

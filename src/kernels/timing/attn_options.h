@@ -22,8 +22,8 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
 char *kvd_width_list_path(const char *text);
 
 /*
- * Sets kept dimensions to those of entry `point` of a rates file, starting at layer `layer`,
- * rounded up to multiples of 16. Fails if the file's d_head is not that of *list.
+ * Sets kept dimensions to those of a kvdim/rates file at compression strength `point`, from layer
+ * `layer` on, rounded up to multiples of 16. Fails if the file's d_head is not that of *list.
  */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    /* [n_overall_p] Removed fractions to time; NULL means all fractions in the rates file. */
+    /* [n_overall_p] Removed fractions of K and V to time; NULL means all those in file `rates`. */
     double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];

@@ -12,7 +12,7 @@ typedef struct {
     bool cold;           /* true if caches are filled with other data before each launch */
 } kvd_bench_plan;
 
-/* One timed implementation. `stream` is a cudaStream_t, or NULL on the CPU. */
+/* One implementation of attention to time. `stream` is a cudaStream_t, or NULL on the CPU. */
 typedef struct {
     const char *name;
     bool cuda;
@@ -48,11 +48,11 @@ int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival 
 typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
-    /* Any of: slow-first, outliers, noise, short (near the clock's resolution), throttled. */
+    /* Any of: slow-first (sample), outliers, noise, short (near clock resolution), throttled. */
     char warnings[96];
 } kvd_bench_stats;
 
-/* Computes statistics of each implementation's samples, ignoring NaN. Without samples, NaN. */
+/* Computes statistics of n samples (us per launch), ignoring NaN. Without samples, sets NaN. */
 int kvd_bench_summarise(const kvd_bench_rival *rival, int n, kvd_bench_stats *stats, kvd_err *err);
 
 #endif

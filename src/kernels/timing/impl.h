@@ -9,7 +9,7 @@
 #include "formats/kernels.h"
 #include "kernels/timing/problem.h"
 
-/* Query rows compared with a reference. AUTO: all rows of a small case, a sample of a large one. */
+/* Query rows to compare with a reference. AUTO: as ALL in a small case, else as ROWS (a sample). */
 
 typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
 
@@ -46,7 +46,7 @@ void kvd_row_check_release(kvd_row_check *c);
 typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t, int d_v,
                                float *row);
 
-/* Compares output rows with references. If c->n is 0, errors are NaN. Fails on a zero reference. */
+/* Compares rows with references (c->n 0: errors are NaN). Fails if a reference row is all zeros. */
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
@@ -71,7 +71,7 @@ typedef struct {
 
 /* Counts a case's bytes, FLOP and exponentials with the numbers of dimensions in `heads`. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
-/* Sets the times of *f: counts divided by peak rates. Decode uses the rate of reads, if known. */
+/* Sets times of *f: bytes, FLOP, exponentials over peak rates (decode: read rate, if measured). */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 /* Measures CPU rates on all threads: sgemm of 1536^3, memcpy and sum of 128 MiB, exponentials. */
@@ -87,7 +87,7 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 bool kvd_problem_ragged(const kvd_problem *p);
 
-/* Ways to divide attention among CTAs. KVD_BY_ITSELF: the implementation has only its own way. */
+/* Ways to divide attention among CTAs. KVD_BY_ITSELF: the implementation offers no choice. */
 typedef enum {
     KVD_BY_NONE,
     KVD_BY_PAPERS,
@@ -102,7 +102,7 @@ typedef enum {
     KVD_WIDTH_USE_OWN,    /* every head at its own d_qk and d_v */
     KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest head */
     KVD_WIDTH_USE_DENSE,  /* every head has d_head dimensions, also in the reference */
-    /* Groups of KV heads share latent vectors, whose total size is that of K and V of the case. */
+    /* Groups of KV heads share latent vectors, together as large as K and V of the problem. */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
 } kvd_width_use;
@@ -114,10 +114,10 @@ typedef struct {
     size_t n;
 } kvd_busy;
 
-/* Number of bytes of the description that kvd_impl.open writes. */
+/* Size in bytes of the text by which kvd_impl.open describes the code that runs. */
 enum { KVD_IMPL_ENGINE = 256 };
 
-/* One part of the attention output. The implementation under test owns the memory. */
+/* One array of attention output, owned by the implementation; some have one per group of heads. */
 typedef struct {
     void *data;     /* in memory of the implementation's device */
     uint16_t *host; /* copy of data on a GPU; NULL before kvd_impl_fetch */
@@ -134,7 +134,7 @@ struct kvd_impl {
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
-    /* Functions of implementations that store latent vectors instead of K and V, else NULL. */
+    /* Head dimensions as stored and in the output. NULL unless latent vectors replace K and V. */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
     kvd_row_maker make_rows;
@@ -152,11 +152,11 @@ struct kvd_impl {
     /* Assigns the attention of several layers to CTAs. Timed separately. May be NULL. */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
-    /* Restores the counters that a launch uses up. Not timed. May be NULL. */
+    /* Resets what a launch uses up, such as the counter of taken tiles. Not timed. May be NULL. */
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Returns part i of the attention output, or NULL after the last part. */
+    /* Returns array i of the attention output, or NULL after the last one (most have one array). */
     kvd_impl_output *(*output)(void *self, int i);
     /* Copies one row [d_v] of the output, fetched to host memory before, to `row`. */
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
@@ -173,7 +173,7 @@ extern const kvd_impl kvd_impl_palu;
 
 int kvd_impl_count(void);
 const kvd_impl *kvd_impl_at(int i);
-/* Returns the implementation `name`. If this build lacks it, returns NULL and fills *err. */
+/* Returns the attention implementation `name`. If the build lacks it, returns NULL, fills *err. */
 const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */

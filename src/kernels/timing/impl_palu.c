@@ -1,6 +1,4 @@
-/*
- * Palu's decode attention in kvdim-attn. Latent vectors take as much memory as the case's K and V.
- */
+/* Palu's decode attention in kvdim-attn, with latent vectors as large as K and V of the problem. */
 #ifdef KVD_CUDA
 
 #include <math.h>

@@ -35,7 +35,7 @@ typedef struct {
     kvd_attn_heads heads;
     char widths[KVD_WIDTHS_NAME]; /* name of this set of kept dimensions */
     kvd_lengths lengths;
-    /* Number of tokens per request, or the largest length from a file. */
+    /* Tokens per request, to which rule `lengths` is applied, or the largest length from a file. */
     size_t seq_len;
     int batch;
     int32_t *q_len, *kv_len; /* [batch] q_len is kv_len in prefill, 1 in decode. */

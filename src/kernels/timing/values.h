@@ -20,7 +20,7 @@ KVD_ANYWHERE static inline uint64_t kvd_value_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Returns the hash key for one head and request. `head` is a query head for Q, else a KV head. */
+/* Returns the seed of a head's random data in a request. `head`: query head for Q, else KV head. */
 KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uint32_t request,
                                                   uint32_t head)
 {
