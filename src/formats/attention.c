@@ -459,8 +459,9 @@ static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a 
         const double mean = (double)sum[i].n / requests;
         if (least[i].n < 1 || least[i].n > most[i].n || most[i].n > s->seq_len ||
             mean < (double)least[i].n || mean > (double)most[i].n ||
-            (double)squares[i].n < mean * mean * requests * (1 - 1e-9) || share[i].x <= 0 ||
-            share[i].x > requests * (1 + 1e-9))
+            (double)squares[i].n < mean * mean * requests * (1 - 1e-9) ||
+            (double)squares[i].n > (double)sum[i].n * (double)most[i].n * (1 + 1e-9) ||
+            share[i].x <= 0 || share[i].x > requests * (1 + 1e-9))
             return kvd_fail(
                 err,
                 "'%s': %s and the other statistics of this kind cannot be of %zu requests of at most %zu tokens",

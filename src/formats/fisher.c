@@ -279,7 +279,9 @@ int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t
         kvd_checksums_add(&f->checksums[side], (size_t)layer, (size_t)h, first, n,
                           rows + (size_t)h * values);
     return kvd_h5_write_slab(f->row[side], rows_of[side].path, 4, start, count, H5T_NATIVE_FLOAT,
-                             rows, err);
+                             rows, err)
+               ? kvd_in(err, "'%s'", f->file.path)
+               : 0;
 }
 
 static int write_sums(kvd_fisher *f, const char *path, const char *long_name, int rank,

@@ -170,6 +170,7 @@ lie infinite "/log_denominators/max[1][0] is infinite" "f['log_denominators/max'
 lie range "/scores/min is 1e+09 where /scores/max is" "f['scores/min'][0, 0] = 1e9"
 lie count "/critical/head/count_sum and the other statistics of this kind cannot be" "f['critical/head/count_min'][0, 0, 0] = 0"
 lie count_squares "/critical/kv_head/count_sum and the other statistics of this kind cannot be" "f['critical/kv_head/count_sum_squares'][0, 0, 0] = 1"
+lie count_squares_above "/critical/layer/count_sum and the other statistics of this kind cannot be" "f['critical/layer/count_sum_squares'][0, 0] = 2**62"
 lie length "/requests/length[1] is 51" "f['requests/length'][1] = 51"
 lie positions "/requests/at_position" "f['requests/at_position'][3] = 15"
 lie edges "/bins/score[5] is" "f['bins/score'][5] += 0.5"

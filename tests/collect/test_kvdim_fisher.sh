@@ -24,6 +24,9 @@ sleep 2; kill -INT $pid; wait $pid
 if [ $? -ne 0 ] && grep -q interrupted "$log" && ! ls "$D"/stopped* >/dev/null 2>&1; then echo "ok interrupted_leaves_nothing"
 else echo "not ok interrupted_leaves_nothing: $(cat "$log") $(ls "$D"/stopped* 2>/dev/null)"; fi
 
+no_output a_full_disk_names_the_file 1 "'$D/none.h5': cannot write /tokens/" \
+  sh -c 'ulimit -f 400; exec "$@"' sh $run --fisher
+
 # ---- kvdim-eval ----
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 200 --cache f16 -q"
 of6m="$collect data/models/kvdim-6m --text data/texts/articles.txt --seq-len 128 -q"
