@@ -479,6 +479,9 @@ static void unused(kvd_inputs *in, const char *program)
         fprintf(stderr,
                 "%s: warning: no method here draws random numbers: --seeds %zu changes nothing\n",
                 program, cfg->seeds);
+    kvd_err note;
+    if (in->corpus && kvd_corpus_is_partial(in->corpus, cfg->text, cfg->n_text, &note))
+        fprintf(stderr, "%s: warning: %s\n", program, note.msg);
 }
 
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err)

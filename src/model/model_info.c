@@ -77,7 +77,10 @@ kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spe
 {
     kvd_tokenizer *const tok = spec->n_text ? kvd_model_tokenizer(c, program, err) : NULL;
     kvd_corpus *const corpus = tok || !spec->n_text ? kvd_corpus_open(spec, tok, err) : NULL;
+    kvd_err note;
     kvd_tokenizer_free(tok);
+    if (corpus && program && kvd_corpus_is_partial(corpus, spec->text, spec->n_text, &note))
+        fprintf(stderr, "%s: warning: %s\n", program, note.msg);
     return corpus;
 }
 

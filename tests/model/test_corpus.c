@@ -155,6 +155,23 @@ TEST(test_by_text)
     SAYS("fewer than the 500 asked for");
 }
 
+TEST(test_texts_that_give_nothing)
+{
+    const char *paths[2] = {put("p.txt", "one two three four five six seven eight nine ten"),
+                            put("r.txt", "a")};
+    kvd_corpus_spec spec = {
+        .text = paths, .n_text = 2, .seq_len = 4, .vocab_size = 8192, .no_special = true};
+    kvd_err err = {""};
+    assert_null(kvd_corpus_open(&spec, tok, &err));
+    SAYS("r.txt': no sequence of at least 2 tokens");
+    spec.max_tokens = 6;
+    kvd_corpus *c = opened(&spec);
+    assert_true(kvd_corpus_is_partial(c, paths, 2, &err));
+    SAYS("1 of 2 texts are not read, from '");
+    SAYS("r.txt' on: those before it have 6 tokens");
+    assert_false(kvd_corpus_is_partial(c, paths, 1, &err));
+}
+
 TEST(test_batches)
 {
     kvd_corpus_spec spec = {.n_random = 1003, .seq_len = 100, .vocab_size = 50};

@@ -248,6 +248,8 @@ static int end_text(cutter *k, const char *path, kvd_err *err)
 {
     kvd_corpus *const c = k->c;
     c->text_first[++c->n_texts] = c->n_sequences;
+    if (!k->full && c->n_sequences == c->text_first[c->n_texts - 1])
+        return kvd_fail(err, "'%s': no sequence of at least 2 tokens", path);
     if (!k->spec->by_text)
         return 0;
     if (check_amount(k, path, err))
@@ -453,6 +455,16 @@ size_t kvd_corpus_n_documents(const kvd_corpus *c)
 size_t kvd_corpus_n_texts(const kvd_corpus *c)
 {
     return c->n_texts;
+}
+
+bool kvd_corpus_is_partial(const kvd_corpus *c, const char *const *text, size_t n_text,
+                           kvd_err *note)
+{
+    if (c->n_texts >= n_text)
+        return false;
+    kvd_fail(note, "%zu of %zu texts are not read, from '%s' on: those before it have %zu tokens",
+             n_text - c->n_texts, n_text, text[c->n_texts], c->n_tokens);
+    return true;
 }
 
 const size_t *kvd_corpus_text_first(const kvd_corpus *c)

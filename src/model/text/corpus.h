@@ -52,6 +52,9 @@ size_t kvd_corpus_n_documents(const kvd_corpus *c);
 /* Return the number of texts, and of sequences before each text. */
 size_t kvd_corpus_n_texts(const kvd_corpus *c);
 const size_t *kvd_corpus_text_first(const kvd_corpus *c);
+/* Returns true if max_tokens left some of the texts unread, and says in `note` which. */
+bool kvd_corpus_is_partial(const kvd_corpus *c, const char *const *text, size_t n_text,
+                           kvd_err *note);
 /* Returns how many tokens were left out, because sequences need at least 2. */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Return how many tokens sequence s has, and how many are before it. */
