@@ -248,13 +248,21 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
         return kvd_fail(err, "'%s': '%s' is %llu x %llu x %llu for %zu rows", f->path, path,
                         (unsigned long long)dims[0], (unsigned long long)dims[1],
                         (unsigned long long)dims[2], n);
+    if (a->n_layers && a->n_layers != layers)
+        return kvd_fail(err, "'%s': %s has %zu layers, the other /attention_error has %zu", f->path,
+                        path, layers, a->n_layers);
     double *all = calloc(n * layers * heads, sizeof *all);
     *out = calloc(n * layers, sizeof **out);
     int status = !all || !*out ? kvd_no_memory(err, path, n * layers * heads * sizeof *all)
                                : kvd_h5_read(f, path, 3, dims, H5T_NATIVE_DOUBLE, all, err);
     for (size_t i = 0; !status && i < n * layers; i++)
-        for (size_t h = 0; h < heads; h++)
-            (*out)[i] += all[i * heads + h] / (double)heads;
+        for (size_t h = 0; !status && h < heads; h++) {
+            const double x = all[i * heads + h];
+            if (x < 0 || isinf(x))
+                status = kvd_fail(err, "'%s': %s[%zu][%zu][%zu] is %g, not an error", f->path, path,
+                                  i / layers, i % layers, h, x);
+            (*out)[i] += x / (double)heads;
+        }
     a->n_layers = layers;
     free(all);
     return status;

@@ -293,6 +293,11 @@ def own(f): f["target/zack"].attrs["own"] = 2
 def wanted(f): f["target/zack"].attrs["target"] = float("nan")
 def counts(f): f["sequences/n"][1] = -7
 def predictions(f): f["rows/n_predictions"][1] = 7
+def layers(f):
+    zdc = f["attention_error/zdc"][...]
+    del f["attention_error/zdc"]
+    f["attention_error/zdc"] = zdc.repeat(3, axis=1)
+def error(f): f["attention_error/zdc"][1, 0, 1] = float("inf")
 def text(f): del f["rows/kl"]; f.create_dataset("rows/kl", f["rows/overall_p"].shape, "S3")[...] = b"0.5"
 def scalar(f): del f["rows/kl"]; f["rows/kl"] = 0.5
 def folder(f): del f["rows/kl"]; f.create_group("rows/kl")
@@ -308,6 +313,7 @@ def kl(f):
     f["sequences/kl"] = [[float("inf") if (i, s) == (1, 1) else 0.5 for s in range(shape[1])] for i in range(shape[0])]
 copy("rates", unknown); copy("rates", incomplete); copy("rates", newer); copy("similarity", shape); copy("similarity", nan)
 copy("rates", inputs); copy("accuracy-1", sequences); copy("accuracy-1", target)
+copy("accuracy-1", layers); copy("accuracy-1", error)
 copy("similarity", overlap); copy("accuracy-1", share); copy("accuracy-1", infinite); copy("accuracy-1", negative)
 for change in (metric, long_metric, own, wanted, counts, no_counts, kl, nsequences, predictions, text, scalar, folder, methods): copy("accuracy-1", change)
 P
@@ -332,6 +338,8 @@ P
   refused "an infinite KL of a sequence" 1 "/sequences/kl[1, 1] is inf, not a sum of KL" "$report" "$D/bad-kl.h5" -o "$D/x"
   refused "rows of 0 sequences" 1 "/rows/n_sequences[1] is 0, but /sequences/n has 8" "$report" "$D/bad-nsequences.h5" -o "$D/x"
   refused "other predictions than the sequences" 1 "/rows/n_predictions[1] is 7, but /sequences/n has" "$report" "$D/bad-predictions.h5" -o "$D/x"
+  refused "errors of other layers" 1 "/attention_error/zdc has 6 layers, the other /attention_error has 2" "$report" "$D/bad-layers.h5" -o "$D/x"
+  refused "an infinite error" 1 "/attention_error/zdc[1][0][1] is inf, not an error" "$report" "$D/bad-error.h5" -o "$D/x"
   refused "a measure that is text" 1 "/rows/kl has text, should have real numbers" "$report" "$D/bad-text.h5" -o "$D/x"
   refused "a measure of one number" 1 "'/rows/kl' has no rows" "$report" "$D/bad-scalar.h5" -o "$D/x"
   refused "a group of rows" 1 "'/rows/kl' is no dataset" "$report" "$D/bad-folder.h5" -o "$D/x"
@@ -407,11 +415,15 @@ def no_p(r): r["overall_p"][1:] = nan
 copy("holes", holes); copy("single", single); copy("no-p", no_p)
 copy("none", none)
 with h5py.File(f"{t}/none.h5", "r+") as f: del f["sequences"]
+shutil.copy(f"{t}/worse.h5", f"{t}/layer.h5")
+with h5py.File(f"{t}/layer.h5", "r+") as f: f["attention_error/relative"][:, 0] = nan
 P
     check "some points cannot be shown" "$report" "$D/holes.h5" -q -o "$D/holes"
     left_out holes >"$D/log"
     grep -qF 'Left out of "top-1 accuracy / uncompressed": 1 of 6 points, which have no finite value. Left out of "KL divergence": 1 of 6 points at 0 or below' "$D/log" &&
       [ "$(points holes accuracy-1)" -eq $(($(points worse accuracy-1) - 2)) ] && ok "are counted" || { points holes accuracy-1 >>"$D/log"; not_ok "are counted"; }
+    check "an error that the first layer lacks" "$report" "$D/layer.h5" --no-plots -q -o "$D/layer"
+    is "does not hide the others" "$(grep -c , "$D/worse/tables/degradation-layers.csv")" "$(grep -c , "$D/layer/tables/degradation-layers.csv")"
     check "no point can be shown" "$report" "$D/none.h5" -q -o "$D/none"
     not_drawn none >"$D/log"
     grep -q '^no point can be shown. Left out of "top-1 accuracy / uncompressed": 6 of 6 points' "$D/log" && [ ! -e "$D/none/figures/accuracy-1.svg" ] && [ -s "$D/none/tables/accuracy.csv" ] && ok "a line says why" || not_ok "a line says why"

@@ -275,6 +275,15 @@ static void degradation(const kvd_accuracy_entries *all, kvd_section *s)
         kvd_section_not_drawn(s, NO_CURVE);
 }
 
+/* Returns false for rows of a search, which have no error of any layer. */
+static bool has_error(const kvd_accuracy_result *a, size_t row)
+{
+    size_t l = 0;
+    while (l < a->n_layers && isnan(a->norm[row * a->n_layers + l]))
+        l++;
+    return l < a->n_layers;
+}
+
 static void per_layer(const kvd_accuracy_entries *all, kvd_section *s)
 {
     char series[KVD_LABEL + 48];
@@ -297,7 +306,7 @@ static void per_layer(const kvd_accuracy_entries *all, kvd_section *s)
         const kvd_accuracy_result *a = &e->file->accuracy;
         i = last + 1;
         if (kvd_entry_is_none(e) || isnan(kvd_entry_real(e, "overall_p")) || !a->norm || !a->zdc ||
-            isnan(a->norm[e->row * a->n_layers]))
+            !has_error(a, e->row))
             continue;
         snprintf(series, sizeof series, "%s at p = %.2f", e->series,
                  kvd_entry_real(e, "overall_p"));
