@@ -394,10 +394,10 @@ static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     const size_t rows = kvd_rows_count(a->rows);
     const struct {
         const char *path;
-        double **to;
-    } all[] = {{"/needle/needle_nll", &a->needle_nll},
-               {"/needle/needle_agree", &a->needle_agree},
-               {"/needle/needle_exact", &a->needle_exact}};
+        double **to, most;
+    } all[] = {{"/needle/needle_nll", &a->needle_nll, DBL_MAX},
+               {"/needle/needle_agree", &a->needle_agree, 1},
+               {"/needle/needle_exact", &a->needle_exact, 1}};
     hsize_t n;
     if (!kvd_h5_exists(f, "/needle/depth"))
         return 0;
@@ -415,6 +415,12 @@ static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
             return kvd_no_memory(err, "needles", rows * n * sizeof(double));
         if (kvd_h5_read(f, all[i].path, 2, dims, H5T_NATIVE_DOUBLE, *all[i].to, err))
             return -1;
+        for (size_t j = 0; j < rows * (size_t)n; j++) {
+            const double x = (*all[i].to)[j];
+            if (x < -1e-6 || x > all[i].most)
+                return kvd_fail(err, "'%s': %s[%zu][%zu] is %g, not within 0 .. %g", f->path,
+                                all[i].path, j / (size_t)n, j % (size_t)n, x, all[i].most);
+        }
     }
     a->n_needles = (size_t)n;
     return 0;

@@ -293,10 +293,16 @@ def own(f): f["target/zack"].attrs["own"] = 2
 def wanted(f): f["target/zack"].attrs["target"] = float("nan")
 def counts(f): f["sequences/n"][1] = -7
 def predictions(f): f["rows/n_predictions"][1] = 7
+def hashes(f):
+    old = f["files/hash"][...]
+    del f["files/hash"]
+    f["files/hash"] = old.repeat(3)
 def layers(f):
     zdc = f["attention_error/zdc"][...]
     del f["attention_error/zdc"]
     f["attention_error/zdc"] = zdc.repeat(3, axis=1)
+def needles(f):
+    for x in "depth", "needle_nll", "needle_agree", "needle_exact": f[f"needle/{x}"] = [0.5] if x == "depth" else [[1.5]] * len(f["rows/kl"])
 def error(f): f["attention_error/zdc"][1, 0, 1] = float("inf")
 def text(f): del f["rows/kl"]; f.create_dataset("rows/kl", f["rows/overall_p"].shape, "S3")[...] = b"0.5"
 def scalar(f): del f["rows/kl"]; f["rows/kl"] = 0.5
@@ -313,7 +319,7 @@ def kl(f):
     f["sequences/kl"] = [[float("inf") if (i, s) == (1, 1) else 0.5 for s in range(shape[1])] for i in range(shape[0])]
 copy("rates", unknown); copy("rates", incomplete); copy("rates", newer); copy("similarity", shape); copy("similarity", nan)
 copy("rates", inputs); copy("accuracy-1", sequences); copy("accuracy-1", target)
-copy("accuracy-1", layers); copy("accuracy-1", error)
+copy("similarity", hashes); copy("accuracy-1", layers); copy("accuracy-1", error); copy("accuracy-1", needles)
 copy("similarity", overlap); copy("accuracy-1", share); copy("accuracy-1", infinite); copy("accuracy-1", negative)
 for change in (metric, long_metric, own, wanted, counts, no_counts, kl, nsequences, predictions, text, scalar, folder, methods): copy("accuracy-1", change)
 P
@@ -338,7 +344,9 @@ P
   refused "an infinite KL of a sequence" 1 "/sequences/kl[1, 1] is inf, not a sum of KL" "$report" "$D/bad-kl.h5" -o "$D/x"
   refused "rows of 0 sequences" 1 "/rows/n_sequences[1] is 0, but /sequences/n has 8" "$report" "$D/bad-nsequences.h5" -o "$D/x"
   refused "other predictions than the sequences" 1 "/rows/n_predictions[1] is 7, but /sequences/n has" "$report" "$D/bad-predictions.h5" -o "$D/x"
+  refused "hashes of other files" 1 "'/files/hash' has 9 texts, should have 3" "$report" "$D/bad-hashes.h5" -o "$D/x"
   refused "errors of other layers" 1 "/attention_error/zdc has 6 layers, the other /attention_error has 2" "$report" "$D/bad-layers.h5" -o "$D/x"
+  refused "a share of needles above 1" 1 "/needle/needle_agree[0][0] is 1.5, not within 0 .. 1" "$report" "$D/bad-needles.h5" -o "$D/x"
   refused "an infinite error" 1 "/attention_error/zdc[1][0][1] is inf, not an error" "$report" "$D/bad-error.h5" -o "$D/x"
   refused "a measure that is text" 1 "/rows/kl has text, should have real numbers" "$report" "$D/bad-text.h5" -o "$D/x"
   refused "a measure of one number" 1 "'/rows/kl' has no rows" "$report" "$D/bad-scalar.h5" -o "$D/x"

@@ -182,8 +182,14 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
     int status = -1;
     hid_t mem = H5I_INVALID_HID;
     char *fixed = NULL;
-    const hid_t type = H5Dget_type(dataset);
+    const hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
     const size_t size = type < 0 ? 0 : H5Tget_size(type);
+    const hssize_t found = space < 0 ? -1 : H5Sget_simple_extent_npoints(space);
+    if (found < 0 || (uint64_t)found != n) {
+        kvd_fail(err, "'%s': '%s' has %lld texts, should have %zu", file, path, (long long)found,
+                 n);
+        goto done;
+    }
     if (type < 0 || H5Tget_class(type) != H5T_STRING || H5Tis_variable_str(type) > 0) {
         kvd_fail(err, "'%s': '%s' does not hold texts of fixed length", file, path);
         goto done;
@@ -218,6 +224,8 @@ done:
     free(fixed);
     if (mem >= 0)
         H5Tclose(mem);
+    if (space >= 0)
+        H5Sclose(space);
     if (type >= 0)
         H5Tclose(type);
     return status;

@@ -33,7 +33,7 @@ int kvd_field_write_reals(kvd_h5 *f, const char *path, const char *long_name, co
 /* Writes n texts as fixed-length UTF-8, padded with zero bytes. */
 int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
                           const char *const *text, size_t n, kvd_err *err);
-/* Copies n fixed-length texts to text [n]. The caller frees the texts. */
+/* Copies n fixed-length texts to text [n]. Fails on another number. The caller frees the texts. */
 int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size_t n, char **text,
                          kvd_err *err);
 
