@@ -29,8 +29,8 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
         return kvd_fail(err, "the cache took %zu steps, not %zu", a->rows, rows);
     if (plan->levels && a->dropped == 0)
         return kvd_fail(err,
-                        "'%s' dropped no entry: its budget holds every sequence whole, or every "
-                        "layer has a window shorter than the sequences",
+                        "'%s' dropped no entry: its budget, window or threshold keeps every entry, "
+                        "or the sliding window of every layer is shorter than the sequences",
                         plan->tokens->info.name);
     if (plan->levels && a->lowered == 0)
         return kvd_fail(err, "'%s' lowered no entry", plan->levels->info.name);
@@ -42,8 +42,9 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
                         plan->tokens->info.name);
     if (plan->tokens && !plan->tokens->select && a->dropped + a->lowered == 0)
         return kvd_fail(err,
-                        "'%s' dropped and lowered no entry: its budget holds every sequence "
-                        "whole, or every layer has a window shorter than the sequences",
+                        "'%s' dropped and lowered no entry: its budget, window or threshold keeps "
+                        "every entry, or the sliding window of every layer is shorter than the "
+                        "sequences",
                         plan->tokens->info.name);
     if (plan->tokens && plan->tokens->merge && a->merged == 0)
         return kvd_fail(err, "'%s' merged no entry", plan->tokens->info.name);

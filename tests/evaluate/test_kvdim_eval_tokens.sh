@@ -41,6 +41,7 @@ then ok "a search compares the bytes that a step reads"; else not_ok "a search c
 
 # ---- the guards, and the keys of --sweep and --target -------------------------------------------------------------------
 fails "a threshold that no key reaches" "'kvmerger' dropped and lowered no entry" --method kvmerger,threshold=1
+fails "a window that holds the prompt" "'snapkv' dropped and lowered no entry: its budget, window or threshold keeps every entry" --method snapkv,window=128
 fails "a budget that holds the prompt" "'prefixkv' dropped and lowered no entry" --method prefixkv,budget=200
 fails "a choice of everything" "'alisa' read every entry at every step" --method alisa,budget=500
 fails "no prompt" "method 'elasticcache' decides at the end of a prompt: give --prompt" --prompt 0 --method elasticcache
