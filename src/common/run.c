@@ -222,6 +222,24 @@ void kvd_run_fail_as_usage(void)
 
 enum { READ_BYTES = 1 << 20 };
 
+FILE *kvd_run_open_input(const char *path, kvd_err *err)
+{
+    struct stat st;
+    /* Opens with O_NONBLOCK, which avoids waiting for the writer of a FIFO. */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    FILE *f = NULL;
+    if (fd < 0 || fstat(fd, &st))
+        kvd_fail_errno(err, "cannot open '%s'", path);
+    else if (!S_ISREG(st.st_mode))
+        kvd_fail(err, "'%s' is %s, not a file", path,
+                 S_ISDIR(st.st_mode) ? "a folder" : "a pipe or device");
+    else if (!(f = fdopen(fd, "rb")))
+        kvd_fail_errno(err, "cannot open '%s'", path);
+    if (fd >= 0 && !f)
+        close(fd);
+    return f;
+}
+
 static int hash_file(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
 {
     int rc = -1;

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "common/err.h"
 #include "common/options.h"
@@ -67,6 +68,9 @@ int kvd_run_add_inputs(kvd_run *run, const char *const *path, size_t n, kvd_err 
  * subfolders and archives (.tar.xz), from which the build may have extracted the other files.
  */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
+
+/* Opens a regular file for reading, which the caller closes. On failure returns NULL. */
+FILE *kvd_run_open_input(const char *path, kvd_err *err);
 
 /* Writes the hash of a file's bytes as text, "xxh3:" and 32 hexadecimal digits. */
 int kvd_run_hash_file(const char *path, char hash[KVD_HASH_TEXT], kvd_err *err);

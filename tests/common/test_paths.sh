@@ -53,6 +53,13 @@ for p in "kvdim-spectrum $D/pipe" "kvdim-fit $D/pipe --overall-p 0.5" "kvdim-sim
   refused "pipe or device: ${p%% *}" "a " "$B/bin/"$p -q -o "$D/x.h5"
 done
 
+# A pipe next to the weights is not part of the checkpoint's hash, but is opened as its tokenizer.
+cp -r "$D/model" "$D/piped" && rm -f "$D/piped/tokenizer.json" && mkfifo "$D/piped/tokenizer.json"
+for p in "kvdim-eval $D/piped --text $D/notes.txt --method h2o" "kvdim-report $D/s.h5 --no-plots --timeline $D/pipe" \
+  "kvdim-attn --phase decode --dims $D/pipe"; do
+  refused "a pipe is no input: ${p%% *}" "pipe or device, not a file" "$B/bin/"$p -q -o "$D/piped.h5"
+done
+
 # ---- texts that are none -------------------------------------------------------------------------
 # Names and labels go into files and summaries that are UTF-8: none is written that no reader takes.
 bytes=$(printf 'b\377d')

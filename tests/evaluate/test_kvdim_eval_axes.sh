@@ -173,7 +173,7 @@ usage "a sweep over a key that is given" "--sweep tries values of p, of which --
 usage "a target for nothing" "--target of nothing" --method none --target 0.9
 printf '1,2,3\n' >"$D/ids.csv"
 $B/bin/kvdim-eval data/models/kvdim-6m --ids "$D/ids.csv" --no-special --method none -q -o "$D/none.h5" 2>"$D/err"; [ $? -eq 2 ] && grep -q -- "--no-special requires --text" "$D/err" && ok "special tokens of ids" || not_ok "special tokens of ids" "$(cat "$D/err")"
-$B/bin/kvdim-eval data/models/kvdim-6m --ids "$D" --method none -q -o "$D/none.h5" 2>"$D/err"; [ $? -eq 1 ] && grep -q "Is a directory" "$D/err" && ok "a folder of ids" || not_ok "a folder of ids" "$(cat "$D/err")"
+$B/bin/kvdim-eval data/models/kvdim-6m --ids "$D" --method none -q -o "$D/none.h5" 2>"$D/err"; [ $? -eq 1 ] && grep -q "is a folder, not a file" "$D/err" && ok "a folder of ids" || not_ok "a folder of ids" "$(cat "$D/err")"
 
 # ---- files that nobody reads, and calibration on the text that is evaluated, are said ------------------
 if run --method h2o --calibration "$D/d.h5" --spectrum "$D/s.h5" --seeds 2 && [ "$(grep -c "no method here has a use for --calibration\|no method here has a use for --spectrum\|no method here draws random numbers" "$D/err")" = 3 ]

@@ -176,7 +176,7 @@ TEST(test_refused_bytes)
         assert_null(kvd_tokenizer_parse("cut", whole, len, 0, &err));
     free(whole);
     assert_null(kvd_tokenizer_open("tests/data/tokenizers", 0, &err));
-    SAYS("cannot read 'tests/data/tokenizers': Is a directory");
+    SAYS("'tests/data/tokenizers' is a folder, not a file");
     assert_null(kvd_tokenizer_open("/nonexistent", 0, &err));
     assert_string_equal(err.msg, "cannot open '/nonexistent': No such file or directory");
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "common/args.h"
+#include "common/run.h"
 #include "common/utf8.h"
 
 static const size_t longest_row = (size_t)64 << 20;
@@ -145,15 +146,11 @@ int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err)
     if (start(&r, &p))
         return -1;
     char *block = malloc(BLOCK);
-    FILE *f = fopen(path, "rb");
-    if (!block) {
+    FILE *f = block ? kvd_run_open_input(path, err) : NULL;
+    if (!block)
         kvd_no_memory(err, "reading", BLOCK);
+    if (!f)
         goto done;
-    }
-    if (!f) {
-        kvd_fail_errno(err, "cannot open '%s'", path);
-        goto done;
-    }
     bool first = true;
     for (size_t n; (n = fread(block, 1, BLOCK, f)) > 0; first = false) {
         const size_t skip = first ? kvd_utf8_mark(block, n) : 0;

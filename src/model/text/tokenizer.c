@@ -240,11 +240,9 @@ kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *
     kvd_buffer content = {0};
     char chunk[1 << 13];
     size_t n;
-    FILE *f = fopen(path, "rb");
-    if (!f) {
-        kvd_fail_errno(err, "cannot open '%s'", path);
+    FILE *f = kvd_run_open_input(path, err);
+    if (!f)
         return NULL;
-    }
     while ((n = fread(chunk, 1, sizeof chunk, f)) > 0) {
         if (!content.n && is_gguf(chunk, n)) {
             t = open_gguf(path, vocab_size, err);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/run.h"
 #include "report/rows.h"
 #include "report/studies/studies.h"
 
@@ -159,7 +160,11 @@ int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err)
     json_error_t why;
     if (!path)
         return 0;
-    json_t *const root = json_load_file(path, 0, &why);
+    FILE *const f = kvd_run_open_input(path, err);
+    if (!f)
+        return -1;
+    json_t *const root = json_loadf(f, 0, &why);
+    fclose(f);
     timeline t = {.path = path, .events = root ? json_object_get(root, "traceEvents") : NULL};
     int status =
         !root ? kvd_fail(err, "'%s': %s", path, why.text)
