@@ -34,16 +34,17 @@ static const kvd_option options[] = {
      .help = "Spectrum, similarity, rates, error-table, accuracy, tasks, kernels, tokens, jct or "
              "serving file, or a folder of .h5 files"},
     {"compare", .type = KVD_OPT_TEXTS, .arg = "PATH", KVD_INTO_LIST(config, compare, n_compare),
-     .help = "File or folder of a second set of results to compare with"},
+     .requires = "RESULT", .help = "File or folder of a second set of results to compare with"},
     {"paired", .type = KVD_OPT_TEXT, .arg = "METHOD", KVD_INTO(config, paired),
+     .requires = "RESULT",
      .help = "Compare METHOD with every other method on the same sequences: the difference of KL, "
              "and the bytes at a KL of 0.01 nats"},
     {"link-bandwidth", .type = KVD_OPT_NUMBER, .arg = "GB/S", KVD_INTO(config, link), .low = 1e-3,
-     .high = 1e6, .unit = "GB/s",
+     .high = 1e6, .unit = "GB/s", .requires = "RESULT",
      .help = "Model a cache in a slower memory: add the time that a link of this bandwidth takes "
              "for the bytes that a step reads to the tables of tasks"},
     {"timeline", .type = KVD_OPT_TEXT, .arg = "FILE.json", KVD_INTO(config, timeline),
-     .help = "Draw the first iterations of a trace of kvdim-jct --timeline"},
+     .requires = "RESULT", .help = "Draw the first iterations of a trace of kvdim-jct --timeline"},
     {"published", .type = KVD_OPT_FLAG, KVD_INTO(config, published),
      .help = "Add checks of the papers' published tables against each other; needs no RESULT"},
     {"paper", .type = KVD_OPT_TEXT, .arg = "FOLDER", KVD_INTO(config, paper),

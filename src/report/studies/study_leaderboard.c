@@ -501,6 +501,14 @@ static void say_cut(const leaderboard *b, kvd_section *s)
     kvd_text_raw(&s->words, n ? ".</p>\n" : "<p>No prompt was cut.</p>\n");
 }
 
+/* Fails if --link-bandwidth was given, which adds a column to the leaderboard alone. */
+static int no_leaderboard(double link, kvd_err *err)
+{
+    return isnan(link) ? 0
+                       : kvd_fail(err, "--link-bandwidth needs answers to benchmarks with two "
+                                       "settings or more (kvdim-tasks)");
+}
+
 static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r, double link,
                           kvd_section *s, kvd_err *err)
 {
@@ -516,6 +524,8 @@ static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r,
                             "Best methods by the bytes that a step reads", s, err) ||
                  steps(&b, r, s, err);
         whole_table(&b, s);
+    } else if (!status) {
+        status = no_leaderboard(link, err);
     }
     leaderboard_release(&b);
     return kvd_status(status);
@@ -532,6 +542,8 @@ int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_e
         kvd_study_targets(r, KVD_RESULT_TASKS, &all, s);
         status = leaderboard_of(&all, r, link, s, err);
         kvd_study_free(&all, s);
+    } else if (!status) {
+        status = no_leaderboard(link, err);
     }
     kvd_accuracy_entries_release(&all);
     return status;
