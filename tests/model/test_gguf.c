@@ -350,8 +350,10 @@ TEST(test_refused_tensors)
     one_tensor(&f, "t", 2, 32, 8, 0, 68);
     expect(&f, f.n, NULL);
     expect(&f, f.n - 1, "tensor 't' goes to byte 0 + 68 of the data, the file has 67");
-    one_tensor(&f, "t", 2, 32, 8, 0, 99);
+    one_tensor(&f, "t", 2, 32, 8, 0, 96);
     expect(&f, f.n, NULL);
+    one_tensor(&f, "t", 2, 32, 8, 0, 69);
+    expect(&f, f.n, "1 bytes after the last tensor");
     one_tensor(&f, "t", 2, 32, 8, 0, 100);
     expect(&f, f.n, "32 bytes after the last tensor");
     one_tensor(&f, "t", 2, 31, 8, 0, 68);

@@ -114,6 +114,8 @@ TEST(test_refuses)
 {
     refuse("pair,dim\n", "the heading is not");
     refuse("pair,dim,a\nxy,0,1\n", "no pair 'xy'");
+    refuse("pair,dim,a\nqk,0,2\nqk,1,1\nvw,0,1\n",
+           "pair 'vw' has 1 singular values, another has 2");
     refuse("pair,dim,a\nqk,1,1\n", "dim 1 comes where 0 should");
     refuse("pair,dim,a,b\nqk,0,1\n", "3 fields, the heading has 4");
     refuse("pair,dim,a\nqk,0,1\nqk,1,2\n", "singular value 1 is larger than the one before");

@@ -54,7 +54,17 @@ static int take_row(void *ctx, size_t line, char *const *field, const size_t *le
 int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err)
 {
     memset(s, 0, sizeof *s);
-    return kvd_csv_read(path, take_row, s, err);
+    if (kvd_csv_read(path, take_row, s, err))
+        return -1;
+    /* Part of a curve would be stretched to the width of a head. */
+    size_t most = 0;
+    for (int p = 0; p < KVD_N_PAIRS; p++)
+        most = s->d[p] > most ? s->d[p] : most;
+    for (int p = 0; p < KVD_N_PAIRS; p++)
+        if (s->d[p] && s->d[p] < most)
+            return kvd_fail(err, "'%s': pair '%s' has %zu singular values, another has %zu", path,
+                            kvd_pair_name[p], s->d[p], most);
+    return 0;
 }
 
 void kvd_spread_release(kvd_spread *s)
