@@ -348,12 +348,26 @@ TEST(test_share_of_loads)
     assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
 
     /* A claim without a published number is compared with the range expected if it is false. */
-    const kvd_verdict_rule below = {"below-null", "", "", "", NAN, NAN};
-    for (int i = 1; i < 4; i++)
+    const kvd_verdict_rule below = {"below-null", "", "", "", NAN, NAN},
+                           below_at_loads = {"loads-below-null", "", "", "", NAN, NAN},
+                           above_at_loads = {"loads-above-null", "", "", "", NAN, NAN};
+    assert_int_equal(judged(&below_at_loads, &all, &none), KVD_CANNOT_TELL);
+    for (int i = 0; i < 4; i++)
         v[i].null_lo = v[i].null_hi = 0;
     assert_int_equal(judged(&below, &late, &none), KVD_HOLDS);
+    /* Loads from 0.1 to 0.4 were not simulated. */
+    assert_int_equal(judged(&below_at_loads, &late, &none), KVD_CANNOT_TELL);
+    assert_int_equal(judged(&below_at_loads, &all, &none), KVD_HOLDS);
+    assert_int_equal(judged(&above_at_loads, &all, &none), KVD_DOES_NOT_HOLD);
+    double least, most;
+    assert_int_equal(kvd_verdict_loads(&below_at_loads, &late, &least, &most), 1);
+    assert_true(fabs(least - 2 / 3.0) < 1e-9 && fabs(most - 2 / 3.0) < 1e-9);
+    v[1].value = 0;
+    assert_int_equal(judged(&below_at_loads, &all, &none), KVD_DOES_NOT_HOLD);
+    v[1].value = -30;
     v[3].grows = true;
     assert_int_equal(judged(&below, &late, &none), KVD_CANNOT_TELL);
+    assert_int_equal(judged(&below_at_loads, &all, &none), KVD_CANNOT_TELL);
 }
 
 TEST(test_intervals)

@@ -42,6 +42,7 @@
  * - loads-at-most L, loads-at-least L: if a curve passes at 99 % of its loads (request rate /
  *   highest rate of the baseline); undecided if some loads were not simulated
  * - above-null, below-null: if v is above (below) the range expected if the claim is false
+ * - loads-above-null, loads-below-null: likewise, at 99 % of a curve's loads
  *
  * A value whose 95 % interval passes only in part is undecided. A claim passes if every value
  * passes, and fails if any value fails.
@@ -77,8 +78,8 @@ typedef struct {
  * - otherwise: not reproduced
  *
  * A value at which the queue of requests grows passes no test. If the paper prints no number, the
- * test must be "above-null" or "below-null" (null: range that is expected if the claim is false),
- * and the verdict is "holds", "does not hold" or "cannot tell".
+ * test must be one of the four of a null (null: range that is expected if the claim is false), and
+ * the verdict is "holds", "does not hold" or "cannot tell".
  *
  * Fails on an unknown test, or one that needs a published number where the paper prints none.
  */

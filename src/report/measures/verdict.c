@@ -29,9 +29,11 @@ static bool of_loads(const char *test)
     return strncmp(test, loads, sizeof loads - 1) == 0;
 }
 
-static bool of_null(const char *test)
+/* Returns 1 for the tests above-null, -1 for below-null, also at loads, and otherwise 0. */
+static int of_null(const char *test)
 {
-    return strcmp(test, "above-null") == 0 || strcmp(test, "below-null") == 0;
+    const char *const plain = of_loads(test) ? test + sizeof loads - 1 : test;
+    return !strcmp(plain, "above-null") - !strcmp(plain, "below-null");
 }
 
 /*
@@ -48,13 +50,21 @@ static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r, double *lo,
-                    double *hi, kvd_err *err)
+/* Finds the range that passes. At loads, all values of `v` have the null of the first. */
+static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r,
+                    const kvd_measured *v, double *lo, double *hi, kvd_err *err)
 {
     const char *const plain = of_loads(test) ? test + sizeof loads - 1 : test;
+    const int side = of_null(test);
     double l;
     *lo = -INFINITY;
     *hi = INFINITY;
+    if (side > 0)
+        *lo = v->n ? nextafter(v->value[0].null_hi, INFINITY) : (double)NAN;
+    if (side < 0)
+        *hi = v->n ? nextafter(v->value[0].null_lo, -INFINITY) : (double)NAN;
+    if (side)
+        return 0;
     if (strcmp(plain, "at-most") == 0)
         return limit_of(limit, r, hi, err);
     if (strcmp(plain, "at-least") == 0)
@@ -214,8 +224,8 @@ size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, do
     double lo, hi;
     kvd_err unused;
     *least = *most = (double)NAN;
-    if (!of_loads(rule->test) || range_of(rule->test, rule->limit, rule, &lo, &hi, &unused) ||
-        v->n == 0)
+    if (!of_loads(rule->test) || v->n == 0 ||
+        range_of(rule->test, rule->limit, rule, v, &lo, &hi, &unused) || isnan(lo) || isnan(hi))
         return 0;
     return shares(v, lo, hi, least, most);
 }
@@ -227,18 +237,18 @@ static int answer_of(const char *test, const char *limit, const kvd_verdict_rule
     *out = NO;
     if (!*test)
         return 0;
-    if (of_null(test)) {
+    if (of_null(test) && !of_loads(test)) {
         *out = v->n ? YES : NO;
         for (size_t i = 0; i < v->n; i++) {
-            const answer one = beyond_null(&v->value[i], test[0] == 'a');
+            const answer one = beyond_null(&v->value[i], of_null(test) > 0);
             *out = one < *out ? one : *out;
         }
         return 0;
     }
-    if (range_of(test, limit, r, &lo, &hi, err))
+    if (range_of(test, limit, r, v, &lo, &hi, err))
         return -1;
     if (of_loads(test)) {
-        *out = at_loads(v, lo, hi);
+        *out = isnan(lo) || isnan(hi) ? UNSURE : at_loads(v, lo, hi);
         return 0;
     }
     *out = v->n ? YES : NO;
@@ -257,7 +267,7 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
     if (!printed && !of_null(rule->test))
         return kvd_fail(err,
                         "test '%s': the paper prints no number, so the test must be above-null or "
-                        "below-null",
+                        "below-null, or either with loads-",
                         rule->test);
     if (answer_of(rule->test, rule->limit, rule, main, &yes, err) ||
         answer_of(rule->trend_test, rule->trend_limit, rule, trend, &trend_yes, err))
