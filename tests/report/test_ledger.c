@@ -83,6 +83,15 @@ static void expect_verdict(const char *row, const kvd_results *r, kvd_verdict ve
     kvd_ledger_release(&l);
 }
 
+static void expect_words(const char *row, const kvd_results *r, const char *text)
+{
+    kvd_ledger l = {0};
+    judge_one(row, r, &l);
+    if (!strstr(l.entry[0].ours.s, text))
+        fail_msg("'%s' does not say '%s'", l.entry[0].ours.s, text);
+    kvd_ledger_release(&l);
+}
+
 static void expect_error(const char *row, const kvd_results *r, const char *text)
 {
     kvd_err err = {""};
@@ -178,6 +187,10 @@ TEST(test_verdicts)
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
     /* The measured trailing-share:k, 13 %, is in 0 .. 50 %, the range of flat spectra. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
+    /* No file here is of random weights, so the null is not that of such a model. */
+    expect_words(",,,,%,trailing-share:k,below-null,,,,,,the same model with random weights", &r,
+                 "; null: 0 to 50 % (a flat spectrum of independent rows)");
+    expect_words(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, "; null: 36 to 37 % (words)");
     expect_verdict(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, KVD_HOLDS);
     expect_verdict(",,,,%,cv:k,above-null,,,,,,36:37 words", &r, KVD_DOES_NOT_HOLD);
     expect_verdict(",,,,%,cv:k,above-null,,,,,,35:36 words", &r, KVD_CANNOT_TELL);

@@ -224,8 +224,10 @@ static void plain_name(const char *measure, char *buf, size_t size)
         {"prune-rise-rows", "rows without K-means"},
         {"prune-rise-weighted", "weighted centroids"},
         {"centroids-fall-weighted", "weighted"},
-        {"near-unimportant", "by denominators"},
-        {"near-important", "by denominators"},
+        {"near-unimportant-as-key", "by score as a key"},
+        {"near-important-as-key", "by score as a key"},
+        {"near-unimportant-denominator", "by denominators"},
+        {"near-important-denominator", "by denominators"},
         {"rise-unimportant", "more than the first and the last layer share"},
         {"rise-important", "more than the first and the last layer share"},
         {"aligned-ratio", "with signs aligned"},
@@ -275,6 +277,12 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
+/* Returns the words that name the null of a value. */
+static const char *null_name(const kvd_measured_value *v, const char *words)
+{
+    return v->null_name ? v->null_name : words;
+}
+
 /* Appends the range expected if the claim is false, such as "; null: 46.9 to 50 %". */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
@@ -290,7 +298,16 @@ static void say_null(kvd_text *t, const kvd_measured *v, const char *words, cons
         kvd_ledger_range(lo, hi, unit, range, sizeof range);
     else
         snprintf(range, sizeof range, "unknown");
-    kvd_text_add(t, "; null: %s (%s)", range, words);
+    kvd_text_add(t, "; null: %s", range);
+    for (size_t i = 0; i < v->n; i++) {
+        const char *const name = null_name(&v->value[i], words);
+        size_t k = 0;
+        while (strcmp(null_name(&v->value[k], words), name))
+            k++;
+        if (k == i)
+            kvd_text_add(t, "%s%s", i ? ", or " : " (", name);
+    }
+    kvd_text_add(t, ")");
 }
 
 static void say_loads(kvd_text *t, const kvd_ledger_entry *e)

@@ -28,6 +28,7 @@ int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt,
     x->grows = x->gap = false;
     x->lo = x->hi = x->null_lo = x->null_hi = x->load = (double)NAN;
     x->curve = 0;
+    x->null_name = NULL;
     va_list args;
     va_start(args, fmt);
     vsnprintf(x->what, sizeof x->what, fmt, args);
@@ -84,6 +85,8 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
 {
     const double c = sqrt((double)s->model.d_head / (double)s->pair[pair].n_rows);
     kvd_values_null(out, 100 * fmax(0, 1 - c) / 2, 50);
+    if (out->n)
+        out->value[out->n - 1].null_name = "a flat spectrum of independent rows";
 }
 
 /*

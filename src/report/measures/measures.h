@@ -69,6 +69,8 @@ typedef struct {
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
     /* range expected if the claim is false; NaN if unknown */
     double null_lo, null_hi;
+    /* data from which that range was computed; NULL: what the column null of ledger.csv says */
+    const char *null_name;
     /* request rate / highest rate that the baseline method sustains; NaN without a rate */
     double load;
     /* Index of the curve that the value is a point of. Loads (request rates) rise along a curve. */

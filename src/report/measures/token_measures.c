@@ -259,6 +259,8 @@ int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out,
         if (share < 0 && measures[which].most_of_equals) {
             const double equal = measures[which].most_of_equals(t);
             kvd_values_null(out, 1, random ? fmax(equal, most) : equal);
+            if (!random)
+                out->value[out->n - 1].null_name = "equal means, by their spread over requests";
         }
     }
     return 0;
