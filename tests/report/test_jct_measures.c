@@ -142,10 +142,12 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
 TEST(test_equal_time)
 {
     kvd_err err = {""};
-    char a[] = "a", b[] = "b";
+    char a[] = "a", b[] = "b", c[] = "c";
     kvd_rows *const rows = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err),
+                    *const others = kvd_rows_new(columns, sizeof columns / sizeof *columns, &err),
                     *const ppl = kvd_rows_new(scored, sizeof scored / sizeof *scored, &err);
     assert_non_null(rows);
+    assert_non_null(others);
     assert_non_null(ppl);
     add(rows, "h2o,heavy=0.1,recent=0.1", 1, 1000, 3, 0, 0);
     add(rows, "h2o,heavy=0.4,recent=0.4", 1, 1000, 5, 0, 0);
@@ -160,9 +162,10 @@ TEST(test_equal_time)
     add_score(ppl, "zack", "", 0.7, 40);
     add_score(ppl, "zack", "online=1", 0.5, 1);
     kvd_result item[] = {{.kind = KVD_RESULT_JCT, .name = a, .has_model = true, .jct = rows},
-                         {.kind = KVD_RESULT_ACCURACY, .name = b, .has_model = true}};
+                         {.kind = KVD_RESULT_ACCURACY, .name = b, .has_model = true},
+                         {.kind = KVD_RESULT_JCT, .name = c, .has_model = true, .jct = others}};
     item[1].accuracy.rows = ppl;
-    const kvd_results r = {.item = item, .n = 2};
+    const kvd_results r = {.item = item, .n = 2}, both = {.item = item, .n = 3};
     is(&r, "jct-perplexity-h2o-over-zack", "1000x256", 1,
        (const double[]){100 * (22 / sqrt(120) - 1)});
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
@@ -185,7 +188,12 @@ TEST(test_equal_time)
        (const double[]){100 * (22 / sqrt(120) - 1), 25});
     strcpy(item[1].model.hash, "another");
     is(&r, "jct-perplexity-h2o-over-zack", "all", 0, NULL);
+    /* One model's perplexities must not meet another's times, even if it has times of its own. */
+    strcpy(item[2].model.hash, "another");
+    add(others, "none", 1, 1000, 5, 0, 0);
+    is(&both, "jct-perplexity-h2o-over-zack", "all", 0, NULL);
     kvd_rows_free(rows);
+    kvd_rows_free(others);
     kvd_rows_free(ppl);
 }
 

@@ -285,7 +285,8 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const e = &all->item[i];
         const char *const method = kvd_report_text(e, "method");
-        if (!kvd_report_is_method(method, of_a ? q->method : q->rest) ||
+        if (strcmp(e->file->model.hash, x->model.hash) ||
+            !kvd_report_is_method(method, of_a ? q->method : q->rest) ||
             !(kvd_report_real(e, "gpus") > 0) ||
             !among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output")))
             continue;
@@ -309,12 +310,9 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
     for (size_t i = 0; i < r->n; i++) {
         const kvd_result *const x = &r->item[i];
         const kvd_rows *const rows = x->accuracy.rows;
-        bool same = false;
         if (x->kind != KVD_RESULT_ACCURACY || !rows)
             continue;
-        for (size_t k = 0; k < all->n; k++)
-            same = same || !strcmp(all->item[k].file->model.hash, x->model.hash);
-        for (size_t k = 0; same && k < kvd_rows_count(rows); k++) {
+        for (size_t k = 0; k < kvd_rows_count(rows); k++) {
             const char *const label = kvd_row_text(rows, k, "label");
             bool seen = false;
             for (size_t j = 0; j < k; j++)
