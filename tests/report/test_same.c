@@ -1,4 +1,5 @@
 /* Tests which results may be compared. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -338,6 +339,43 @@ TEST(test_mirrored_bits)
         kvd_values_release(&v);
         kvd_rows_free(rows);
     }
+}
+
+/* The smallest cache without loss is looked for among the rows of one prompt, as in LeanKV's Table 1. */
+TEST(test_smallest_cache)
+{
+    static const struct {
+        const char *method;
+        int prompt;
+        double top1, cache;
+    } row[] = {{"none", 0, 1, 1},         {"leankv", 0, 0.995, 0.5},   {"leankv", 0, 0.99, 0.4},
+               {"leankv", 0, 0.9, 0.1},   {"none", 256, 1, 1},         {"leankv", 256, 0.999, 0.3},
+               {"leankv", 256, 0.9, 0.2}, {"leankv", 300, 0.999, 0.05}};
+    static const kvd_column columns[] = {
+        {"label", KVD_COL_TEXT, "1", "l"},      {"method", KVD_COL_TEXT, "1", "m"},
+        {"purpose", KVD_COL_TEXT, "1", "p"},    {"prompt", KVD_COL_INT, "1", "p"},
+        {"top1_share", KVD_COL_REAL, "1", "t"}, {"top1_share_hi", KVD_COL_REAL, "1", "t"},
+        {"cache_share", KVD_COL_REAL, "1", "c"}};
+    kvd_rows *const rows = table(columns, sizeof columns / sizeof *columns);
+    kvd_err err = {""};
+    for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+        OK(kvd_rows_begin(rows, &err));
+        kvd_rows_text(rows, "label", "text");
+        kvd_rows_text(rows, "method", row[i].method);
+        kvd_rows_text(rows, "purpose", "point");
+        kvd_rows_int(rows, "prompt", row[i].prompt);
+        kvd_rows_real(rows, "top1_share", row[i].top1);
+        kvd_rows_real(rows, "top1_share_hi", row[i].top1 + 0.01);
+        kvd_rows_real(rows, "cache_share", row[i].cache);
+    }
+    kvd_result x = {.kind = KVD_RESULT_ACCURACY, .accuracy = {.rows = rows}};
+    const kvd_results r = {&x, 1};
+    kvd_measured v;
+    OK(kvd_measure(&r, "neutral-cache:all", &v, &err));
+    assert_int_equal(v.n, 2);
+    assert_true(fabs(v.value[0].value - 40) < 1e-9 && fabs(v.value[1].value - 30) < 1e-9);
+    kvd_values_release(&v);
+    kvd_rows_free(rows);
 }
 
 static kvd_result spectrum(const char *path, const char *label, const char *hash, size_t tokens)

@@ -17,27 +17,28 @@ static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
     return at != NULL;
 }
 
-static bool is(const kvd_rows *rows, size_t row, const char *label, const char *method)
+/* Returns true if a row is of `method`, and measured as the uncompressed row `none` was. */
+static bool is(const kvd_result *x, size_t row, size_t none, const char *method)
 {
-    return !strcmp(kvd_row_text(rows, row, "label"), label) &&
-           !strcmp(kvd_row_text(rows, row, "method"), method) &&
-           strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0;
+    const kvd_rows *const rows = x->accuracy.rows;
+    return !strcmp(kvd_row_text(rows, row, "method"), method) &&
+           strcmp(kvd_row_text(rows, row, "purpose"), "target-search") != 0 &&
+           !kvd_rows_differ(x, none, x, row, "method,settings,rule,widths,bases");
 }
 
 /*
- * Finds results *a and *b of method hetero on text `label`: *a with bits[0] for K and bits[1] for
+ * Finds results *a and *b of method hetero like result `none`: *a with bits[0] for K and bits[1] for
  * V, *b with bits[2] and bits[3].
  */
-static bool find_mirrored(const kvd_result *x, const char *label, const char *const bits[4],
-                          size_t *a, size_t *b)
+static bool find_mirrored(const kvd_result *x, size_t none, const char *const bits[4], size_t *a,
+                          size_t *b)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     for (*a = 0; *a < kvd_rows_count(rows); ++*a) {
-        if (!is(rows, *a, label, "hetero") || !set_to(rows, *a, bits[0]) ||
-            !set_to(rows, *a, bits[1]))
+        if (!is(x, *a, none, "hetero") || !set_to(rows, *a, bits[0]) || !set_to(rows, *a, bits[1]))
             continue;
         for (*b = 0; *b < kvd_rows_count(rows); ++*b)
-            if (is(rows, *b, label, "hetero") && set_to(rows, *b, bits[2]) &&
+            if (is(x, *b, none, "hetero") && set_to(rows, *b, bits[2]) &&
                 set_to(rows, *b, bits[3]) && !kvd_rows_differ(x, *a, x, *b, "hetero.k,hetero.v"))
                 return true;
     }
@@ -45,10 +46,10 @@ static bool find_mirrored(const kvd_result *x, const char *label, const char *co
 }
 
 /* Divides the KL divergence with bits[0] of K, bits[1] of V by that with bits[2] and bits[3]. */
-static double mirrored(const kvd_result *x, const char *label, const char *const bits[4])
+static double mirrored(const kvd_result *x, size_t none, const char *const bits[4])
 {
     size_t a, b;
-    return find_mirrored(x, label, bits, &a, &b)
+    return find_mirrored(x, none, bits, &a, &b)
                ? kvd_row_real(x->accuracy.rows, a, "kl") / kvd_row_real(x->accuracy.rows, b, "kl")
                : (double)NAN;
 }
@@ -57,52 +58,53 @@ static const char *const low_bits[4] = {"hetero.k=2", "hetero.v=4", "hetero.k=4"
                          *const high_bits[4] = {"hetero.k=4", "hetero.v=8", "hetero.k=8",
                                                 "hetero.v=4"};
 
-static double mirror_kl(const kvd_result *x, const char *label)
+static double mirror_kl(const kvd_result *x, size_t none)
 {
-    return mirrored(x, label, low_bits);
+    return mirrored(x, none, low_bits);
 }
 
-static double mirror_kl_high(const kvd_result *x, const char *label)
+static double mirror_kl_high(const kvd_result *x, size_t none)
 {
-    return mirrored(x, label, high_bits);
+    return mirrored(x, none, high_bits);
 }
 
 /* Returns the smallest cache of leankv, in %, that keeps the fraction `least` of the accuracy. */
-static double smallest(const kvd_rows *rows, const char *label, double least, double least_hi)
+static double smallest(const kvd_result *x, size_t none, double least, double least_hi)
 {
+    const kvd_rows *const rows = x->accuracy.rows;
     double best = NAN;
     for (size_t i = 0; i < kvd_rows_count(rows); i++)
-        if (is(rows, i, label, "leankv") && kvd_row_real(rows, i, "top1_share") >= least &&
+        if (is(x, i, none, "leankv") && kvd_row_real(rows, i, "top1_share") >= least &&
             kvd_row_real(rows, i, "top1_share_hi") >= least_hi)
             best = fmin(best, 100 * kvd_row_real(rows, i, "cache_share"));
     return best;
 }
 
-static double neutral_cache(const kvd_result *x, const char *label)
+static double neutral_cache(const kvd_result *x, size_t none)
 {
-    return smallest(x->accuracy.rows, label, 0.99, 1);
+    return smallest(x, none, 0.99, 1);
 }
 
-static double five_percent_cache(const kvd_result *x, const char *label)
+static double five_percent_cache(const kvd_result *x, size_t none)
 {
-    return smallest(x->accuracy.rows, label, 0.95, 0);
+    return smallest(x, none, 0.95, 0);
 }
 
 /* difference up to which removed fractions count as equal, one of 128 dimensions */
 static const double equal_p = 0.008;
 
 /* Divides zack's perplexity with fewer dimensions of V by that with fewer of Q and K. */
-static double v_over_qk(const kvd_result *x, const char *label)
+static double v_over_qk(const kvd_result *x, size_t none)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     double p = 0, ratio = NAN;
     for (size_t i = 0; i < kvd_rows_count(rows); i++) {
         const double v = kvd_row_real(rows, i, "overall_p_v");
-        if (!is(rows, i, label, "zack") || kvd_row_real(rows, i, "overall_p_qk") > 0)
+        if (!is(x, i, none, "zack") || kvd_row_real(rows, i, "overall_p_qk") > 0)
             continue;
         for (size_t j = 0; j < kvd_rows_count(rows); j++) {
             const double qk = kvd_row_real(rows, j, "overall_p_qk");
-            if (!(fabs(v - qk) < equal_p) || !(v > p) || !is(rows, j, label, "zack") ||
+            if (!(fabs(v - qk) < equal_p) || !(v > p) || !is(x, j, none, "zack") ||
                 kvd_row_real(rows, j, "overall_p_v") > 0 ||
                 kvd_rows_differ(x, i, x, j, "zack.p.qk,zack.p.v,cut,widths"))
                 continue;
@@ -114,11 +116,11 @@ static double v_over_qk(const kvd_result *x, const char *label)
 }
 
 /* Returns by how many percent 4-bit K and V raise the perplexity above that of 4-bit weights. */
-static double kv_over_weights_of(const kvd_result *x, const char *label, bool prompt)
+static double kv_over_weights_of(const kvd_result *x, size_t none, bool prompt)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     for (size_t i = 0; i < kvd_rows_count(rows); i++) {
-        if (!is(rows, i, label, "hetero") || !set_to(rows, i, "hetero.k=4") ||
+        if (!is(x, i, none, "hetero") || !set_to(rows, i, "hetero.k=4") ||
             !set_to(rows, i, "hetero.v=4") || (kvd_row_real(rows, i, "prompt") > 0) != prompt)
             continue;
         for (size_t j = 0; j < kvd_rows_count(rows); j++)
@@ -131,14 +133,14 @@ static double kv_over_weights_of(const kvd_result *x, const char *label, bool pr
     return NAN;
 }
 
-static double kv_over_weights(const kvd_result *x, const char *label)
+static double kv_over_weights(const kvd_result *x, size_t none)
 {
-    return kv_over_weights_of(x, label, false);
+    return kv_over_weights_of(x, none, false);
 }
 
-static double kv_over_weights_prompt(const kvd_result *x, const char *label)
+static double kv_over_weights_prompt(const kvd_result *x, size_t none)
 {
-    return kv_over_weights_of(x, label, true);
+    return kv_over_weights_of(x, none, true);
 }
 
 static double number_of(const kvd_rows *rows, size_t row, const char *key)
@@ -160,14 +162,14 @@ static double between(double a, double b, double part)
 }
 
 /* Returns h2o's KL divergence at the cache size of result i, interpolated, or NaN. */
-static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
+static divergence h2o_at(const kvd_result *x, size_t none, size_t i)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     const double share = kvd_row_real(rows, i, "cache_share");
     size_t below = SIZE_MAX, above = SIZE_MAX;
     for (size_t j = 0; j < kvd_rows_count(rows); j++) {
         const double at = kvd_row_real(rows, j, "cache_share");
-        if (!is(rows, j, label, "h2o") || !(kvd_row_real(rows, j, "kl_lo") > 0) ||
+        if (!is(x, j, none, "h2o") || !(kvd_row_real(rows, j, "kl_lo") > 0) ||
             kvd_rows_differ(x, i, x, j, "method,settings,rule,widths"))
             continue;
         if (at <= share && (below == SIZE_MAX || at > kvd_row_real(rows, below, "cache_share")))
@@ -190,19 +192,19 @@ static divergence h2o_at(const kvd_result *x, const char *label, size_t i)
  * Appends method h2o's KL divergence / method sparsity's at equal cache size. The paper claims more
  * than 1; 1 is expected if the claim is false.
  */
-static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err)
+static int pruned(const kvd_result *x, size_t none, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     for (size_t i = 0; i < kvd_rows_count(rows); i++) {
         const double th = number_of(rows, i, "sparsity.th"), tl = number_of(rows, i, "sparsity.tl");
-        if (!is(rows, i, label, "sparsity") || !(fabs(th - tl) < 1e-12) ||
+        if (!is(x, i, none, "sparsity") || !(fabs(th - tl) < 1e-12) ||
             !(kvd_row_real(rows, i, "kl_lo") > 0))
             continue;
-        const divergence h2o = h2o_at(x, label, i);
+        const divergence h2o = h2o_at(x, none, i);
         const double ratio = h2o.value / kvd_row_real(rows, i, "kl");
         if (!isfinite(ratio))
             continue;
-        if (kvd_values_put(out, ratio, err, "%s, tl = %g", label, tl))
+        if (kvd_values_put(out, ratio, err, "%s, tl = %g", kvd_row_text(rows, i, "label"), tl))
             return -1;
         kvd_values_interval(out, h2o.lo / kvd_row_real(rows, i, "kl_hi"),
                             h2o.hi / kvd_row_real(rows, i, "kl_lo"));
@@ -213,10 +215,10 @@ static int pruned(const kvd_result *x, const char *label, kvd_measured *out, kvd
 
 static const struct {
     const char *name;
-    double (*compute)(const kvd_result *x, const char *label);
+    double (*compute)(const kvd_result *x, size_t none);
     const char *const (*bits)[4]; /* bits of K and V in numerator and denominator, or NULL */
     /* used instead of `compute` by a measure with several values per text; else NULL */
-    int (*append)(const kvd_result *x, const char *label, kvd_measured *out, kvd_err *err);
+    int (*append)(const kvd_result *x, size_t none, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
                 {"neutral-cache", neutral_cache, NULL, NULL},
@@ -240,12 +242,12 @@ bool kvd_setting_measure_known(const char *name)
     return find(name) >= 0;
 }
 
-static void kl_interval(const kvd_result *x, const char *label, const char *const bits[4],
+static void kl_interval(const kvd_result *x, size_t none, const char *const bits[4],
                         kvd_measured *out)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     size_t a, b;
-    if (!find_mirrored(x, label, bits, &a, &b))
+    if (!find_mirrored(x, none, bits, &a, &b))
         return;
     kvd_values_interval(out, kvd_row_real(rows, a, "kl_lo") / kvd_row_real(rows, b, "kl_hi"),
                         kvd_row_real(rows, a, "kl_hi") / kvd_row_real(rows, b, "kl_lo"));
@@ -255,22 +257,22 @@ static void kl_interval(const kvd_result *x, const char *label, const char *cons
 static int of_file(const kvd_result *x, int which, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
-    for (size_t i = 0; i < kvd_rows_count(rows); i++) {
-        const char *const label = kvd_row_text(rows, i, "label");
-        if (!is(rows, i, label, "none"))
+    for (size_t none = 0; none < kvd_rows_count(rows); none++) {
+        const char *const label = kvd_row_text(rows, none, "label");
+        if (!is(x, none, none, "none"))
             continue;
         if (measures[which].append) {
-            if (measures[which].append(x, label, out, err))
+            if (measures[which].append(x, none, out, err))
                 return -1;
             continue;
         }
-        const double value = measures[which].compute(x, label);
+        const double value = measures[which].compute(x, none);
         if (!isfinite(value))
             continue;
         if (kvd_values_put(out, value, err, "%s", label))
             return -1;
         if (measures[which].bits)
-            kl_interval(x, label, *measures[which].bits, out);
+            kl_interval(x, none, *measures[which].bits, out);
     }
     return 0;
 }
