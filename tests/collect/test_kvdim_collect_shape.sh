@@ -33,6 +33,12 @@ check list_is_whole sh -c "[ \"\$($collect --shape list | wc -l)\" -eq 20 ]"
     grep -Eq '^kvdim-collect: [0-9.]+ GiB of memory are needed \(weights of a layer [0-9.]+, activations [0-9.]+, sums [0-9.]+\), [0-9.]+ GiB are available \(limit on address space, ulimit -v\): lower --batch, --seq-len' "$dir/out"
   then echo "ok larger_than_memory"; else echo "not ok larger_than_memory"; sed 's/^/# /' "$dir/out"; exit 1; fi ) || fail=1
 
+# Drawn token ids are in a temporary file: their size is checked before, and drawing them can be interrupted.
+check ids_beyond_the_disk sh -c "timeout 20 $collect --shape mistral-7b --random 281474976710656 --moments -o $dir/no.h5 2>$dir/err
+  grep -q '281474976710656 token ids take 1.126e+15 bytes of a temporary file, .* are free' $dir/err"
+check interrupted_while_drawing sh -c "timeout -k 4 1 $collect --shape mistral-7b --random 1000000000 --moments -q -o $dir/no.h5 2>$dir/err
+  grep -Eq 'interrupted|token ids take' $dir/err"
+
 # One layer of a model of 7e9 weights: 0.9 GB, some seconds.
 one="--layers 0-0 --seq-len 16"
 check random sh -c "$collect --shape mistral-7b $one --random 48 --moments -o $dir/a.h5 2>/dev/null | grep -qxF '$note'"

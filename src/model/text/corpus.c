@@ -8,11 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include "common/files/csv.h"
 #include "common/rng.h"
+#include "common/run.h"
 #include "model/text/documents.h"
 
 enum { BEGIN_BYTES = 256 };
@@ -109,6 +111,8 @@ static void put_digest(const kvd_corpus *c, const XXH3_state_t *hash,
 static int spool_window(cutter *k, size_t n, kvd_err *err)
 {
     kvd_corpus *c = k->c;
+    if (kvd_interrupted())
+        return kvd_fail_interrupted(err);
     if (add_window(k->hash, k->window, n, err))
         return -1;
     c->n_tokens += n;
@@ -336,11 +340,29 @@ static int read_ids(cutter *k, kvd_err *err)
     return 0;
 }
 
+/* Fails if n token ids do not fit on the disk of the temporary file. */
+static int check_disk(const kvd_corpus *c, size_t n, kvd_err *err)
+{
+    struct statvfs disk;
+    if (fstatvfs(fileno(c->ids), &disk))
+        return 0;
+    const double needed = (double)n * sizeof(uint32_t),
+                 left = (double)disk.f_bavail * (double)disk.f_frsize;
+    return needed <= left ? 0
+                          : kvd_fail(err,
+                                     "%zu token ids take %.4g bytes of a temporary file, %.4g are "
+                                     "free: ask for fewer tokens, or set TMPDIR to another disk",
+                                     n, needed, left);
+}
+
 static int make_random(cutter *k, kvd_err *err)
 {
+    const size_t most = k->spec->max_tokens, n = k->spec->n_random;
     kvd_rng rng;
+    if (check_disk(k->c, most && most < n ? most : n, err))
+        return -1;
     kvd_rng_seed(&rng, k->spec->seed, 0);
-    for (size_t i = 0; i < k->spec->n_random && !k->full; i++) {
+    for (size_t i = 0; i < n && !k->full; i++) {
         const uint32_t id = (uint32_t)kvd_rng_below(&rng, k->spec->vocab_size);
         if (push(k, &id, 1, err))
             return -1;
