@@ -341,7 +341,7 @@ TEST(test_mirrored_bits)
     }
 }
 
-/* The smallest cache without loss is looked for among the rows of one prompt, as in LeanKV's Table 1. */
+/* The smallest cache without loss is of rows with one prompt, as in LeanKV's Table 1. */
 TEST(test_smallest_cache)
 {
     static const struct {
