@@ -419,9 +419,12 @@ static void break_even_table(const kvd_report_rows *all, kvd_section *s)
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "length", "length of the");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "at", "at");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "from", "from, tokens");
+    kvd_table_add_column(t, KVD_CELL_REAL, 4, "too_noisy_at", "too noisy at, tokens");
     kvd_table_note(t,
                    "Where the two lines of JCT cross for the last time, straight between measured "
-                   "lengths; - where the method is not faster at the longest one.");
+                   "lengths; - where the method is not faster at the longest one, or where equal "
+                   "runs of one length differ by more than the method from none. One run of each "
+                   "job shows no noise.");
     for (size_t i = 0; i < all->n; i++)
         for (int output = 0; output < 2; output++) {
             const kvd_report_row *const e = &all->item[i];
@@ -436,7 +439,11 @@ static void break_even_table(const kvd_report_rows *all, kvd_section *s)
             kvd_table_text(t, kvd_report_text(e, "method"));
             kvd_table_text(t, output ? "output" : "input");
             kvd_table_text(t, at);
-            kvd_table_real(t, kvd_jct_break_even(e->file->jct, e->row, output));
+            kvd_jct_noise noise = {.length = NAN};
+            const bool noisy = kvd_jct_break_even_noise(e->file->jct, e->row, output, &noise);
+            kvd_table_real(t,
+                           noisy ? (double)NAN : kvd_jct_break_even(e->file->jct, e->row, output));
+            kvd_table_real(t, noise.length);
         }
 }
 
