@@ -72,8 +72,8 @@ static int range_of(const char *test, const char *limit, const kvd_verdict_rule 
     if (strcmp(test, "within") == 0) {
         if (limit_of(limit, r, &l, err))
             return -1;
-        if (isnan(r->low))
-            return kvd_fail(err, "test 'within' without a published number");
+        if (isnan(r->low) || isnan(r->high))
+            return kvd_fail(err, "test 'within' without a published range");
         *lo = r->low - l;
         *hi = r->high + l;
         return 0;
