@@ -27,5 +27,5 @@ alone=$(serve --method none --requests "poisson:1e-6:$lengths" --n-requests 200 
 bound=$(awk "BEGIN { printf \"%.3g\", ${SLACK:-5} * $alone }")
 top=$(serve --method none --requests "poisson:1:$lengths" ${ARRIVALS:+--n-requests "$ARRIVALS"} --max-rate "$bound" "$@" -q --json -o "$scratch" | value rate 2)
 [ -n "$top" ] || { echo "sweep.sh: $lengths: the requests do not reach a mean of $bound s per token: give more ARRIVALS" >&2; exit 1; }
-rates=$(awk "BEGIN { split(\"0.1 0.25 0.5 0.75 0.9 1 1.1 1.25 1.5 2 2.5\", f); for (i = 1; i <= 11; i++) printf(\"%s%.4g\", (i > 1 ? \",\" : \"\"), f[i] * $top) }")
+rates=$(awk "BEGIN { split(\"0.01 0.025 0.05 0.1 0.25 0.5 0.75 0.9 1 1.1 1.25 1.5 2 2.5\", f); for (i = 1; i <= 14; i++) printf(\"%s%.4g\", (i > 1 ? \",\" : \"\"), f[i] * $top) }")
 serve ${methods:-} --requests "poisson:$(awk "BEGIN { printf \"%.4g\", $top }"):$lengths" ${ARRIVALS:+--n-requests "$ARRIVALS"} --request-rate "$rates" --max-rate "$bound" "$@" -q -o "$out"
