@@ -464,7 +464,7 @@ unchanged() {
 refused "a file that grows too large" 1 "File too large" sh -c "ulimit -f 16; exec '$report' '$D/in' --no-plots -q -o '$D/old'"
 unchanged "leaves the old folder"
 mkdir "$D/disk"
-if mount -t tmpfs -o size=640k none "$D/disk" 2>/dev/null; then
+if mount -t tmpfs -o size=800k none "$D/disk" 2>/dev/null; then
   refused "a full disk" 1 "No space left on device" sh -c "'$report' '$D/zero.h5' --no-plots -q -o '$D/disk/old' && cp -r '$D/disk/old' '$D/full' && exec '$report' '$D/in' $plots -q -o '$D/disk/old'"
   diff -r "$D/full" "$D/disk/old" >"$D/log" 2>&1 && [ "$(ls "$D/disk")" = old ] && ok "leaves the old folder, too" || not_ok "leaves the old folder, too"
   umount "$D/disk"
