@@ -27,8 +27,8 @@ static bool is(const kvd_result *x, size_t row, size_t none, const char *method)
 }
 
 /*
- * Finds results *a and *b of method hetero like result `none`: *a with bits[0] for K and bits[1] for
- * V, *b with bits[2] and bits[3].
+ * Finds results *a and *b of method hetero, measured as the uncompressed result `none` was: *a has
+ * bits[0] for K and bits[1] for V, *b has bits[2] and bits[3].
  */
 static bool find_mirrored(const kvd_result *x, size_t none, const char *const bits[4], size_t *a,
                           size_t *b)
