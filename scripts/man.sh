@@ -31,7 +31,7 @@ version=$(sed -n 's/^KVD_VERSION := //p' Makefile)
   # shellcheck disable=SC2016 # the command is text for the reader
   echo 'cc program.c $(pkg-config --cflags --libs kvdim-attention)' | roff
   printf '.fi\n.SH DESCRIPTION\n.nf\n'
-  sed -n '2,/^ \*\//{/^ \*\//d;s/^ \* \{0,1\}//;p;}' $header | roff
+  sed -n '1,/\*\/$/{s/ \*\/$//;s/^[ \/]\* \{0,1\}//;p;}' $header | roff
   printf '.fi\n.SH DECLARATIONS\n.nf\n'
   # Between the two tests for C++.
   awk '/^#ifdef __cplusplus/ { part++ } part == 1 && !/^#ifdef|^extern|^#endif/' $header | roff

@@ -1,10 +1,8 @@
-/*
- * Reads a kvdim/spectrum file through the HDF5 library alone: prints the singular values of one
+/* Reads a kvdim/spectrum file through the HDF5 library alone: prints the singular values of one
  * head and checks them against the other datasets of the file.
  *
  * usage: read_spectrum FILE PAIR LAYER HEAD     PAIR: qk (queries and keys), vw (values and output
- * projection) or another entry of "pairs"
- */
+ * projection) or another entry of "pairs" */
 #include <hdf5.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,8 +1,6 @@
-/*
- * Runs libkvdim-attention on a prompt and decode steps of one layer, whose KV heads keep different
+/* Runs libkvdim-attention on a prompt and decode steps of one layer, whose KV heads keep different
  * numbers of dimensions: cc decode_loop.c $(pkg-config --cflags --libs kvdim-attention).
- * On the GPU: add -DWITH_CUDA, -I and -L of the CUDA toolkit, and -lcudart.
- */
+ * On the GPU: add -DWITH_CUDA, -I and -L of the CUDA toolkit, and -lcudart. */
 #include <kvdim/attention.h>
 #include <stdio.h>
 #include <stdlib.h>

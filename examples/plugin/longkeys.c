@@ -1,10 +1,8 @@
-/*
- * longkeys: a plugin that keeps the prompt tokens with the largest key norms, and the newest
+/* longkeys: a plugin that keeps the prompt tokens with the largest key norms, and the newest
  * tokens.
  *
  *   cc -shared -fPIC -O2 -I/usr/local/include longkeys.c -o longkeys.so
- *   kvdim-eval MODEL --text book.txt --prompt 128 --plugin longkeys.so --method longkeys -o a.h5
- */
+ *   kvdim-eval MODEL --text book.txt --prompt 128 --plugin longkeys.so --method longkeys -o a.h5 */
 #include <kvdim/plugin_tokens.h>
 #include <stdio.h>
 #include <stdlib.h>

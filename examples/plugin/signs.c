@@ -1,10 +1,8 @@
-/*
- * signs: a plugin that stores `group` numbers of a key or value as signs and one bfloat16 scale,
+/* signs: a plugin that stores `group` numbers of a key or value as signs and one bfloat16 scale,
  * their mean magnitude.
  *
  *   cc -shared -fPIC -O2 -I/usr/local/include signs.c -o signs.so
- *   kvdim-eval MODEL --text book.txt --plugin signs.so --method signs,group=16 -o a.h5
- */
+ *   kvdim-eval MODEL --text book.txt --plugin signs.so --method signs,group=16 -o a.h5 */
 #include <kvdim/plugin_bits.h>
 #include <math.h>
 

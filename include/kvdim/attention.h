@@ -1,5 +1,4 @@
-/*
- * kvdim attention: causal attention on a paged KV cache whose heads keep different numbers of
+/* kvdim attention: causal attention on a paged KV cache whose heads keep different numbers of
  * dimensions, on CPUs and NVIDIA GPUs.
  *
  * Terms. A layer has n_heads query heads and n_kv_heads KV heads of d_head dimensions. KV head g
@@ -30,8 +29,7 @@
  * Threads. Objects are not locked. One thread at a time may use a plan; many threads may read a
  * layer object.
  *
- * Source: ZACK and FDC, arXiv 2408.04107.
- */
+ * Source: ZACK and FDC, arXiv 2408.04107. */
 #ifndef KVDIM_ATTENTION_H
 #define KVDIM_ATTENTION_H
 
@@ -118,17 +116,13 @@ kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *
 
 typedef struct kvdim_plan kvdim_plan;
 
-/*
- * Creates a plan, which divides the attention of a batch among processors. `workspace`:
+/* Creates a plan, which divides the attention of a batch among processors. `workspace`:
  * kvdim_workspace_bytes bytes, aligned to 256, valid until the plan is destroyed. On CUDA, launches
- * at most one kernel on `stream`.
- */
+ * at most one kernel on `stream`. */
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
-/*
- * Advances a decode plan (division of the work) by one token per request, for which page_table must
- * have a page.
- */
+/* Advances a decode plan (division of the work) by one token per request, for which page_table must
+ * have a page. */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
 /* Destroys a plan (division of the work). NULL is ignored. */
 void kvdim_plan_destroy(kvdim_plan *plan);
@@ -147,21 +141,17 @@ typedef struct kvdim_append_args {
     int32_t rope_dim; /* Leading dimensions of a head that RoPE rotates; even, at most d_head. */
     /* RoPE rotates dimensions i and i + rope_dim/2 (0, as in Llama), or 2i and 2i + 1 (1). */
     int32_t rope_interleaved;
-    /*
-     * Rotations, head after head, row-major: [d_head][d_qk] for Q and K (after RoPE), [d_head][d_v]
+    /* Rotations, head after head, row-major: [d_head][d_qk] for Q and K (after RoPE), [d_head][d_v]
      * for V. NULL: the first dimensions are kept. With r_v, the caller multiplies O or W_O by its
-     * transpose.
-     */
+     * transpose. */
     const void *r_qk, *r_v;
     /* Output [kvdim_plan_rows][q_columns]: rotated Q for kvdim_attend, in an internal order. */
     void *q;
     void *pool; /* output: pages of this layer's cache, which receive the new K and V */
 } kvdim_append_args;
 
-/*
- * Applies RoPE and rotation to new tokens and keeps the first dimensions. Writes Q for
- * kvdim_attend, and K and V into the cache.
- */
+/* Applies RoPE and rotation to new tokens and keeps the first dimensions. Writes Q for
+ * kvdim_attend, and K and V into the cache. */
 kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args, void *stream);
 
 typedef struct kvdim_attend_args {
@@ -172,10 +162,8 @@ typedef struct kvdim_attend_args {
     void *o;
     /* Elements between rows of `o`: >= o_columns, a multiple of 8. 0: o_columns. */
     int64_t o_stride;
-    /*
-     * Output or NULL: float32 logs of softmax denominators, [n_requests][n_heads] in decode,
-     * [n_heads][kvdim_plan_rows] in prefill.
-     */
+    /* Output or NULL: float32 logs of softmax denominators, [n_requests][n_heads] in decode,
+     * [n_heads][kvdim_plan_rows] in prefill. */
     float *lse;
 } kvdim_attend_args;
 

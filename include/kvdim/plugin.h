@@ -1,5 +1,4 @@
-/*
- * Plugin interface of kvdim: methods that make a KV cache smaller, in a shared library that you
+/* Plugin interface of kvdim: methods that make a KV cache smaller, in a shared library that you
  * write.
  *
  *   cc -shared -fPIC -I/usr/local/include mine.c -o mine.so
@@ -26,8 +25,7 @@
  * line with a final zero byte to `error` [KVDIM_ERROR_BYTES], and the run ends with status 1.
  *
  * Checks. If a result breaks the rules below (a count beyond an array, a NaN, a write beyond an
- * array), the run ends with status 2.
- */
+ * array), the run ends with status 2. */
 #ifndef KVDIM_PLUGIN_H
 #define KVDIM_PLUGIN_H
 
@@ -84,10 +82,8 @@ typedef struct kvdim_method {
     const kvdim_key *key; /* Parameters, [n_keys]. Functions receive their values in this order. */
     uint32_t n_keys;      /* at most 8 */
     uint32_t needs;       /* Sum of KVDIM_NEEDS_... bits, or 0. */
-    /*
-     * Parameter that sets the cache's size, or NULL; --sweep and --target vary it. The cache is
-     * largest at `sweep_most`. Steps are geometric if `sweep_ratio` is 1.
-     */
+    /* Parameter that sets the cache's size, or NULL; --sweep and --target vary it. The cache is
+     * largest at `sweep_most`. Steps are geometric if `sweep_ratio` is 1. */
     const char *sweep_key;
     double sweep_most, sweep_least;
     int32_t sweep_ratio;

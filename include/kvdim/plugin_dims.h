@@ -1,8 +1,6 @@
-/*
- * Plugins that remove dimensions of heads. Read kvdim/plugin.h first.
+/* Plugins that remove dimensions of heads. Read kvdim/plugin.h first.
  *
- * A method defines either `project` (projections) or `prune` (channels of keys).
- */
+ * A method defines either `project` (projections) or `prune` (channels of keys). */
 #ifndef KVDIM_PLUGIN_DIMS_H
 #define KVDIM_PLUGIN_DIMS_H
 
@@ -22,10 +20,8 @@ typedef struct kvdim_rows {
     const float *k, *v; /* keys and values, [n][d] */
 } kvdim_rows;
 
-/*
- * Projections of one KV head, row-major, with room for d * d numbers. kvdim stores k a_k and v a_v
- * for rows k, v. Scores are (q a_q) . (k a_k) / sqrt(d); the output is (P v a_v) b_v.
- */
+/* Projections of one KV head, row-major, with room for d * d numbers. kvdim stores k a_k and v a_v
+ * for rows k, v. Scores are (q a_q) . (k a_k) / sqrt(d); the output is (P v a_v) b_v. */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
     int32_t d_qk, d_v; /* Stored dimensions of a key and of a value: 1 .. d. On entry both are d. */
@@ -47,16 +43,12 @@ typedef struct kvdim_channels {
 
 typedef struct kvdim_dims_method {
     kvdim_method method;
-    /*
-     * Writes the projections of one KV head to *m. Called once per layer and KV head, before the
-     * run. `value` [n_keys]: parameters.
-     */
+    /* Writes the projections of one KV head to *m. Called once per layer and KV head, before the
+     * run. `value` [n_keys]: parameters. */
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
-    /*
-     * Chooses the key channels that stay after a prompt: keep[i] is 1 or 0; at least one stays.
-     * *newest (0 on entry) receives how many newest tokens keep all channels.
-     */
+    /* Chooses the key channels that stay after a prompt: keep[i] is 1 or 0; at least one stays.
+     * *newest (0 on entry) receives how many newest tokens keep all channels. */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);
 } kvdim_dims_method;

@@ -1,8 +1,6 @@
-/*
- * Plugins that merge the K and V of a prompt in consecutive layers. Read kvdim/plugin.h first.
+/* Plugins that merge the K and V of a prompt in consecutive layers. Read kvdim/plugin.h first.
  *
- * K and V of later tokens are not merged.
- */
+ * K and V of later tokens are not merged. */
 #ifndef KVDIM_PLUGIN_LAYERS_H
 #define KVDIM_PLUGIN_LAYERS_H
 
@@ -26,15 +24,11 @@ typedef struct kvdim_layers_method {
     kvdim_method method;
     /* If 1, `merge` receives keys before RoPE, and kvdim applies it to the result. */
     int32_t keys_before_rope;
-    /*
-     * Returns the number of layers in the group that begins at `layer`; 1: not merged. `value`
-     * [n_keys]: parameters.
-     */
+    /* Returns the number of layers in the group that begins at `layer`; 1: not merged. `value`
+     * [n_keys]: parameters. */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
-    /*
-     * Replaces K or V of the layers in b->x by their merged, finite values. *numbers: stored
-     * numbers of the cache's type, *bits: bits of indices and flags.
-     */
+    /* Replaces K or V of the layers in b->x by their merged, finite values. *numbers: stored
+     * numbers of the cache's type, *bits: bits of indices and flags. */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);
 } kvdim_layers_method;

@@ -1,12 +1,10 @@
-/*
- * Plugins that drop tokens: per KV head, they choose the entries (K and V of one token) that stay,
+/* Plugins that drop tokens: per KV head, they choose the entries (K and V of one token) that stay,
  * and that a decode step reads. Read kvdim/plugin.h first.
  *
  * The prompt attends to itself uncompressed, then `prompt` chooses what stays. Each later token is
  * appended and attends, then `step` chooses what stays. A dropped entry never returns.
  *
- * Layers with a window shorter than the sequence are left alone.
- */
+ * Layers with a window shorter than the sequence are left alone. */
 #ifndef KVDIM_PLUGIN_TOKENS_H
 #define KVDIM_PLUGIN_TOKENS_H
 
@@ -63,15 +61,13 @@ typedef struct kvdim_read {
     size_t q_stride;
 } kvdim_read;
 
-/*
- * `self` is the pointer that `open` stored or, if `open` is NULL, the parameter values, const
+/* `self` is the pointer that `open` stored or, if `open` is NULL, the parameter values, const
  * double [n_keys].
  *
  * `state`: zeroed memory for one KV head of one sequence, never used by two threads at once.
  *
  * `kept` holds 0 .. n - 1 on entry. `prompt` and `step` write the rising indices of tokens that
- * stay, at least one, and their number.
- */
+ * stay, at least one, and their number. */
 typedef struct kvdim_tokens_method {
     kvdim_method method;
     /* bits per cached token in addition to K and V */
@@ -81,9 +77,8 @@ typedef struct kvdim_tokens_method {
     void (*close)(void *self);
     /* Returns a KV head's bytes of `state` for up to n cached tokens, at most 1 GiB. NULL: none. */
     size_t (*state_bytes)(const void *self, size_t n);
-    /*
-     * Returns the number of last prompt tokens whose attention kvdim_prompt.recent holds. NULL: 0.
-     */
+    /* Returns the number of last prompt tokens whose attention kvdim_prompt.recent holds. NULL:
+     * 0. */
     size_t (*window)(const double *value);
     int (*prompt)(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error);
@@ -94,10 +89,8 @@ typedef struct kvdim_tokens_method {
                         uint32_t *const *kept, size_t *n_kept, char *error);
     int (*step_heads)(const void *self, void *const *state, const kvdim_step *s, size_t n_heads,
                       uint32_t *const *kept, size_t *n_kept, char *error);
-    /*
-     * Chooses the cached tokens that a decode step reads: rising indices in `read`, their number in
-     * *n_read. Tokens that are not read stay stored. NULL: all are read.
-     */
+    /* Chooses the cached tokens that a decode step reads: rising indices in `read`, their number in
+     * *n_read. Tokens that are not read stay stored. NULL: all are read. */
     int (*select)(const void *self, void *state, const kvdim_read *r, uint32_t *read,
                   size_t *n_read, char *error);
     /* Returns the bits that `select` needs apart from K and V; every step reads them. NULL: 0. */

@@ -63,9 +63,8 @@ int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], 
         kvd_err mine;
         if (decompose_one(m, tasks[i], before_rope, first, s, &mine)) {
 #pragma omp critical(kvd_decompose_failed)
-            /*
-             * Reports the error of the first matrix that fails, in whatever order the threads run.
-             */
+            /* Reports the error of the first matrix that fails, in whatever order the threads
+             * run. */
             if (i < failed) {
                 failed = i;
                 *err = mine;

@@ -96,18 +96,14 @@ static void centre(state *s, const float *X, const size_t *start)
             s->C[c * s->d + j] = s->Y[start[c] * s->d + j];
 }
 
-/*
- * The nearest centroid c of y has the largest score y . c - ||c||^2 / 2. In float32 it is off by at
+/* The nearest centroid c of y has the largest score y . c - ||c||^2 / 2. In float32 it is off by at
  * most ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||) (Higham, Accuracy and Stability of
- * Numerical Algorithms, section 3.1).
- */
+ * Numerical Algorithms, section 3.1). */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
-/*
- * For a vector y and k centroids c, turns scores y . c into upper bounds of y . c - ||c||^2 / 2.
- * Returns the largest lower bound, at least `least`.
- */
+/* For a vector y and k centroids c, turns scores y . c into upper bounds of y . c - ||c||^2 / 2.
+ * Returns the largest lower bound, at least `least`. */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
 {

@@ -165,10 +165,8 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/*
- * Returns the number of rows of a decomposed matrix. Each token counts, or each centroid if
- * centroids without weights replace the tokens.
- */
+/* Returns the number of rows of a decomposed matrix. Each token counts, or each centroid if
+ * centroids without weights replace the tokens. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;

@@ -1,6 +1,5 @@
-/*
- * Matrices of a head's Q, K, V and weights: rows, Gram matrices X^T X, singular values, rotations.
- */
+/* Matrices of a head's Q, K, V and weights: rows, Gram matrices X^T X, singular values,
+ * rotations. */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
 
@@ -8,8 +7,7 @@
 #include "formats/moments.h"
 #include "formats/spectrum.h"
 
-/*
- * Returns how many rows the decomposed matrix of a head has:
+/* Returns how many rows the decomposed matrix of a head has:
  *
  * - qk: per token, one of Q per query head of the group and one of K
  * - q: per token, one per query head of the group
@@ -17,8 +15,7 @@
  * - vw: one per token, and d_model of W_O per query head
  * - wv: d_model
  *
- * For bqk (the product Q K^T) and bvw (V W_O), returns the number of elements of the product.
- */
+ * For bqk (the product Q K^T) and bvw (V W_O), returns the number of elements of the product. */
 size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing, size_t n_tokens);
 
 typedef struct {
@@ -46,10 +43,8 @@ typedef struct {
 /* Receives n float32 vectors [n][d_head]. A failure stops reading. */
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
-/*
- * Pass the rows of the matrix that is decomposed for head h to `sink`: vectors of Q, K or V, or
- * rows of W_O or W_V. `pair` must not have two projections (bqk, bvw, fqk, fvw).
- */
+/* Pass the rows of the matrix that is decomposed for head h to `sink`: vectors of Q, K or V, or
+ * rows of W_O or W_V. `pair` must not have two projections (bqk, bvw, fqk, fvw). */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
 int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,
@@ -69,31 +64,25 @@ int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int
 int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                   bool before_rope, double *gram, kvd_err *err);
 
-/*
- * Computes Cl and Cr for kvd_balanced, with sums over query heads h of the group:
+/* Computes Cl and Cr for kvd_balanced, with sums over query heads h of the group:
  *
  * bqk: Cl = sum of Q_h^T Q_h, Cr = K^T K
  *
- * bvw: Cl = V^T V, Cr = sum of W_O_h W_O_h^T
- */
+ * bvw: Cl = V^T V, Cr = sum of W_O_h W_O_h^T */
 void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_head, double *cl,
                         double *cr);
 
-/*
- * Computes balanced projections. With Cl^{1/2} Cr^{1/2} = U S V^T:
+/* Computes balanced projections. With Cl^{1/2} Cr^{1/2} = U S V^T:
  *
  * left = Cl^{-1/2} U, right = Cl^{1/2} U
  *
  * The first m columns A, B minimise ||Cl^{1/2} (I - A B^T) Cr^{1/2}||_F. Eigenvectors of Cl with
- * eigenvalues near 0 get zeros. Writes S to sigma [d], and left, right [d][d].
- */
+ * eigenvalues near 0 get zeros. Writes S to sigma [d], and left, right [d][d]. */
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);
 
-/*
- * Decomposes the wanted matrices, such as Q with K, of all heads into singular values and
- * rotations. Layer i of *m becomes layer first + i of *s.
- */
+/* Decomposes the wanted matrices, such as Q with K, of all heads into singular values and
+ * rotations. Layer i of *m becomes layer first + i of *s. */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 
@@ -104,9 +93,8 @@ int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair
 /* smallest singular value, relative to the largest, that X^T X resolves */
 #define KVD_GRAM_LIMIT 1.25e-4
 
-/*
- * Decomposes heads whose smallest sigma is below KVD_GRAM_LIMIT * largest sigma, by streaming QR.
- */
+/* Decomposes heads whose smallest sigma is below KVD_GRAM_LIMIT * largest sigma, by streaming
+ * QR. */
 int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair,
                           bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 

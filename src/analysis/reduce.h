@@ -39,10 +39,8 @@ typedef struct {
     size_t n_sequences, n_tokens; /* number of dropped sequences, and of their tokens */
 } kvd_pruned;
 
-/*
- * Drops round(prune * sequences) random sequences of each file. *out owns the remaining ranges.
- * Fails if none remains.
- */
+/* Drops round(prune * sequences) random sequences of each file. *out owns the remaining ranges.
+ * Fails if none remains. */
 int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed, kvd_pruned *out,
               kvd_err *err);
 void kvd_pruned_release(kvd_pruned *p);

@@ -23,10 +23,8 @@ static bool is_rate(const char *item)
     return false;
 }
 
-/*
- * Splits the settings of method ZDC: stores importance.g and importance.rise in *t, omits removed
- * fractions of dimensions, and writes all other parameters to `rest`.
- */
+/* Splits the settings of method ZDC: stores importance.g and importance.rise in *t, omits removed
+ * fractions of dimensions, and writes all other parameters to `rest`. */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
     static const char *const key[] = {"importance.g=", "importance.rise="};

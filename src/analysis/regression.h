@@ -9,10 +9,8 @@
 #include "formats/rates.h"
 #include "formats/spectrum.h"
 
-/*
- * parameters of method ZDC: fraction of tokens that are important (G), its rise over layers (RISE),
- * fractions of dimensions removed from important (P) and from unimportant tokens (P_U)
- */
+/* parameters of method ZDC: fraction of tokens that are important (G), its rise over layers (RISE),
+ * fractions of dimensions removed from important (P) and from unimportant tokens (P_U) */
 typedef enum {
     KVD_SET_G,
     KVD_SET_RISE,
@@ -58,10 +56,8 @@ typedef struct {
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
 } kvd_regression;
 
-/*
- * Fits ZDC's parameters as linear functions of ln(loss) to the measurements with loss > 0. model
- * [n]: index of each measurement's language model.
- */
+/* Fits ZDC's parameters as linear functions of ln(loss) to the measurements with loss > 0. model
+ * [n]: index of each measurement's language model. */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
 
@@ -72,10 +68,8 @@ typedef struct {
     bool moved[KVD_N_SET]; /* true if the fitted value was limited to its range */
 } kvd_proposal;
 
-/*
- * Proposes ZDC's parameters, limited to their ranges, for a loss > 0. Removed fractions are at most
- * `most`. If model >= n_models (not measured), averages over the measured models.
- */
+/* Proposes ZDC's parameters, limited to their ranges, for a loss > 0. Removed fractions are at most
+ * `most`. If model >= n_models (not measured), averages over the measured models. */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
 /* Returns the value of ZDC parameter `number` at loss 1 (twice the uncompressed perplexity). */
@@ -103,11 +97,9 @@ typedef struct {
     size_t n;
 } kvd_fit_proposal;
 
-/*
- * Fits the regression to result files of kvdim-eval, and proposes ZDC's parameters for n losses.
+/* Fits the regression to result files of kvdim-eval, and proposes ZDC's parameters for n losses.
  * Points 2i and 2i + 1 of *r hold the dimensions that proposal i keeps of important and of
- * unimportant tokens. The caller sets r->model and r->label.
- */
+ * unimportant tokens. The caller sets r->model and r->label. */
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
                           const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,
                           kvd_err *err);

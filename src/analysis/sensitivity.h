@@ -1,5 +1,4 @@
-/*
- * Estimates how much predictions change (KL divergence) if dimensions of a head are removed.
+/* Estimates how much predictions change (KL divergence) if dimensions of a head are removed.
  *
  * Projecting a query q or head output o by A B^T changes it by d = q M or o M, with M = I - A B^T.
  * The KL divergence is (1/2) d F d^T, where F is the mean of g^T g over gradients g with respect to
@@ -8,8 +7,7 @@
  * loss per token = (1 / 2 N^2) tr(C M G M^T),   C = sum q^T q or o^T o,   G = sum g^T g
  *
  * With C^{1/2} G^{1/2} = U S V^T, half the sum of sigma^2 of removed directions is the loss in
- * nats; sigma = S / (N sqrt(query heads per KV head)).
- */
+ * nats; sigma = S / (N sqrt(query heads per KV head)). */
 #ifndef KVD_ANALYSIS_SENSITIVITY_H
 #define KVD_ANALYSIS_SENSITIVITY_H
 
@@ -23,41 +21,31 @@ typedef struct kvd_sensitivity kvd_sensitivity;
 /* kinds of sums of x x^T, for x: queries, their gradients, head outputs, their gradients */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
-/*
- * Returns sums of x x^T per layer, KV head and kind of vector x (such as queries), all set to 0, or
- * NULL. The caller frees them with kvd_sensitivity_free.
- */
+/* Returns sums of x x^T per layer, KV head and kind of vector x (such as queries), all set to 0, or
+ * NULL. The caller frees them with kvd_sensitivity_free. */
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
 /* Adds x x^T of queries, head outputs and their gradients of one layer of a batch to the sums. */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
-/*
- * Returns the sums of x x^T over vectors x (queries, head outputs, their gradients),
- * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head].
- */
+/* Returns the sums of x x^T over vectors x (queries, head outputs, their gradients),
+ * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
-/*
- * Computes, from the sums, projections for Q with K (fqk) and for V with W_O (fvw). The caller sets
- * out's model, n_layers and pairing.
- */
+/* Computes, from the sums, projections for Q with K (fqk) and for V with W_O (fvw). The caller sets
+ * out's model, n_layers and pairing. */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
 
-/*
- * Returns the fewest bits per element for a loss of at most `loss` nats per token, by reverse
+/* Returns the fewest bits per element for a loss of at most `loss` nats per token, by reverse
  * water-filling (Cover and Thomas, section 10.3.3):
  *
- * loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2)
- */
+ * loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2) */
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 
-/*
- * Arguments for an engine that runs the model forward and backward and adds x x^T of queries, head
- * outputs and their gradients to `sums`.
- */
+/* Arguments for an engine that runs the model forward and backward and adds x x^T of queries, head
+ * outputs and their gradients to `sums`. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller; the CPU engine uses it until `free` */

@@ -178,16 +178,13 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/*
- * Measures of how alike one head's rotations in two files are: mean absolute difference, the same
- * with column signs aligned, overlap, and kept energy. They are averaged later in a fixed order.
- */
+/* Measures of how alike one head's rotations in two files are: mean absolute difference, the same
+ * with column signs aligned, overlap, and kept energy. They are averaged later in a fixed order. */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /*
-     * [head][b][a][N_CELL] comparison of file a's rotation with file b's; a = n_files: a random one
-     */
+    /* [head][b][a][N_CELL] comparison of file a's rotation with file b's; a = n_files: a random
+     * one */
     double *cell;
     /* [head][n_files + 1] mean absolute element of each file's rotation, then of a random one */
     double *epsilon;
@@ -247,10 +244,8 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/*
- * Writes the difference of two files' mean |R|, where R is a head's rotation. The delta of the ZACK
- * paper may be this or mean |R_a - R_b|.
- */
+/* Writes the difference of two files' mean |R|, where R is a head's rotation. The delta of the ZACK
+ * paper may be this or mean |R_a - R_b|. */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {
     const size_t F = c->n_files, heads = c->n_layers * c->n_h;

@@ -15,17 +15,13 @@ double kvd_delta(const double *A, const double *B, size_t d);
 /* Returns mean |A - B| after flipping columns of B whose product with A's column is negative. */
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
-/*
- * Fills overlap [d] with ||A_m^T B_m||_F^2 / m for the first m = 1 .. d columns. Random matrices
- * give m / d on average.
- */
+/* Fills overlap [d] with ||A_m^T B_m||_F^2 / m for the first m = 1 .. d columns. Random matrices
+ * give m / d on average. */
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
-/*
- * Fills energy [d] with the share of the squared norm of vectors X_B that remains after projection
+/* Fills energy [d] with the share of the squared norm of vectors X_B that remains after projection
  * on the first m = 1 .. d columns of A. X_B has right singular vectors R_B and singular values
- * sigma_B.
- */
+ * sigma_B. */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
 
@@ -35,10 +31,8 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
 /* Returns d / 2 rounded down, but at least 1. */
 size_t kvd_half(size_t d);
 
-/*
- * Fails unless all files have equal model, layers, RoPE and pairing (one rotation per KV head or
- * per query head), and equal labels mean equal calibration texts.
- */
+/* Fails unless all files have equal model, layers, RoPE and pairing (one rotation per KV head or
+ * per query head), and equal labels mean equal calibration texts. */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
 /* Compares the rotations of all files and a random one. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW. */

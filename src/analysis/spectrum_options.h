@@ -28,10 +28,8 @@ typedef struct {
 /* Reads argv into zeroed *cfg. Wrong usage exits with status 2. */
 void kvd_spectrum_parse(int argc, char **argv, kvd_spectrum_options *cfg);
 
-/*
- * Prints a table of the matrices' singular values and effective ranks or, with --json, JSON.
- * from_moments: true if the inputs were second moments. `gpu`: name of the GPU, or "".
- */
+/* Prints a table of the matrices' singular values and effective ranks or, with --json, JSON.
+ * from_moments: true if the inputs were second moments. `gpu`: name of the GPU, or "". */
 int kvd_spectrum_print(const char *program, const kvd_spectrum_options *cfg, bool from_moments,
                        const char *gpu, const kvd_spectrum *s, kvd_err *err);
 
@@ -46,11 +44,9 @@ typedef struct {
     size_t tokens_cut; /* number of tokens of the dumps that are not used */
 } kvd_sources;
 
-/*
- * Opens all files of activations or second moments, and adds up the latter. If tokens > 0, uses the
+/* Opens all files of activations or second moments, and adds up the latter. If tokens > 0, uses the
  * first `tokens`, file after file. Fails if models or layers differ, or if two files have equal
- * texts. Borrows the paths.
- */
+ * texts. Borrows the paths. */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);
 void kvd_sources_close(kvd_sources *in);

@@ -42,20 +42,16 @@ typedef struct {
 
 typedef struct kvd_collect_engine kvd_collect_engine;
 struct kvd_collect_engine {
-    /*
-     * Stores the second moments of W_O and W_V of the recorded layers in spec.sums, and both
-     * matrices in the activations file. A resumed run calls it too.
-     */
+    /* Stores the second moments of W_O and W_V of the recorded layers in spec.sums, and both
+     * matrices in the activations file. A resumed run calls it too. */
     int (*weights)(kvd_collect_engine *e, kvd_err *err);
-    /*
-     * Runs the model on a batch, whose first token is token first_token of the activations file.
+    /* Runs the model on a batch, whose first token is token first_token of the activations file.
      *
      * - into: second moments to which the batch is added, or NULL
      * - to_dump: true to write Q, K, V to the file and to add to spec.stats and spec.fisher
      * - give_up: called between layers; nonzero makes `run` fail
      *
-     * After a failure all results are invalid.
-     */
+     * After a failure all results are invalid. */
     int (*run)(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
                bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
     /* Waits until all batches are in the sums and in the activations file of kvd_collect_spec. */
@@ -93,8 +89,7 @@ typedef struct {
 
 typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 
-/*
- * Opens the output files. The caller zeroes *o, then sets run, key (text of all options that affect
+/* Opens the output files. The caller zeroes *o, then sets run, key (text of all options that affect
  * the results), the want_ flags of wanted files, dump.dtype, stats.n_kept, fisher.n_rows, and the
  * model, layers and token counts in sums.
  *
@@ -102,8 +97,7 @@ typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
  * - *how is NEW; RESUMED if *o has an interrupted run's results; DONE if complete files exist.
  *
  * If `resume` is true, fails if existing files were made with other options (another key).
- * Otherwise replaces the files of an interrupted run.
- */
+ * Otherwise replaces the files of an interrupted run. */
 int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file,
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
                      kvd_err *err);
@@ -141,25 +135,19 @@ typedef struct {
     size_t n;
 } kvd_snapshots;
 
-/*
- * Prepares n snapshots (files with the second moments of a run's first sequences). Snapshot i ends
+/* Prepares n snapshots (files with the second moments of a run's first sequences). Snapshot i ends
  * with the first sequence by which there are at least asked[i] tokens; asked[] must increase. The
- * caller must set `run` and `key` of each snapshot.
- */
+ * caller must set `run` and `key` of each snapshot. */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
 
-/*
- * Finds the files of second moments (snapshots) that an interrupted run has written. Fails if one
- * is missing or was made with other options.
- */
+/* Finds the files of second moments (snapshots) that an interrupted run has written. Fails if one
+ * is missing or was made with other options. */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
-/*
- * Returns the index, >= from, of the next unwritten snapshot that ends after first + 1 to `last`
- * sequences, or s->n if there is none.
- */
+/* Returns the index, >= from, of the next unwritten snapshot that ends after first + 1 to `last`
+ * sequences, or s->n if there is none. */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
 /* Writes snapshot *s, a file of second moments *sums with token and sequence counts. */
@@ -184,10 +172,8 @@ typedef struct {
 
 int kvd_collect_summarise(const char *program, const kvd_collect_summary *s, kvd_err *err);
 
-/*
- * State of MPI. Rank 0 writes the files. Every rank must call the collective functions, in the same
- * order.
- */
+/* State of MPI. Rank 0 writes the files. Every rank must call the collective functions, in the same
+ * order. */
 
 typedef struct {
     int rank, n;  /* 0 and 1 without an MPI launcher */
@@ -204,10 +190,8 @@ int kvd_ranks_local(void);
 /* Starts MPI if a launcher started this process. Every rank must call it. */
 int kvd_ranks_start(kvd_ranks *r, kvd_err *err);
 
-/*
- * Returns 0 if `status` is 0 on every rank, else -1 with the lowest failing rank's message. Every
- * rank must call it.
- */
+/* Returns 0 if `status` is 0 on every rank, else -1 with the lowest failing rank's message. Every
+ * rank must call it. */
 int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err);
 
 /* Fails unless every rank has the same `text`. Every rank must call it. */

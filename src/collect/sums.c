@@ -295,10 +295,8 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
 /* factor on a wanted share of attention: a rounding error must not count one more token */
 static const double slack = 1 - 1e-12;
 
-/*
- * Counts the fewest tokens with 90, 95 and 99 % of `mass`. Updates five statistics of these counts
- * from `count` on: sum, squares, minimum, maximum and share of tokens.
- */
+/* Counts the fewest tokens with 90, 95 and 99 % of `mass`. Updates five statistics of these counts
+ * from `count` on: sum, squares, minimum, maximum and share of tokens. */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {

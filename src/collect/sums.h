@@ -44,16 +44,12 @@ typedef struct {
 int kvd_accumulator_init(kvd_accumulator *a, kvd_moments *sums, int n_threads, kvd_err *err);
 void kvd_accumulator_release(kvd_accumulator *a);
 
-/*
- * Adds one layer's Q, K and V to the second moments, if these include the layer. Fails on a
- * non-finite value; the second moments are then invalid.
- */
+/* Adds one layer's Q, K and V to the second moments, if these include the layer. Fails on a
+ * non-finite value; the second moments are then invalid. */
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
-/*
- * Stores the second moments W W^T [d_head][d_head] of each head W of w_o [n_heads][d_head][d_model]
- * and w_v [n_kv_heads][d_head][d_model] in a->sums.
- */
+/* Stores the second moments W W^T [d_head][d_head] of each head W of w_o [n_heads][d_head][d_model]
+ * and w_v [n_kv_heads][d_head][d_model] in a->sums. */
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 
@@ -61,10 +57,8 @@ int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, con
 
 typedef struct kvd_information kvd_information;
 
-/*
- * Returns an object that adds squared gradients to *f, owned by the caller. If `c` is NULL, it does
- * not run the model, and the caller passes gradients to kvd_information_take.
- */
+/* Returns an object that adds squared gradients to *f, owned by the caller. If `c` is NULL, it does
+ * not run the model, and the caller passes gradients to kvd_information_take. */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);
@@ -73,10 +67,8 @@ void kvd_information_free(kvd_information *s);
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 
-/*
- * Begin a batch whose gradients the caller computes, and add those of one layer. `s` is a
- * kvd_information.
- */
+/* Begin a batch whose gradients the caller computes, and add those of one layer. `s` is a
+ * kvd_information. */
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);
 

@@ -1,7 +1,5 @@
-/*
- * Selects OpenBLAS's kernels and number of threads. If memory is limited, allocates the threads'
- * buffers at the start, so that later calls do not fail.
- */
+/* Selects OpenBLAS's kernels and number of threads. If memory is limited, allocates the threads'
+ * buffers at the start, so that later calls do not fail. */
 #ifndef KVD_COMMON_BLAS_H
 #define KVD_COMMON_BLAS_H
 

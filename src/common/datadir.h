@@ -6,10 +6,8 @@
 
 #include "common/err.h"
 
-/*
- * Stores in `found` the folder that contains `file`: `given` (value of the option `option`) or, if
- * NULL, in_tree in the source tree, else `installed` in the installation's data folder.
- */
+/* Stores in `found` the folder that contains `file`: `given` (value of the option `option`) or, if
+ * NULL, in_tree in the source tree, else `installed` in the installation's data folder. */
 int kvd_data_folder(const char *given, const char *option, const char *in_tree,
                     const char *installed, const char *file, char found[2 * PATH_MAX],
                     kvd_err *err);

@@ -1,7 +1,5 @@
-/*
- * Error messages: one line in lower case without a full stop. Functions with `err` return 0, or
- * fill *err and return -1 or NULL.
- */
+/* Error messages: one line in lower case without a full stop. Functions with `err` return 0, or
+ * fill *err and return -1 or NULL. */
 #ifndef KVD_COMMON_ERR_H
 #define KVD_COMMON_ERR_H
 

@@ -19,10 +19,8 @@ int kvd_tsqr_add(kvd_tsqr *q, const double *X, size_t n, kvd_err *err);
 int kvd_tsqr_svd(kvd_tsqr *q, double *sigma, double *R, kvd_err *err);
 void kvd_tsqr_free(kvd_tsqr *q);
 
-/*
- * Computes X's singular values and right vectors from G = X^T X [d][d]. sigma[k] has a relative
- * error of eps * (sigma[0] / sigma[k])^2 / 10. A clearly negative eigenvalue is an error.
- */
+/* Computes X's singular values and right vectors from G = X^T X [d][d]. sigma[k] has a relative
+ * error of eps * (sigma[0] / sigma[k])^2 / 10. A clearly negative eigenvalue is an error. */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
 /* Replaces falling eigenvalues by their square roots. A clearly negative one is an error. */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
@@ -43,10 +41,8 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);
 
-/*
- * kvd_fix_signs negates columns of R [d][d] whose entry of largest magnitude is negative.
- * kvd_fix_signs_two also negates the same columns of S.
- */
+/* kvd_fix_signs negates columns of R [d][d] whose entry of largest magnitude is negative.
+ * kvd_fix_signs_two also negates the same columns of S. */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);
 

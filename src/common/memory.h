@@ -41,10 +41,8 @@ void *kvd_pool_new(kvd_pool *p, size_t bytes);
 int kvd_pool_check(const kvd_pool *p, const char *what, kvd_err *err);
 void kvd_pool_free(kvd_pool *p);
 
-/*
- * The first returns a zeroed object that begins with a kvd_pool, or NULL. The second frees the
- * object with all other memory of that pool.
- */
+/* The first returns a zeroed object that begins with a kvd_pool, or NULL. The second frees the
+ * object with all other memory of that pool. */
 void *kvd_pool_open(size_t bytes);
 void kvd_pool_close(void *self);
 /* Stores `opened` in *self and returns 0. If `failed`, closes it and returns -1. */

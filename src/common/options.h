@@ -1,5 +1,4 @@
-/*
- * Parses command lines described by tables of kvd_option rows, from which --help and the man page
+/* Parses command lines described by tables of kvd_option rows, from which --help and the man page
  * are made.
  *
  * If an option is given twice, its last number or word counts; a second text or list is an error.
@@ -10,8 +9,7 @@
  *         {"tokens", .type = KVD_OPT_WHOLE, KVD_INTO(config, tokens), .low = 2,
  *          .otherwise = "all", .help = "Number of tokens to read"},
  *         KVD_OPTIONS_COMMON(config, "FILE", "Write the result to FILE, whole or not at all"),
- *         {0}};
- */
+ *         {0}}; */
 #ifndef KVD_COMMON_OPTIONS_H
 #define KVD_COMMON_OPTIONS_H
 
@@ -151,10 +149,8 @@ extern const char *const kvd_switch_words[3];
         "json", .type = KVD_OPT_FLAG, KVD_INTO(T, common.json),                                    \
                 .help = "Print one JSON object on stdout instead of the summary"                   \
     }
-/*
- * Lists the command-line options that programs share: output, seed, threads, device, quiet and
- * json. T must have a field `common` of type kvd_common_options.
- */
+/* Lists the command-line options that programs share: output, seed, threads, device, quiet and
+ * json. T must have a field `common` of type kvd_common_options. */
 #define KVD_OPTIONS_COMMON(T, what, text)                                                          \
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)

@@ -10,13 +10,11 @@ enum { KVD_GROUP_SIDE_BITS = 32 };
 
 float kvd_round_f16(float x);
 
-/*
- * Quantises n values, `stride` apart, to integers of b bits, 1 .. 16:
+/* Quantises n values, `stride` apart, to integers of b bits, 1 .. 16:
  *
  * s = (max - min) / (2^b - 1),   x^ = s round((x - min) / s) + min
  *
- * `decoded` (x^) may be x. Returns how many bits the integers take.
- */
+ * `decoded` (x^) may be x. Returns how many bits the integers take. */
 double kvd_quantise_group(const float *x, size_t n, size_t stride, int b, float *decoded);
 
 /* Quantises n adjacent values to codes of b <= 8 bits. A decoded value is step * code + zero. */

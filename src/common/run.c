@@ -294,10 +294,8 @@ static int by_bytes(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-/*
- * Hashes the regular files of a folder in the order of names: name, zero byte, size and content.
- * Leaves out hidden files and archives.
- */
+/* Hashes the regular files of a folder in the order of names: name, zero byte, size and content.
+ * Leaves out hidden files and archives. */
 static int hash_folder(XXH3_state_t *state, const char *path, uint64_t *bytes, kvd_err *err)
 {
     struct dirent **entry = NULL;

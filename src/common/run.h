@@ -12,10 +12,8 @@
 /* bytes of "xxh3:", 32 hex digits and a zero byte, rounded up */
 enum { KVD_HASH_TEXT = 40 };
 
-/*
- * Bytes of the content hash of tokenized texts, rounded up: "xxh3:", 32 hex digits of all tokens
- * and, for texts of at least 256 bytes, '+' and 16 hex digits of the first 256 bytes.
- */
+/* Bytes of the content hash of tokenized texts, rounded up: "xxh3:", 32 hex digits of all tokens
+ * and, for texts of at least 256 bytes, '+' and 16 hex digits of the first 256 bytes. */
 enum { KVD_CORPUS_HASH_TEXT = 56 };
 /* Returns true if two hashes are of equal tokens in equal sequences. */
 bool kvd_corpus_hash_same(const char *a, const char *b);
@@ -48,10 +46,8 @@ typedef struct {
     int n_parameters;
 } kvd_run;
 
-/*
- * Starts a run: records the command, starts threads, handles signals. Call once, in main.
- * opt->threads receives the number of threads. argv must outlive *run.
- */
+/* Starts a run: records the command, starts threads, handles signals. Call once, in main.
+ * opt->threads receives the number of threads. argv must outlive *run. */
 int kvd_run_start(kvd_run *run, const char *program, int argc, char **argv, kvd_common_options *opt,
                   kvd_err *err);
 void kvd_run_release(kvd_run *run);
@@ -63,10 +59,8 @@ char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err);
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
 /* Hashes n input files and adds them to the run. Skips NULL paths. */
 int kvd_run_add_inputs(kvd_run *run, const char *const *path, size_t n, kvd_err *err);
-/*
- * Hashes the files of a checkpoint and adds it to the run's inputs. Leaves out hidden files,
- * subfolders and archives (.tar.xz), from which the build may have extracted the other files.
- */
+/* Hashes the files of a checkpoint and adds it to the run's inputs. Leaves out hidden files,
+ * subfolders and archives (.tar.xz), from which the build may have extracted the other files. */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
 /* Opens a regular file for reading, which the caller closes. On failure returns NULL. */

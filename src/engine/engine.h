@@ -75,10 +75,9 @@ typedef struct {
 typedef struct kvd_engine kvd_engine;
 struct kvd_engine {
     kvd_engine_facts facts;
-    /*
-     * Runs an iteration on tokens id [n_tokens]. next [n_slices] receives the ids with the largest
-     * logits (ties: smaller id). `times` may be NULL. After a failure the engine can only be freed.
-     */
+    /* Runs an iteration on tokens id [n_tokens]. next [n_slices] receives the ids with the largest
+     * logits (ties: smaller id). `times` may be NULL. After a failure the engine can only be
+     * freed. */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
     /* Waits until the CPU has quantised earlier tokens, before `held` or `count`. May be NULL. */

@@ -9,19 +9,15 @@
 
 enum { KVD_ACCURACY_LINE = 256 };
 
-/*
- * heading of the table of methods' accuracies; its column "B/token" has a token's bytes at 16 bits
- * per number, "stored" all stored bytes per token
- */
+/* heading of the table of methods' accuracies; its column "B/token" has a token's bytes at 16 bits
+ * per number, "stored" all stored bytes per token */
 extern const char kvd_accuracy_heading[];
 /* Writes row i of the table as text into `line` and returns it. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /* Writes a name such as "zack/qk#7": only Q and K are compressed, seed 7. */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
-/*
- * Writes into line [2 * KVD_ACCURACY_LINE] the result of a search for the strongest compression
- * that keeps score `what`. `key`: name of the varied parameter.
- */
+/* Writes into line [2 * KVD_ACCURACY_LINE] the result of a search for the strongest compression
+ * that keeps score `what`. `key`: name of the varied parameter. */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
                                      const kvd_target *t, char *line);
 

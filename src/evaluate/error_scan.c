@@ -61,10 +61,8 @@ typedef struct {
     kvd_choice *choice; /* [together][n] */
 } scanner;
 
-/*
- * Returns for how many measurements (one head's K or V, with all numbers of dimensions) the hidden
- * states fit into memory at once, at least 1.
- */
+/* Returns for how many measurements (one head's K or V, with all numbers of dimensions) the hidden
+ * states fit into memory at once, at least 1. */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;

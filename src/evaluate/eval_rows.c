@@ -138,10 +138,8 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
     }
 }
 
-/*
- * Computes the mean quality of n results with different random seeds, and sums of their cache
- * statistics, attention errors and seconds. Borrows choice[0]'s methods.
- */
+/* Computes the mean quality of n results with different random seeds, and sums of their cache
+ * statistics, attention errors and seconds. Borrows choice[0]'s methods. */
 static int choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, kvd_choice *mean,
                        kvd_err *err)
 {
@@ -235,10 +233,8 @@ static int check_acted(kvd_eval_run *v, const kvd_choice *c, size_t n, kvd_err *
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /*
-     * Measures attention errors, which take time, only for results of purpose "point" (values given
-     * by the user), not for values that a search tries.
-     */
+    /* Measures attention errors, which take time, only for results of purpose "point" (values given
+     * by the user), not for values that a search tries. */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -256,10 +252,8 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
     bool taken;
     kvd_err why = {""};
     if (take_saved(&v->saved, purpose, point, &v->accuracy, &taken, err)) {
-        /*
-         * The saved results do not have this point, so an earlier run left it out. Evaluates it
-         * again to get the error message that explains why.
-         */
+        /* The saved results do not have this point, so an earlier run left it out. Evaluates it
+         * again to get the error message that explains why. */
         if (v->cfg->in.sweep && evaluate_one(v, purpose, point, full_rank_error, &why))
             *err = why;
         return -1;

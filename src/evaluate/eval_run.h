@@ -12,10 +12,8 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/*
- * Results of kvdim-eval: a table row per method and parameter set, attention errors per head, and
- * sums of scores (such as correct predictions) per sequence.
- */
+/* Results of kvdim-eval: a table row per method and parameter set, attention errors per head, and
+ * sums of scores (such as correct predictions) per sequence. */
 
 typedef struct {
     kvd_rows *rows;
@@ -54,10 +52,8 @@ int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
-/*
- * Writes the strongest compression that meets --target on each text alone to /target/<name>, if the
- * search varied the removed fraction p of dimensions.
- */
+/* Writes the strongest compression that meets --target on each text alone to /target/<name>, if the
+ * search varied the removed fraction p of dimensions. */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
@@ -86,11 +82,9 @@ typedef struct {
     size_t next; /* index of the next saved row to copy */
 } kvd_saved_rows;
 
-/*
- * Reads saved results from OUT.h5.rows if it exists. The caller sets s->key. Fails if the file is
+/* Reads saved results from OUT.h5.rows if it exists. The caller sets s->key. Fails if the file is
  * damaged or belongs to a run with other inputs or options (another key). `like`: empty table of
- * this run.
- */
+ * this run. */
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
                         kvd_err *err);
 size_t kvd_saved_rows_count(const kvd_saved_rows *s);
@@ -117,18 +111,15 @@ typedef struct {
 
 /* Opens model, texts and calibration files, and lists the parameters to evaluate. */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
-/*
- * Evaluates all methods with all their parameter values. In a sweep, warns of the values that a
+/* Evaluates all methods with all their parameter values. In a sweep, warns of the values that a
  * method cannot take or at which it changed no cached token, and leaves them out
- * (kvd_inputs_leave_out).
- */
+ * (kvd_inputs_leave_out). */
 int kvd_eval_points(kvd_eval_run *v, const char *program, kvd_err *err);
 /* Prints results added since the last call, except with --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
-/*
- * Evaluates a method with one set of parameters, or copies its saved result. *row receives the
- * result's row in the table. full_rank_error: error of the logits with all dimensions kept, or NaN.
- */
+/* Evaluates a method with one set of parameters, or copies its saved result. *row receives the
+ * result's row in the table. full_rank_error: error of the logits with all dimensions kept, or
+ * NaN. */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
 
@@ -140,11 +131,9 @@ int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 /* Finds each method's strongest compression that meets --target. Writes /target/<name>. */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
-/*
- * Measures the mean KL divergence (nats per token) when Q-K or V of one head keeps fewer
+/* Measures the mean KL divergence (nats per token) when Q-K or V of one head keeps fewer
  * dimensions. `type`: number type of projected K and V. Requires keep_reference. The caller
- * releases *t.
- */
+ * releases *t. */
 int kvd_error_scan(kvd_evaluator *e, const kvd_method *m, const kvd_model_info *model,
                    kvd_dtype type, kvd_progress *progress, kvd_error_table *t, kvd_err *err);
 

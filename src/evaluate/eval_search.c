@@ -90,10 +90,8 @@ static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c,
     return 0;
 }
 
-/*
- * Fills t->found, the strongest compression that meets --target, from table rows whose methods
- * differ only in the varied parameter. Evaluates nothing.
- */
+/* Fills t->found, the strongest compression that meets --target, from table rows whose methods
+ * differ only in the varied parameter. Evaluates nothing. */
 static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const kvd_method *const base = t->method;
@@ -242,10 +240,8 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/*
- * Searches for one method's strongest compression that meets --target. If the removed fraction p of
- * dimensions is varied, also searches for each single text.
- */
+/* Searches for one method's strongest compression that meets --target. If the removed fraction p of
+ * dimensions is varied, also searches for each single text. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);

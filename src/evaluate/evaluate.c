@@ -9,10 +9,8 @@
 #include "common/clock.h"
 #include "common/run.h"
 
-/*
- * Returns how many sequences form the next batch. Twice their prompt tokens must fit into
- * max_tokens, because some methods read prompts twice.
- */
+/* Returns how many sequences form the next batch. Twice their prompt tokens must fit into
+ * max_tokens, because some methods read prompts twice. */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
     const size_t most = e->runner->max_tokens;

@@ -1,7 +1,5 @@
-/*
- * Measures how compression of the cache changes a model's predictions. Each sequence begins with a
- * prompt; later predictions are scored.
- */
+/* Measures how compression of the cache changes a model's predictions. Each sequence begins with a
+ * prompt; later predictions are scored. */
 #ifndef KVD_EVALUATE_EVALUATE_H
 #define KVD_EVALUATE_EVALUATE_H
 
@@ -50,10 +48,8 @@ typedef struct {
     float *batch_scored;
 } kvd_evaluator;
 
-/*
- * Prepares an evaluation of texts. With keep_reference, keeps the uncompressed model's hidden
- * states if they fit into memory. Fails if no sequence has two tokens after the prompt.
- */
+/* Prepares an evaluation of texts. With keep_reference, keeps the uncompressed model's hidden
+ * states if they fit into memory. Fails if no sequence has two tokens after the prompt. */
 int kvd_evaluator_init(kvd_evaluator *e, kvd_model_runner *runner, kvd_corpus *corpus,
                        size_t prompt, bool keep_reference, kvd_err *err);
 /* Keeps uncompressed attention outputs, if they fit, for kvd_evaluate. Requires keep_reference. */
@@ -97,12 +93,10 @@ typedef struct {
     kvd_err inert;
 } kvd_choice;
 
-/*
- * Evaluates n methods. With first_layer > 0, starts at that layer from uncompressed states.
+/* Evaluates n methods. With first_layer > 0, starts at that layer from uncompressed states.
  *
  * Fails if numbers are not finite, if removed dimensions have no effect, or if a layer does not use
- * its cache. The caller releases results with kvd_choice_release.
- */
+ * its cache. The caller releases results with kvd_choice_release. */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);
@@ -114,13 +108,11 @@ int kvd_evaluator_know_reference(kvd_evaluator *e, kvd_err *err);
 int kvd_evaluator_compare(const kvd_evaluator *e, const kvd_choice *c, uint64_t seed,
                           kvd_quality_summary *out, kvd_err *err);
 
-/*
- * Checks that projections which keep all dimensions keep the logits. *error: max |difference| /
+/* Checks that projections which keep all dimensions keep the logits. *error: max |difference| /
  * rms(uncompressed).
  *
  * kvd_full_rank_tolerance returns a bound that still finds a wrong sign or transpose, whose error
- * is of order 1.
- */
+ * is of order 1. */
 int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolerance, double *error,
                            kvd_err *err);
 double kvd_full_rank_tolerance(const kvd_dims_method *m, kvd_dtype compute);

@@ -89,15 +89,12 @@ int kvd_inputs_check_ranks(const kvd_inputs_options *cfg, kvd_err *err);
 int kvd_inputs_check_sweep(const kvd_inputs_options *cfg, kvd_err *err);
 
 int kvd_inputs_open_model(kvd_inputs *in, kvd_err *err);
-/*
- * Chooses device and number types. Opens checkpoint and method files, and records all inputs. Fails
- * if a file is of another model.
- */
+/* Chooses device and number types. Opens checkpoint and method files, and records all inputs. Fails
+ * if a file is of another model. */
 int kvd_inputs_open(kvd_inputs *in, kvd_err *err);
-/*
- * With --sweep, replaces every method by copies of different strengths. Without --method, adds all
- * methods with rotations, or with --sweep all that save bytes. The uncompressed model comes first.
- */
+/* With --sweep, replaces every method by copies of different strengths. Without --method, adds all
+ * methods with rotations, or with --sweep all that save bytes. The uncompressed model comes
+ * first. */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
 /* Opens the model's tokenizer. Warns if it seems to be another model's. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);
@@ -106,37 +103,25 @@ int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 /* Lists the parameters to evaluate each method at. none_is_error: a method without any fails. */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
-/*
- * Warns if a calibration text is also evaluated, if kept dimensions were chosen for other
+/* Warns if a calibration text is also evaluated, if kept dimensions were chosen for other
  * rotations, and of unused files. Fails if different texts have one label. Must follow
- * kvd_inputs_find_files.
- */
+ * kvd_inputs_find_files. */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
-/*
- * Fails if a method cannot run on this model and device. The message names the method. In a sweep,
- * leaves out the values that a method cannot take, and fails if a method has no other value.
- */
+/* Fails if a method cannot run on this model and device. The message names the method. In a sweep,
+ * leaves out the values that a method cannot take, and fails if a method has no other value. */
 int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
-/*
- * Call after method i failed. In a sweep, if in->unsuited is true, removes the points of method i,
- * prints the message in *err as a warning, and returns 0. Otherwise returns -1 and keeps *err.
- */
+/* Call after method i failed. In a sweep, if in->unsuited is true, removes the points of method i,
+ * prints the message in *err as a warning, and returns 0. Otherwise returns -1 and keeps *err. */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
-/*
- * Fails if --sweep has left out all parameter values of a method. If `every`, fails only if no
- * compressed method has a value left.
- */
+/* Fails if --sweep has left out all parameter values of a method. If `every`, fails only if no
+ * compressed method has a value left. */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
-/*
- * Fails if a method cannot run on a prompt; in a sweep, leaves out that method instead. Prompt s
- * has at[s + 1] - at[s] tokens, a sequence at most max_len tokens.
- */
+/* Fails if a method cannot run on a prompt; in a sweep, leaves out that method instead. Prompt s
+ * has at[s + 1] - at[s] tokens, a sequence at most max_len tokens. */
 int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              const char *program, kvd_err *err);
-/*
- * Opens the methods of `p` with the run's seed plus k. *plan must not be moved afterwards. On
- * failure sets in->unsuited, by which kvd_inputs_leave_out leaves out a method.
- */
+/* Opens the methods of `p` with the run's seed plus k. *plan must not be moved afterwards. On
+ * failure sets in->unsuited, by which kvd_inputs_leave_out leaves out a method. */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
 /* Adds all that determines the results to *key, which --resume compares. */

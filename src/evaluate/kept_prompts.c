@@ -106,10 +106,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/*
- * Copies the tokens after the prompts from a batch to their places in whole sequences (prompt and
- * later tokens) or, if `out`, from whole sequences to a batch.
- */
+/* Copies the tokens after the prompts from a batch to their places in whole sequences (prompt and
+ * later tokens) or, if `out`, from whole sequences to a batch. */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {

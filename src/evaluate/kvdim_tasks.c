@@ -525,10 +525,8 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/*
- * Opens the journal of generated sequences. With --part, it has this process's part; without, also
- * reads the journals of all parts.
- */
+/* Opens the journal of generated sequences. With --part, it has this process's part; without, also
+ * reads the journals of all parts. */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;

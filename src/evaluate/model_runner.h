@@ -1,7 +1,5 @@
-/*
- * Interface of the code that runs models on CPU or GPU. Hidden states are float32 [n][d_model],
- * which callers must not read.
- */
+/* Interface of the code that runs models on CPU or GPU. Hidden states are float32 [n][d_model],
+ * which callers must not read. */
 #ifndef KVD_EVALUATE_MODEL_RUNNER_H
 #define KVD_EVALUATE_MODEL_RUNNER_H
 
@@ -50,10 +48,8 @@ int kvd_kept_prompts_save(void *ctx, const kvd_attention_in *in, kvd_err *err);
 int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_attention *hook,
                           kvd_err *err);
 
-/*
- * Runs the tokens after the recorded prompts of a batch. Writes their rows of hidden
- * [n_tokens][d_model]. `inner` computes attention over whole sequences.
- */
+/* Runs the tokens after the recorded prompts of a batch. Writes their rows of hidden
+ * [n_tokens][d_model]. `inner` computes attention over whole sequences. */
 int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b,
                          kvd_attention *inner, float *hidden, kvd_err *err);
 
@@ -92,10 +88,8 @@ struct kvd_model_runner {
     size_t (*attention_bytes)(const kvd_model_runner *r);
     void (*drop_attention)(kvd_model_runner *r);
 
-    /*
-     * Makes the function `reference` record Q, K and V of n_rows prompt tokens, so that compressed
-     * runs skip prompts. Call at most once. NULL if unsupported.
-     */
+    /* Makes the function `reference` record Q, K and V of n_rows prompt tokens, so that compressed
+     * runs skip prompts. Call at most once. NULL if unsupported. */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
 
@@ -110,19 +104,15 @@ struct kvd_model_runner {
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
     /* Returns the name of the attention implementation, valid until plan_unload. */
     const char *(*plan_engine)(const kvd_plan *plan);
-    /*
-     * Runs a batch with a compressed cache, from the tokens or, if first_layer > 0, from the hidden
+    /* Runs a batch with a compressed cache, from the tokens or, if first_layer > 0, from the hidden
      * states `residual` before that layer. Adds cache sizes to *account and attention errors to
-     * *error unless NULL.
-     */
+     * *error unless NULL. */
     int (*plan_run)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan, int first_layer,
                     const float *residual, float *hidden, kvd_cache_account *account,
                     kvd_attention_error *error, kvd_err *err);
 
-    /*
-     * Returns true if `plan` compresses nothing, so that results equal the uncompressed run's. Then
-     * fills *account (cache sizes) and *error, which requires keep_attention.
-     */
+    /* Returns true if `plan` compresses nothing, so that results equal the uncompressed run's. Then
+     * fills *account (cache sizes) and *error, which requires keep_attention. */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
 
@@ -134,10 +124,8 @@ struct kvd_model_runner {
 
     /* Computes logits of n <= piece uncompressed hidden states, for `score` and `logit_change`. */
     int (*reference_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
-    /*
-     * Adds the quality of n predictions to per_sequence. Predictions come from hidden states `rows`
-     * or, if NULL, from the logits of reference_logits.
-     */
+    /* Adds the quality of n predictions to per_sequence. Predictions come from hidden states `rows`
+     * or, if NULL, from the logits of reference_logits. */
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err);
     /* Compares logits v of `rows` with uncompressed u. *largest: max |v - u|; adds u^2 to *sum2. */

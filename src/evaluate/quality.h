@@ -24,13 +24,11 @@ typedef struct {
     float p_change; /* p(next token) minus that of the uncompressed model */
 } kvd_prediction_change;
 
-/*
- * Adds the quality of n predictions to *q: logits and reference (uncompressed model, or NULL)
+/* Adds the quality of n predictions to *q: logits and reference (uncompressed model, or NULL)
  * [n][vocab], target [n].
  *
  * each [n], unless NULL, receives each prediction's change from the uncompressed one. Fails for
- * logits that are not finite or targets >= vocab.
- */
+ * logits that are not finite or targets >= vocab. */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_prediction_change *each,
                     kvd_err *err);
@@ -44,10 +42,8 @@ typedef struct {
 int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_summary *out,
                         kvd_err *err);
 
-/*
- * means with 95 % bootstrap intervals. perplexity is exp(mean nll). top1_share is relative to the
- * uncompressed model. Undefined values are NaN.
- */
+/* means with 95 % bootstrap intervals. perplexity is exp(mean nll). top1_share is relative to the
+ * uncompressed model. Undefined values are NaN. */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
 } kvd_quality_summary;
@@ -95,16 +91,12 @@ int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *
 /* Adds n tokens, in all layers, whose attention outputs equal the uncompressed outputs `u`. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
-/*
- * Return a head's error of attention outputs (u uncompressed, v compressed): ||v - u|| / ||u||, or
- * mean |v - u| / |u| (D of the ZDC paper). NaN for u = 0.
- */
+/* Return a head's error of attention outputs (u uncompressed, v compressed): ||v - u|| / ||u||, or
+ * mean |v - u| / |u| (D of the ZDC paper). NaN for u = 0. */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
-/*
- * Writes means over layers and heads of a head's two errors. *n_zero receives the number of
- * uncompressed outputs that are 0, left out of *zdc.
- */
+/* Writes means over layers and heads of a head's two errors. *n_zero receives the number of
+ * uncompressed outputs that are 0, left out of *zdc. */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);
 

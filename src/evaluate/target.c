@@ -132,10 +132,8 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
     return 0;
 }
 
-/*
- * Narrows down where the score falls below the target, by evaluating the middle between the
- * compressions on either side. `b` selects the score or an end of its confidence interval.
- */
+/* Narrows down where the score falls below the target, by evaluating the middle between the
+ * compressions on either side. `b` selects the score or an end of its confidence interval. */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
     kvd_target_sample room[MAX_SAMPLES];
@@ -304,10 +302,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
     return 0;
 }
 
-/*
- * axis of the parameter that a search varies; a position is the removed fraction p of dimensions
- * or, for other parameters, goes from 0 to 1
- */
+/* axis of the parameter that a search varies; a position is the removed fraction p of dimensions
+ * or, for other parameters, goes from 0 to 1 */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;

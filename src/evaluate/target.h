@@ -1,7 +1,5 @@
-/*
- * Finds the strongest compression that keeps a share of the uncompressed score. Scores are noisy,
- * so results also say where the ends of the 95 % interval fall below the target.
- */
+/* Finds the strongest compression that keeps a share of the uncompressed score. Scores are noisy,
+ * so results also say where the ends of the 95 % interval fall below the target. */
 #ifndef KVD_EVALUATE_TARGET_H
 #define KVD_EVALUATE_TARGET_H
 
@@ -13,10 +11,8 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/*
- * A search for the strongest compression ends at two results whose removed fractions of dimensions
- * or saved fractions of bytes differ by at most this.
- */
+/* A search for the strongest compression ends at two results whose removed fractions of dimensions
+ * or saved fractions of bytes differ by at most this. */
 #define KVD_TARGET_STEP 0.005
 
 /* score and cache size at one value of the parameter that a search varies */
@@ -59,21 +55,17 @@ typedef struct {
     bool whole;
     /* Sets *x to the axis position nearest to `wanted` that the varied parameter can take. */
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
-    /*
-     * Evaluates the method at the position on the axis nearest to `wanted`. of_text [n_texts],
-     * unless NULL, receives the share of the uncompressed score on each text.
-     */
+    /* Evaluates the method at the position on the axis nearest to `wanted`. of_text [n_texts],
+     * unless NULL, receives the share of the uncompressed score on each text. */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
     size_t n_texts;     /* number of texts that are also searched alone */
     const char *method; /* name of the method for messages */
 } kvd_target_axis;
 
-/*
- * Searches for the strongest compression that keeps a share `target` of the uncompressed score.
+/* Searches for the strongest compression that keeps a share `target` of the uncompressed score.
  * Results surely_... are for the score's 95 % interval, NaN without one. of_text [n_texts]:
- * searches for single texts, or NULL.
- */
+ * searches for single texts, or NULL. */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
@@ -88,10 +80,8 @@ typedef struct {
     const double *const *top1;
 } kvd_target_curve;
 
-/*
- * Returns the smallest removed fraction p of dimensions at which the share of the uncompressed
- * score is below the target, or the last p. Interpolates share[i] at p[i], from 1 at p = 0.
- */
+/* Returns the smallest removed fraction p of dimensions at which the share of the uncompressed
+ * score is below the target, or the last p. Interpolates share[i] at p[i], from 1 at p = 0. */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
@@ -99,11 +89,9 @@ typedef struct {
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
-/*
- * Compares kvd_target_crossing of two methods by 2000 common bootstrap resamples, with 95 %
+/* Compares kvd_target_crossing of two methods by 2000 common bootstrap resamples, with 95 %
  * intervals. reference [n_sequences]: correct predictions of the uncompressed model. Text i,
- * sequences first[i] .. first[i + 1] - 1, has the same weight as others.
- */
+ * sequences first[i] .. first[i + 1] - 1, has the same weight as others. */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
                           double target, uint64_t seed, kvd_target_difference_result *out,
@@ -121,25 +109,19 @@ typedef struct {
     kvd_target found;
 } kvd_method_target;
 
-/*
- * Evaluates a method at one parameter value. Fills out->saving (saved fraction of bytes),
+/* Evaluates a method at one parameter value. Fills out->saving (saved fraction of bytes),
  * out->share (share of the uncompressed score) and of_text [n_texts] (that share per text, or
- * NULL).
- */
+ * NULL). */
 typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
 
-/*
- * Fails if a method has no parameter that a search for --target can vary. text [n]: methods as
- * typed. key: parameter given by --target-key, or NULL.
- */
+/* Fails if a method has no parameter that a search for --target can vary. text [n]: methods as
+ * typed. key: parameter given by --target-key, or NULL. */
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
-/*
- * Defines the options --target (share of the score to keep) and --target-key (parameter to vary),
- * stored in `target` and `target_key` of type T.
- */
+/* Defines the options --target (share of the score to keep) and --target-key (parameter to vary),
+ * stored in `target` and `target_key` of type T. */
 #define KVD_OPTIONS_TARGET(T, of)                                                                  \
     {"target",                                                                                     \
      .type = KVD_OPT_NUMBER,                                                                       \
@@ -165,26 +147,20 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                          "method that stores fewer bytes on its own"                               \
     }
 
-/*
- * Appends a search for *m's strongest compression to t [*n], unless a method that equals *m but for
- * the value of parameter `key` is already searched. Borrows *m.
- */
+/* Appends a search for *m's strongest compression to t [*n], unless a method that equals *m but for
+ * the value of parameter `key` is already searched. Borrows *m. */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 
-/*
- * Searches for t->method's strongest compression that keeps a share `target` of the uncompressed
+/* Searches for t->method's strongest compression that keeps a share `target` of the uncompressed
  * score. Fills t->found. `point`: parameters that are not varied, or NULL if the removed fraction p
- * is varied.
- */
+ * is varied. */
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err);
 
-/*
- * Writes the strongest compression that a search found. `metric` names the score. `own` is true if
- * the score compares with the uncompressed model's output, not with right answers.
- */
+/* Writes the strongest compression that a search found. `metric` names the score. `own` is true if
+ * the score compares with the uncompressed model's output, not with right answers. */
 int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
                             kvd_err *err);
 

@@ -196,10 +196,8 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
     return 0;
 }
 
-/*
- * Converts x [n] to the type t->to. Fails if a result is not finite, unless a stored weight was
- * not.
- */
+/* Converts x [n] to the type t->to. Fails if a result is not finite, unless a stored weight was
+ * not. */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
     kvd_from_f32(t->to, x, t->buffer, n);

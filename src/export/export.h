@@ -69,10 +69,8 @@ double kvd_rates_note_folded_p(const kvd_rates_note *note);
 /* Returns true if `folder` has a rates.json of kvdim-export and no subfolders. */
 bool kvd_rates_note_found(const char *folder);
 
-/*
- * Writes rotations.safetensors: float32 layers.L.kv_heads.H.{a_q, a_k} [d_head][d_qk], .a_v
- * [d_head][d_v], .b_v [d_v][d_head].
- */
+/* Writes rotations.safetensors: float32 layers.L.kv_heads.H.{a_q, a_k} [d_head][d_qk], .a_v
+ * [d_head][d_v], .b_v [d_v][d_head]. */
 int kvd_rotations_write(const kvd_dims *dims, const kvd_output *folder, kvd_err *err);
 
 #endif

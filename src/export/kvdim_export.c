@@ -71,10 +71,8 @@ static int resolve_method(exporting *x, kvd_err *err)
                     kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]]);
 }
 
-/*
- * Chooses kept dimensions from the --rates file: point number --point, the smallest removed
- * fraction that reaches --overall-p, or the only point.
- */
+/* Chooses kept dimensions from the --rates file: point number --point, the smallest removed
+ * fraction that reaches --overall-p, or the only point. */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;

@@ -445,10 +445,8 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
-/*
- * Reads a search's optional attributes. Older files lack them: they searched parameter "p" for
- * top-1 accuracy (KVD_TARGET_TOP1) against right answers (own is false).
- */
+/* Reads a search's optional attributes. Older files lack them: they searched parameter "p" for
+ * top-1 accuracy (KVD_TARGET_TOP1) against right answers (own is false). */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
 {

@@ -16,10 +16,8 @@ bool kvd_tasks_label_is_mean(const char *label);
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
-/*
- * Arrays in which each row (method) of the accuracy table has several values: RELATIVE and ZDC,
- * errors of attention outputs, per layer and head; the others per text sequence.
- */
+/* Arrays in which each row (method) of the accuracy table has several values: RELATIVE and ZDC,
+ * errors of attention outputs, per layer and head; the others per text sequence. */
 enum {
     KVD_ACCURACY_RELATIVE,
     KVD_ACCURACY_ZDC,
@@ -35,22 +33,18 @@ kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool 
                             kvd_err *err);
 /* Writes the table, and the number of predicted tokens of each sequence. */
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err);
-/*
- * Reads the accuracy table, which the caller frees, and the number of predicted tokens of each
- * sequence. Fails if its arrays differ in shape from those of the table `like`.
- */
+/* Reads the accuracy table, which the caller frees, and the number of predicted tokens of each
+ * sequence. Fails if its arrays differ in shape from those of the table `like`. */
 kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predictions,
                                  kvd_err *err);
 
-/*
- * Result of a search for the strongest compression that keeps a share `target` of the uncompressed
+/* Result of a search for the strongest compression that keeps a share `target` of the uncompressed
  * score. `key` is the parameter that was varied. NaN means not found.
  *
  * - value: last value of `key` before the score falls below that share
  * - value_misses: first value of `key` at which the score is below that share
  * - value_lo: last value of `key` with the whole 95 % interval of the score above that share
- * - value_hi: first value of `key` with the whole 95 % interval of the score below that share
- */
+ * - value_hi: first value of `key` with the whole 95 % interval of the score below that share */
 typedef struct {
     char name[96], key[64];
     /* score that the search keeps: KVD_TARGET_TOP1 or a measure of kvdim-tasks */
@@ -58,10 +52,8 @@ typedef struct {
     /* true if the score compares with the uncompressed model's output, not with right answers */
     bool own;
     double target, value, value_misses, value_lo, value_hi;
-    /*
-     * fractions of cache bytes that are saved when the searched parameter is value, value_misses,
-     * value_lo or value_hi; NaN in old files
-     */
+    /* fractions of cache bytes that are saved when the searched parameter is value, value_misses,
+     * value_lo or value_hi; NaN in old files */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;
@@ -71,44 +63,34 @@ typedef struct {
 /* Name of top-1 accuracy, the score of kvdim-eval's searches. */
 #define KVD_TARGET_TOP1 "top1"
 
-/*
- * Returns true if the 95 % interval of saved bytes says something: its lower end (`saving_lo`) is
- * above 0, or its upper end (`saving_hi`) is known (not NaN).
- */
+/* Returns true if the 95 % interval of saved bytes says something: its lower end (`saving_lo`) is
+ * above 0, or its upper end (`saving_hi`) is known (not NaN). */
 bool kvd_target_tells(double saving_lo, double saving_hi);
 
 typedef struct {
     kvd_rows *rows;
     /* perplexity divided by the uncompressed model's; NaN without it */
     kvd_interval *ratio;
-    /*
-     * n_sequences texts were predicted. sequence_n: number of predicted tokens of each;
+    /* n_sequences texts were predicted. sequence_n: number of predicted tokens of each;
      * sequence_kl: [row][sequence] KL divergence from the uncompressed model in nats, summed over
-     * tokens.
-     */
+     * tokens. */
     size_t n_sequences;
     double *sequence_n, *sequence_kl;
     size_t n_layers;
-    /*
-     * [row][n_layers] error of compressed attention outputs v against uncompressed ones u, mean
+    /* [row][n_layers] error of compressed attention outputs v against uncompressed ones u, mean
      * over heads. norm: ||v - u|| / ||u||; zdc: |v - u| / |u| of each element, averaged. NULL if
-     * absent.
-     */
+     * absent. */
     double *norm, *zdc;
     kvd_target_result *target;
     size_t n_targets;
     size_t n_needles; /* number of prompts that hide a fact (needle) in a long text */
-    /*
-     * needle_depth: place of each hidden fact in its text, 0 .. 1. Others are [row][n_needles]:
-     * loss in nats per token, agreement with the uncompressed model, exact answer.
-     */
+    /* needle_depth: place of each hidden fact in its text, 0 .. 1. Others are [row][n_needles]:
+     * loss in nats per token, agreement with the uncompressed model, exact answer. */
     double *needle_depth, *needle_nll, *needle_agree, *needle_exact;
 } kvd_accuracy_result;
 
-/*
- * Reads an accuracy file and divides each method's perplexity by the uncompressed model's. Call
- * kvd_accuracy_result_release, also on failure.
- */
+/* Reads an accuracy file and divides each method's perplexity by the uncompressed model's. Call
+ * kvd_accuracy_result_release, also on failure. */
 int kvd_accuracy_read(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err);
 void kvd_accuracy_result_release(kvd_accuracy_result *a);
 

@@ -47,10 +47,8 @@ int kvd_activations_heads(const kvd_activations *a, kvd_x x);
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err);
 
-/*
- * Finds the sequences in n_tokens tokens. Sequence i begins at (*start)[i]; (*start)[*n] is
- * n_tokens. The caller frees *start.
- */
+/* Finds the sequences in n_tokens tokens. Sequence i begins at (*start)[i]; (*start)[*n] is
+ * n_tokens. The caller frees *start. */
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
 
@@ -58,10 +56,8 @@ int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **star
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
-/*
- * Creates PATH.partial. The caller has filled the description in *a. have_lock: true after
- * kvd_activations_reopen found no file to continue, which keeps the file locked.
- */
+/* Creates PATH.partial. The caller has filled the description in *a. have_lock: true after
+ * kvd_activations_reopen found no file to continue, which keeps the file locked. */
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
                            kvd_err *err);
 /* Continues an interrupted PATH.partial. If there is none, a->file.id is H5I_INVALID_HID. */
@@ -72,10 +68,8 @@ int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, s
                              size_t n, const void *rows, kvd_err *err);
 int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
                                const uint32_t *sequence, const uint32_t *position, kvd_err *err);
-/*
- * Writes w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model] of a layer. A value
- * beyond the type's range is an error.
- */
+/* Writes w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model] of a layer. A value
+ * beyond the type's range is an error. */
 int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
                                 kvd_err *err);
 

@@ -1,10 +1,8 @@
-/*
- * kvdim/attention files: statistics of attention scores and probabilities. Files of one model can
+/* kvdim/attention files: statistics of attention scores and probabilities. Files of one model can
  * be added up.
  *
  * A request is one text. A score is q . k / sqrt(d_head). The mass of a token is the attention
- * probability that it receives from all queries.
- */
+ * probability that it receives from all queries. */
 #ifndef KVD_FORMATS_ATTENTION_H
 #define KVD_FORMATS_ATTENTION_H
 
@@ -12,10 +10,8 @@
 
 extern const kvd_schema kvd_schema_attention;
 
-/*
- * numbers of bins of histograms, 1/8 wide for scores, otherwise a factor of 10^(1/20); the outer
- * bins hold the rest
- */
+/* numbers of bins of histograms, 1/8 wide for scores, otherwise a factor of 10^(1/20); the outer
+ * bins hold the rest */
 enum {
     KVD_SCORE_LIMIT = 128, /* bin edges of scores go from -128 to 128 */
     KVD_SCORE_PER_UNIT = 8,
@@ -73,15 +69,11 @@ typedef enum {
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /*
-     * double [layer][head][level] KVD_A_HEAD_COUNT's numbers of tokens, each divided by its
-     * request's length, summed over requests
-     */
+    /* double [layer][head][level] KVD_A_HEAD_COUNT's numbers of tokens, each divided by its
+     * request's length, summed over requests */
     KVD_A_HEAD_SHARE,
-    /*
-     * uint64 [layer][kv_head][level] least number of tokens that together receive the share
-     * kvd_critical_level[level] of attention, summed over requests
-     */
+    /* uint64 [layer][kv_head][level] least number of tokens that together receive the share
+     * kvd_critical_level[level] of attention, summed over requests */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
@@ -99,15 +91,11 @@ typedef enum {
     KVD_A_KEPT_MASS,
     /* double [request][layer][position] log softmax denominator, summed over heads */
     KVD_A_KEPT_DENOMINATOR,
-    /*
-     * double [request][layer][position] attention score (scaled q.k) of the token's query, mean
-     * over heads and visible keys
-     */
+    /* double [request][layer][position] attention score (scaled q.k) of the token's query, mean
+     * over heads and visible keys */
     KVD_A_KEPT_QUERY_SCORE,
-    /*
-     * double [request][layer][position] attention score (scaled q.k) of the token's key, mean over
-     * heads and queries that see it
-     */
+    /* double [request][layer][position] attention score (scaled q.k) of the token's key, mean over
+     * heads and queries that see it */
     KVD_A_KEPT_KEY_SCORE,
     KVD_N_A
 } kvd_a;
@@ -145,10 +133,8 @@ kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, si
 double kvd_attention_stats_quantile(kvd_a field, const kvd_word *h, double q);
 
 int kvd_attention_stats_write(kvd_h5 *f, const kvd_attention_stats *s, kvd_err *err);
-/*
- * Reads a file of attention statistics. Fails if counts of tokens contradict each other or a
- * statistic is not finite.
- */
+/* Reads a file of attention statistics. Fails if counts of tokens contradict each other or a
+ * statistic is not finite. */
 int kvd_attention_stats_load(kvd_attention_stats *s, const char *path, kvd_err *err);
 /* Adds another text's statistics to *sum. Model, layers and seq_len must agree. */
 int kvd_attention_stats_add(kvd_attention_stats *sum, const char *sum_path,

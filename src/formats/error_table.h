@@ -18,18 +18,14 @@ typedef struct {
     int n_layers, n_kv_heads, d_head;
     size_t n_widths;
     int32_t *width; /* measured numbers of kept dimensions, rising to d_head */
-    /*
-     * [2][n_layers][n_kv_heads][n_widths] KL divergence in nats per token if only this head's Q and
-     * K (first half), or only its V, keep `width` dimensions
-     */
+    /* [2][n_layers][n_kv_heads][n_widths] KL divergence in nats per token if only this head's Q and
+     * K (first half), or only its V, keep `width` dimensions */
     double *error;
 } kvd_error_table;
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
-/*
- * Reads a table of losses per number of kept dimensions. Fails unless these numbers rise to d_head,
- * and on negative losses.
- */
+/* Reads a table of losses per number of kept dimensions. Fails unless these numbers rise to d_head,
+ * and on negative losses. */
 int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
 void kvd_error_table_release(kvd_error_table *t);
 

@@ -25,16 +25,13 @@ typedef struct kvd_fisher {
     double *weight[KVD_F_SIDES];
     /* [n_layers][n_kv_heads] RMS over sequences of a weight's gradient, averaged over a head */
     double *root[KVD_F_SIDES];
-    /*
-     * [n_layers][n_kv_heads d_head][n_kv_heads d_head] sum over tokens of g^T g, g being the
-     * gradient of all KV heads; NULL if absent
-     */
+    /* [n_layers][n_kv_heads d_head][n_kv_heads d_head] sum over tokens of g^T g, g being the
+     * gradient of all KV heads; NULL if absent */
     double *moment[KVD_F_SIDES];
     size_t n_rows; /* number of tokens whose squared gradients are stored one by one */
     kvd_h5 file;
-    /*
-     * float32 [n_layers][n_kv_heads][n_rows][d_head] squared gradients of the first n_rows tokens
-     */
+    /* float32 [n_layers][n_kv_heads][n_rows][d_head] squared gradients of the first n_rows
+     * tokens */
     hid_t row[KVD_F_SIDES];
     kvd_checksums checksums[KVD_F_SIDES];
 } kvd_fisher;
@@ -48,10 +45,8 @@ void kvd_fisher_close(kvd_fisher *f);
 int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t first, size_t n,
                     float *rows, kvd_err *err);
 
-/*
- * Creates a file of squared gradients with space for n_rows tokens. The caller has set model, text
- * and sizes in *f. All sums become 0.
- */
+/* Creates a file of squared gradients with space for n_rows tokens. The caller has set model, text
+ * and sizes in *f. All sums become 0. */
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err);
 /* Writes squared gradients [n_kv_heads][n][d_head] of K before RoPE (side 0) or V (side 1). */
 int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t n,

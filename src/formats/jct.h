@@ -1,10 +1,8 @@
-/*
- * kvdim/jct files: times and memory of inference. A table row is one of these:
+/* kvdim/jct files: times and memory of inference. A table row is one of these:
  *
  * - job: a batch of requests of equal lengths, from arrival to last token
  * - iteration: one forward pass over prompt tokens (column `piece`: their number), or a decode step
- * - request: one request of a trace that was served in real time
- */
+ * - request: one request of a trace that was served in real time */
 #ifndef KVD_FORMATS_JCT_H
 #define KVD_FORMATS_JCT_H
 
@@ -39,10 +37,8 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err);
 
-/*
- * Reads the table of job completion times. Fails on a missing column or bad number. The caller
- * always frees *rows.
- */
+/* Reads the table of job completion times. Fails on a missing column or bad number. The caller
+ * always frees *rows. */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
 /* Reads execution times for kvdim-serve. Names are NAME@ATTENTION unless attention is `ours`. */

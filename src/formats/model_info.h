@@ -38,10 +38,8 @@ typedef struct {
     size_t seq_len; /* tokens per sequence; 0 if not recorded */
 } kvd_named_text;
 
-/*
- * Fails if texts of equal label begin differently, or if texts of equal label, tokens and sequence
- * length have different hashes.
- */
+/* Fails if texts of equal label begin differently, or if texts of equal label, tokens and sequence
+ * length have different hashes. */
 int kvd_named_texts_agree(const kvd_named_text *a, const kvd_named_text *b, kvd_err *err);
 
 #endif

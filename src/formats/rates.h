@@ -17,10 +17,8 @@ typedef struct {
 /* Allocates kept dimensions, all 0. The caller releases *w. */
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w);
-/*
- * Returns the removed fraction of the dimensions of Q and K and of V, over all heads. If `padded`,
- * kept dimensions are first rounded up to multiples of 16.
- */
+/* Returns the removed fraction of the dimensions of Q and K and of V, over all heads. If `padded`,
+ * kept dimensions are first rounded up to multiples of 16. */
 double kvd_widths_p(const kvd_widths *w, int padded);
 /* Returns the removed fraction of Q and K's dimensions (side 0) or V's (side 1). */
 double kvd_widths_side_p(const kvd_widths *w, int side);
@@ -36,15 +34,13 @@ int32_t kvd_pad16(int32_t kept, int d_head);
 typedef struct {
     kvd_model_info model;
     char label[64];
-    /*
-     * rule that chose the kept dimensions of each head
+    /* rule that chose the kept dimensions of each head
      *
      * - eq6: removes the smallest singular values with sum <= r * sum of all (ZACK paper, Eq. 6)
      * - eq6-energy: eq6 with squared singular values
      * - eq6-by-pair: eq6 with one r for Q and K and another for V
      * - error: from losses that were measured with fewer dimensions
-     * - loss: from losses that gradients predict
-     */
+     * - loss: from losses that gradients predict */
     char rule[16];
     kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
     /* hash of the rotations; "" if the file lacks it */
@@ -54,23 +50,17 @@ typedef struct {
     double *removal_rate;
     double *overall_p, *overall_p16;
     kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */
-    /*
-     * number of steps of the function p(r): removed fraction p of dimensions, if a share r of the
-     * sum of singular values may be removed
-     */
+    /* number of steps of the function p(r): removed fraction p of dimensions, if a share r of the
+     * sum of singular values may be removed */
     size_t n_table;
-    /*
-     * Step i of p(r), the removed fraction of dimensions at removal rate r: p = table_p[i] for
-     * table_r[i] <= r < table_r[i + 1]. [n_table]; NULL if the rule has no r.
-     */
+    /* Step i of p(r), the removed fraction of dimensions at removal rate r: p = table_p[i] for
+     * table_r[i] <= r < table_r[i + 1]. [n_table]; NULL if the rule has no r. */
     double *table_r, *table_p;
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
-/*
- * Reads a file of kept dimensions per head. Fails if they are outside 1 .. d_head or contradict the
- * stored removed fractions.
- */
+/* Reads a file of kept dimensions per head. Fails if they are outside 1 .. d_head or contradict the
+ * stored removed fractions. */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
 void kvd_rates_release(kvd_rates *r);
 

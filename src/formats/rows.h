@@ -33,17 +33,13 @@ void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
 /* Writes the table into the file. An empty table is an error. */
 int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
-/*
- * Adds a dataset with several values per row to the table. Call it before any row is added. *spec
- * must outlive *r.
- */
+/* Adds a dataset with several values per row to the table. Call it before any row is added. *spec
+ * must outlive *r. */
 int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
 /* Returns a row's values in array `index`, valid until the next kvd_rows_begin. */
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);
-/*
- * Returns name and shape of the table's array `index`, which has several values per row. dims[0],
- * the number of rows, is undefined.
- */
+/* Returns name and shape of the table's array `index`, which has several values per row. dims[0],
+ * the number of rows, is undefined. */
 const kvd_h5_spec *kvd_rows_samples_spec(const kvd_rows *r, int index);
 /* Reads an array with several values per row from the file. Its shape must agree with `spec`. */
 int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
@@ -53,10 +49,8 @@ int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
 
 /* Reads a table, which the caller frees. Fails on unequal lengths, bad UTF-8 and links. */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
-/*
- * Fails if the table lacks a column of `needed` (ends with NULL) or its type in `columns`, or if
- * `refused` returns true for a number.
- */
+/* Fails if the table lacks a column of `needed` (ends with NULL) or its type in `columns`, or if
+ * `refused` returns true for a number. */
 int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *columns, int n_columns,
                    const char *const *needed,
                    bool (*refused)(const kvd_rows *r, size_t row, const char *column, double x),

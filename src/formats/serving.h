@@ -1,10 +1,8 @@
-/*
- * kvdim/serving files: results of simulated serving. A table row is one of these:
+/* kvdim/serving files: results of simulated serving. A table row is one of these:
  *
  * - point: a method at one request rate
  * - max-rate: a method at its highest rate within the latency bound
- * - validation: a statistic of served requests, measured and simulated
- */
+ * - validation: a statistic of served requests, measured and simulated */
 #ifndef KVD_FORMATS_SERVING_H
 #define KVD_FORMATS_SERVING_H
 
@@ -30,9 +28,8 @@ typedef enum {
 } kvd_latency_statistic;
 extern const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS];
 
-/*
- * Writes a column's name: "ttft_mean_s", with `bound` 1 "ttft_mean_lo_s", with 2 "ttft_mean_hi_s".
- */
+/* Writes a column's name: "ttft_mean_s", with `bound` 1 "ttft_mean_lo_s", with 2
+ * "ttft_mean_hi_s". */
 void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency_statistic k,
                         int bound);
 
@@ -42,17 +39,13 @@ enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 /* Returns an empty table, which the caller frees. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
-/*
- * Writes and completes kvdim-serve's result file. `none` lists the methods that met the latency
- * bound at no request rate.
- */
+/* Writes and completes kvdim-serve's result file. `none` lists the methods that met the latency
+ * bound at no request rate. */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 
-/*
- * Reads the table of simulated serving. Fails on a missing column or bad number. The caller always
- * frees *rows.
- */
+/* Reads the table of simulated serving. Fails on a missing column or bad number. The caller always
+ * frees *rows. */
 int kvd_serving_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
 #endif

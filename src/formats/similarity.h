@@ -6,43 +6,31 @@
 
 extern const kvd_schema kvd_schema_similarity;
 
-/*
- * Compares rotations R of several files with R_0 of file 0. Arrays [n_others] begin with file 1.
- * Values are means over heads.
- */
+/* Compares rotations R of several files with R_0 of file 0. Arrays [n_others] begin with file 1.
+ * Values are means over heads. */
 typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
-    /*
-     * [n_others] mean |element| of the file's rotation R; mean |element| of R - R_0, R_0 being the
-     * rotation of file 0; that mean after matching the signs of columns
-     */
+    /* [n_others] mean |element| of the file's rotation R; mean |element| of R - R_0, R_0 being the
+     * rotation of file 0; that mean after matching the signs of columns */
     double *epsilon, *delta, *delta_aligned;
-    /*
-     * [n_others][d] about the leading 1 .. d columns of the file's rotation and of file 0's: mean
+    /* [n_others][d] about the leading 1 .. d columns of the file's rotation and of file 0's: mean
      * squared cosine of the angles between both; share of the file's squared norm inside file 0's
-     * columns, and inside its own
-     */
+     * columns, and inside its own */
     double *overlap, *energy_kept, *energy_own;
-    /*
-     * [n_others][n_layers][n_h] mean |R| of one head's rotation R; its mean |R_0 - R| from file
-     * 0's; that mean with signs of columns matched
-     */
+    /* [n_others][n_layers][n_h] mean |R| of one head's rotation R; its mean |R_0 - R| from file
+     * 0's; that mean with signs of columns matched */
     double *head_epsilon, *head_delta;
     double *head_delta_aligned;
-    /*
-     * [n_others][n_layers][n_h][d] of one head's leading columns: mean squared cosine with file
-     * 0's; share of the file's squared norm inside file 0's
-     */
+    /* [n_others][n_layers][n_h][d] of one head's leading columns: mean squared cosine with file
+     * 0's; share of the file's squared norm inside file 0's */
     double *head_overlap, *head_energy_kept;
     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| of rotations; the same with signs matched */
     double *delta_over_epsilon, *aligned_over_epsilon;
     /* [n_files][n_files] overlap and energy_kept of the first d / 2 columns of two rotations */
     double *overlap_half, *energy_kept_half;
-    /*
-     * [n_files][n_files] | mean |R_a| - mean |R_b| | / mean |R_b| of rotations R: of means over all
-     * heads; mean over heads of each head's difference
-     */
+    /* [n_files][n_files] | mean |R_a| - mean |R_b| | / mean |R_b| of rotations R: of means over all
+     * heads; mean over heads of each head's difference */
     double *means_over_epsilon, *head_means_over_epsilon;
     double *random[6]; /* [n_files] the six arrays above with a random rotation in place of R_a */
     double *all;       /* one block of memory for all arrays */
@@ -55,10 +43,8 @@ int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis,
 int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spectrum *s, size_t n,
                                kvd_err *err);
 
-/*
- * comparison of the rotations of several files; element [a][b] compares the rotation R_a of file a
- * with the rotation or the recorded vectors of file b
- */
+/* comparison of the rotations of several files; element [a][b] compares the rotation R_a of file a
+ * with the rotation or the recorded vectors of file b */
 typedef struct {
     kvd_pair pair;
     double *epsilon, *delta; /* [n_files] mean |R|, and mean |R_0 - R| (NaN for file 0) */
@@ -66,15 +52,11 @@ typedef struct {
     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| after matching the signs of columns */
     double *aligned_ratio;
     double *overlap; /* [n_files][n_files] mean squared cosine of the first d_head / 2 columns */
-    /*
-     * [n_files][n_files] share of the squared norm of file b's vectors in the first d_head / 2
-     * columns of file a's rotation
-     */
+    /* [n_files][n_files] share of the squared norm of file b's vectors in the first d_head / 2
+     * columns of file a's rotation */
     double *energy;
-    /*
-     * [n_files][n_files] | mean |R_a| - mean |R_b| | / mean |R_b| of the files' rotations: of means
-     * over all heads; mean over heads of each head's difference; or NULL
-     */
+    /* [n_files][n_files] | mean |R_a| - mean |R_b| | / mean |R_b| of the files' rotations: of means
+     * over all heads; mean over heads of each head's difference; or NULL */
     double *means, *head_means;
     double *random[4]; /* [n_files] the four arrays above with a random rotation in place of R_a */
 } kvd_similarity_pair;
@@ -87,10 +69,8 @@ typedef struct {
     kvd_similarity_pair *pair;
 } kvd_similarity;
 
-/*
- * Reads a file that compares rotations. Fails on bad shapes and numbers. Call
- * kvd_similarity_release, also on failure.
- */
+/* Reads a file that compares rotations. Fails on bad shapes and numbers. Call
+ * kvd_similarity_release, also on failure. */
 int kvd_similarity_read(kvd_similarity *s, kvd_h5 *f, const kvd_model_info *model, kvd_err *err);
 void kvd_similarity_release(kvd_similarity *s);
 

@@ -1,5 +1,4 @@
-/*
- * kvdim/spectrum files: singular values and rotations of every layer and head.
+/* kvdim/spectrum files: singular values and rotations of every layer and head.
  *
  * A kvd_pair names the matrices that share one rotation R:
  *
@@ -12,8 +11,7 @@
  *
  * - bqk, bvw: minimise the error of Q K^T or V W_O
  * - fqk, fvw: minimise the rise of the model's loss, which is about half of the squared singular
- *   values of the removed dimensions, in nats per token
- */
+ *   values of the removed dimensions, in nats per token */
 #ifndef KVD_FORMATS_SPECTRUM_H
 #define KVD_FORMATS_SPECTRUM_H
 
@@ -42,10 +40,8 @@ extern const char *const kvd_pair_name[KVD_N_PAIRS];
 int kvd_pair_find(const char *name);
 /* Reads the attributes pair_qk and pair_v. Fails on an unknown name. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
-/*
- * Returns true if the two matrices of a pair (such as Q and K) each have a projection of their own
- * instead of one rotation.
- */
+/* Returns true if the two matrices of a pair (such as Q and K) each have a projection of their own
+ * instead of one rotation. */
 bool kvd_pair_balanced(kvd_pair pair);
 /* Returns true if squared singular values are losses in nats. */
 bool kvd_pair_fisher(kvd_pair pair);
@@ -73,10 +69,8 @@ typedef struct {
     double prune;
     size_t sequences_dropped, tokens_dropped;
     size_t tokens_cut; /* number of tokens of the inputs after the first --tokens */
-    /*
-     * number of K-means centroids per head that are decomposed instead of the tokens' vectors; 0:
-     * the vectors themselves
-     */
+    /* number of K-means centroids per head that are decomposed instead of the tokens' vectors; 0:
+     * the vectors themselves */
     size_t centroids;
     bool weighted; /* true if a centroid is weighted by the square root of its cluster's size */
     double kmeans_iterations; /* iterations of K-means, mean over tensors, layers and heads */
@@ -140,10 +134,8 @@ void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
 /* Writes singular values with their effective ranks and means, and rotations. */
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
-/*
- * Reads a file of singular values and rotations. Fails if singular values rise, or rotations are
- * not orthogonal to 1e-8.
- */
+/* Reads a file of singular values and rotations. Fails if singular values rise, or rotations are
+ * not orthogonal to 1e-8. */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
 /* Reads a file of singular values that may lack rotations. If it does, R and right are NULL. */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);

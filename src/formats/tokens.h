@@ -32,19 +32,15 @@ typedef enum {
     KVD_T_SCORE_MEAN,
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE,
-    /*
-     * [ranking][layer][layer] fraction of the lowest-ranked tokens of one layer that are also
-     * lowest-ranked in another
-     */
+    /* [ranking][layer][layer] fraction of the lowest-ranked tokens of one layer that are also
+     * lowest-ranked in another */
     KVD_T_UNIMPORTANT,
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
     KVD_T_GROUP, /* [ranking][layer] number of the group of similar, adjacent layers, from 0 */
-    /*
-     * [layer] smallest attention probability that any token receives in any head, averaged over the
-     * later queries that see it
-     */
+    /* [layer] smallest attention probability that any token receives in any head, averaged over the
+     * later queries that see it */
     KVD_T_RECEIVED_MIN,
     KVD_T_RECEIVED_MAX,
     KVD_T_RECEIVED_CURVE, /* [layer][quantile] attention probability that a token receives */
@@ -93,10 +89,8 @@ int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
 /* Reads a file of token importance. Fails on numbers, fractions or counts out of range. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/*
- * Fraction of one layer's most (or least) important tokens that are so in another layer too, over
- * all pairs of layers a given number of layers apart.
- */
+/* Fraction of one layer's most (or least) important tokens that are so in another layer too, over
+ * all pairs of layers a given number of layers apart. */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

@@ -1,7 +1,5 @@
-/*
- * Files of trained weights. kvdim/projections: matrices that project K and V to fewer components.
- * kvdim/retaining-heads: networks that score tokens.
- */
+/* Files of trained weights. kvdim/projections: matrices that project K and V to fewer components.
+ * kvdim/retaining-heads: networks that score tokens. */
 #ifndef KVD_FORMATS_TRAINED_H
 #define KVD_FORMATS_TRAINED_H
 
@@ -30,10 +28,8 @@ typedef struct {
     kvd_projections_side side[2]; /* matrices of K, then of V */
 } kvd_projections;
 
-/*
- * Reads matrices that project K and V; the caller releases *p. Fails on another model, bad ranks,
- * or if heads that are projected together differ in rank.
- */
+/* Reads matrices that project K and V; the caller releases *p. Fails on another model, bad ranks,
+ * or if heads that are projected together differ in rank. */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);
 void kvd_projections_release(kvd_projections *p);
@@ -45,10 +41,8 @@ typedef struct kvd_retaining_heads {
     float *fc2;    /* [n_layers][n_kv_heads][hidden] */
 } kvd_retaining_heads;
 
-/*
- * Reads the matrices that score tokens; the caller releases *r. Fails on another model, over 65,536
- * hidden units or numbers that overflow float32.
- */
+/* Reads the matrices that score tokens; the caller releases *r. Fails on another model, over 65,536
+ * hidden units or numbers that overflow float32. */
 int kvd_retaining_heads_load(kvd_retaining_heads *r, const char *path, const kvd_model_info *model,
                              const char *model_path, kvd_err *err);
 void kvd_retaining_heads_release(kvd_retaining_heads *r);

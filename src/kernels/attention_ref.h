@@ -16,19 +16,15 @@ typedef struct {
     size_t k_at[KVD_HEADS_MAX], v_at[KVD_HEADS_MAX];
 } kvd_attn_plain;
 
-/*
- * Computes where each head starts in row-major arrays Q, K, V and O. Fails if a size is out of
- * range, n_kv_heads does not divide n_heads, or a q_len exceeds its kv_len.
- */
+/* Computes where each head starts in row-major arrays Q, K, V and O. Fails if a size is out of
+ * range, n_kv_heads does not divide n_heads, or a q_len exceeds its kv_len. */
 int kvd_attn_plain_make(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                         kvd_attn_plain *plain, kvd_err *err);
 
-/*
- * Computes causal attention, within a sliding window if `heads` has one.
+/* Computes causal attention, within a sliding window if `heads` has one.
  *
  * Inputs are float32 and `out` is float64, one row-major matrix per head. `lse` [n_heads][n_q],
- * which may be NULL, gets the natural logs of the softmax denominators.
- */
+ * which may be NULL, gets the natural logs of the softmax denominators. */
 int kvd_attention_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch, const float *q,
                       const float *k, const float *v, double *out, double *lse, kvd_err *err);
 /* Like kvd_attention_ref, but adds exp(sinks[h]) to each denominator unless `sinks` is NULL. */
@@ -48,13 +44,11 @@ typedef struct {
     int interleaved;        /* rotated pairs are (i, i + dim/2) if 0, (2i, 2i+1) if 1 */
 } kvd_rope_table;
 
-/*
- * Applies RoPE and rotation matrices to new tokens, and keeps the first dimensions of each head.
+/* Applies RoPE and rotation matrices to new tokens, and keeps the first dimensions of each head.
  *
  * `x` [n_q][(n_heads + 2 n_kv_heads) d_head] holds Q, K and V before RoPE; request b starts at
  * token_start[b]. `r_qk` and `r_v` hold a matrix [d_head][d_qk] or [d_head][d_v] per KV head; NULL
- * means the identity. The outputs are float64, one matrix per head, with the new tokens only.
- */
+ * means the identity. The outputs are float64, one matrix per head, with the new tokens only. */
 int kvd_append_ref(const kvd_attn_heads *heads, const kvd_attn_batch *batch,
                    const int32_t *token_start, const float *x, const kvd_rope_table *rope,
                    const float *r_qk, const float *r_v, double *q, double *k, double *v,

@@ -1,5 +1,4 @@
-/*
- * Memory layouts and limits of every attention kernel of kvdim.
+/* Memory layouts and limits of every attention kernel of kvdim.
  *
  * Heads. Query head h reads KV head g = h / (n_heads / n_kv_heads). Q and K of g have d_qk[g]
  * dimensions, V and O have d_v[g].
@@ -21,8 +20,7 @@
  *   page_table [batch][max_pages] has the page of tokens 64 j .. 64 j + 63 of each request.
  *
  * The group of 8 tokens that holds the last token of a request is zero after that token. Nothing
- * else at or after kv_len is read.
- */
+ * else at or after kv_len is read. */
 #ifndef KVD_KERNELS_LAYOUT_H
 #define KVD_KERNELS_LAYOUT_H
 
@@ -78,10 +76,8 @@ static inline int kvd_width_fits(int d, int most)
     return d >= KVD_WIDTH_STEP && d <= most && d % KVD_WIDTH_STEP == 0;
 }
 
-/*
- * Fills *map with the offsets of heads. Returns -1 if a number of heads, d_head or `window` is out
- * of range, or a width is not a multiple of KVD_WIDTH_STEP up to KVD_WIDTH_MAX.
- */
+/* Fills *map with the offsets of heads. Returns -1 if a number of heads, d_head or `window` is out
+ * of range, or a width is not a multiple of KVD_WIDTH_STEP up to KVD_WIDTH_MAX. */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
 int kvd_attn_widest(const kvd_attn_map *map);
@@ -92,26 +88,20 @@ static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/*
- * Returns the number of rows of Q if every request starts at a multiple of 8 rows. Writes the
- * requests' first rows to q_start [batch], unless it is NULL.
- */
+/* Returns the number of rows of Q if every request starts at a multiple of 8 rows. Writes the
+ * requests' first rows to q_start [batch], unless it is NULL. */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
-/*
- * Convert row-major float32 to 16-bit numbers in 8 x 8 blocks. kvd_pack_kv writes only the tokens
- * and the zeros that kernels read.
- */
+/* Convert row-major float32 to 16-bit numbers in 8 x 8 blocks. kvd_pack_kv writes only the tokens
+ * and the zeros that kernels read. */
 void kvd_pack_q(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *q,
                 uint16_t *q_blocked);
 void kvd_pack_q_decode(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype,
                        const float *q, uint16_t *q_rows);
 void kvd_pack_kv(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *k,
                  const float *v, const int32_t *page_table, int max_pages, uint16_t *pool);
-/*
- * Converts 16-bit attention output to float32, one row-major matrix per head. In prefill, row
- * q_start[b] + t of `o_rows` belongs to query t of request b.
- */
+/* Converts 16-bit attention output to float32, one row-major matrix per head. In prefill, row
+ * q_start[b] + t of `o_rows` belongs to query t of request b. */
 void kvd_unpack_o(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, int decode,
                   const uint16_t *o_rows, float *o);
 

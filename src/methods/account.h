@@ -29,10 +29,8 @@ typedef struct {
     double dense;
     /* Most bits held at once, after a token is appended and before tokens are dropped. */
     double peak;
-    /*
-     * Numbers of tokens that were dropped, stored with fewer bits or dimensions, quantised, merged
-     * with another layer's, and partly set to 0.
-     */
+    /* Numbers of tokens that were dropped, stored with fewer bits or dimensions, quantised, merged
+     * with another layer's, and partly set to 0. */
     size_t dropped, lowered, coded, merged, pruned;
     size_t unread;
     double seconds[KVD_STEPWISE_PARTS];
@@ -62,10 +60,8 @@ int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, s
 
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
-/*
- * Returns how many tokens one layer holds at the end of all sequences. offset [n_sequences + 1] has
- * their first tokens. A window of 0 means no attention window.
- */
+/* Returns how many tokens one layer holds at the end of all sequences. offset [n_sequences + 1] has
+ * their first tokens. A window of 0 means no attention window. */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
 /* Returns the fraction of n tokens that the layers' attention windows leave in the cache. */

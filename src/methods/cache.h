@@ -30,10 +30,8 @@ typedef struct {
     size_t rope_len;
 } kvd_cache;
 
-/*
- * Initialises the cache *c for sequences of at most max_len tokens. The compression methods must be
- * open. Numbers beyond the range of plan->type become infinite.
- */
+/* Initialises the cache *c for sequences of at most max_len tokens. The compression methods must be
+ * open. Numbers beyond the range of plan->type become infinite. */
 int kvd_cache_init(kvd_cache *c, const kvd_config *config, const kvd_plan *plan, size_t max_len,
                    kvd_err *err);
 void kvd_cache_release(kvd_cache *c);

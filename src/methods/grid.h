@@ -7,12 +7,10 @@
 #include "methods/method.h"
 #include "methods/plugin/plugin.h"
 
-/*
- * Appends the methods of one --method option to text[] and, unless NULL, to method[]. The caller
+/* Appends the methods of one --method option to text[] and, unless NULL, to method[]. The caller
  * frees the strings, even after a failure. "none,zack,p=0.5,h2o+kivi" gives three methods.
  * "leankv,th=0.01/0.05,tl=0/0.001" gives all four combinations. Fails for more than `most` methods,
- * a duplicate, an empty value and an unknown name.
- */
+ * a duplicate, an empty value and an unknown name. */
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 

@@ -123,10 +123,8 @@ void kvd_head_project(size_t n, size_t d, size_t m, const float *x, size_t ldx, 
                       float *y);
 void kvd_head_project_rows(kvd_head *h);
 
-/*
- * Processes the new tokens of n KV heads: a prompt if base is 0, else tokens one by one. If
- * kvd_plan_heads_together(plan), n is the number of all heads, otherwise 1.
- */
+/* Processes the new tokens of n KV heads: a prompt if base is 0, else tokens one by one. If
+ * kvd_plan_heads_together(plan), n is the number of all heads, otherwise 1. */
 int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 
 /* Appends K and V of position t to the cache, not quantised, at high precision. */

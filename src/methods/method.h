@@ -1,17 +1,13 @@
-/*
- * A method as users type it: NAME[+NAME]...[,KEY=VALUE]..., such as
- * "h2o+zack+kivi,heavy=0.2,p=0.5,bits=4". Ambiguous parameters are written NAME.KEY.
- */
+/* A method as users type it: NAME[+NAME]...[,KEY=VALUE]..., such as
+ * "h2o+zack+kivi,heavy=0.2,p=0.5,bits=4". Ambiguous parameters are written NAME.KEY. */
 #ifndef KVD_METHODS_METHOD_H
 #define KVD_METHODS_METHOD_H
 
 #include "formats/error_table.h"
 #include "methods/plan.h"
 
-/*
- * Rule for how many dimensions each head keeps, given the fraction of all dimensions (p) or of each
- * head's sum of singular values (r) to remove.
- */
+/* Rule for how many dimensions each head keeps, given the fraction of all dimensions (p) or of each
+ * head's sum of singular values (r) to remove. */
 typedef enum {
     KVD_WIDTH_RULE_EQ6,
     KVD_WIDTH_RULE_EQ6_ENERGY, /* Eq. 6 over squared singular values */
@@ -55,11 +51,9 @@ typedef struct {
     const kvd_tradeoff *tradeoff;
 } kvd_method;
 
-/*
- * Parses `text` into `*m`. Fails if two names reduce the same axis (layers, tokens, dims or bits),
+/* Parses `text` into `*m`. Fails if two names reduce the same axis (layers, tokens, dims or bits),
  * for an unknown, duplicate, invalid or unused parameter, and if p, p.qk, p.v and r contradict each
- * other.
- */
+ * other. */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
 /* Returns true if the user gave how much to remove: p, p.qk and p.v, or r. */
 bool kvd_method_has_point(const kvd_method *m);
@@ -108,10 +102,8 @@ typedef struct {
     double at, slope;
 } kvd_method_tradeoff;
 
-/*
- * Finds the parameter that trades bytes for quality. `key` is KEY, NAME.KEY, or NULL for that of
- * the last method. Fails if there is none.
- */
+/* Finds the parameter that trades bytes for quality. `key` is KEY, NAME.KEY, or NULL for that of
+ * the last method. Fails if there is none. */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
 /* Returns the parameter value, rounded, at fraction `share` of the way from t->most to t->least. */
@@ -127,10 +119,8 @@ double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff 
 
 /* The functions from here on are for method.c and method_keys.c only. */
 
-/*
- * Sets the method's parameters as `text` says, "KEY=VALUE,..." or NULL, then missing defaults, and
- * checks all. Modifies `text`. Fails as kvd_method_parse does.
- */
+/* Sets the method's parameters as `text` says, "KEY=VALUE,..." or NULL, then missing defaults, and
+ * checks all. Modifies `text`. Fails as kvd_method_parse does. */
 int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err);
 
 void kvd_method_write_settings(kvd_method *m);

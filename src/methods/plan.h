@@ -1,7 +1,5 @@
-/*
- * Compression methods of a model's cache, at most one per axis (layers, tokens, dimensions, bits).
- * Sequences and threads share an open kvd_plan.
- */
+/* Compression methods of a model's cache, at most one per axis (layers, tokens, dimensions, bits).
+ * Sequences and threads share an open kvd_plan. */
 #ifndef KVD_METHODS_PLAN_H
 #define KVD_METHODS_PLAN_H
 
@@ -14,11 +12,9 @@
 /* Value of kvd_plan.prompt: every sequence has its own prompt length. */
 #define KVD_PROMPT_OF_SEQUENCE SIZE_MAX
 
-/*
- * Compression methods of a cache, with their parameters. Without methods, the cache is
+/* Compression methods of a cache, with their parameters. Without methods, the cache is
  * uncompressed. kvd_plan_close frees `made`, `kept`, `moments` and the `self` pointers. Whoever
- * sets on_gpu frees it; other pointers are borrowed.
- */
+ * sets on_gpu frees it; other pointers are borrowed. */
 typedef struct kvd_plan {
     const kvd_layers_method *layers;
     const kvd_tokens_method *tokens;

@@ -23,19 +23,15 @@ typedef struct {
     float *x[KVD_N_SIDES];
     /* [n_layers][n_sequences] Stored / uncompressed bits; NaN for layers not merged with others. */
     double *share[KVD_N_SIDES];
-    /*
-     * Logs of softmax denominators, or NULL. Prompt s has [layers][tokens] from n_layers *
-     * offset[s] on, without layers whose sliding window is shorter than the sequence.
-     */
+    /* Logs of softmax denominators, or NULL. Prompt s has [layers][tokens] from n_layers *
+     * offset[s] on, without layers whose sliding window is shorter than the sequence. */
     double *log_denominator;
     /* Numbers by which the method ranks prompt tokens, by sequence and layer, or NULL. */
     double *observed;
     size_t *observed_at;
-    /*
-     * Precision level of each prompt token. Sequence s has [layers][tokens] from index n_layers *
+    /* Precision level of each prompt token. Sequence s has [layers][tokens] from index n_layers *
      * offset[s] on. If tokens are ranked per KV head (`observed` is not NULL), it has
-     * [layers][n_kv_heads][tokens] from n_kv_heads times that index on.
-     */
+     * [layers][n_kv_heads][tokens] from n_kv_heads times that index on. */
     uint8_t *level;
 } kvd_prompts;
 
@@ -51,10 +47,8 @@ int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
 
-/*
- * Callback that runs the model over `prompts` with p->hook, for kvd_prompts_make. If a method reads
- * prompts twice, each prompt is followed by a copy. Fails if a prompt exceeds max_len.
- */
+/* Callback that runs the model over `prompts` with p->hook, for kvd_prompts_make. If a method reads
+ * prompts twice, each prompt is followed by a copy. Fails if a prompt exceeds max_len. */
 typedef int (*kvd_prompts_pass)(void *ctx, const kvd_batch *prompts, kvd_prompts *p, kvd_err *err);
 int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, const kvd_batch *b,
                      size_t max_len, kvd_prompts_pass pass, void *ctx, kvd_err *err);

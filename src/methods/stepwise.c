@@ -26,11 +26,9 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 }
 
 typedef struct {
-    /*
-     * [n0] For each prompt token: attention received, attention to itself, mean log of the softmax
+    /* [n0] For each prompt token: attention received, attention to itself, mean log of the softmax
      * denominator, attention from noisy scores (`regularise`), number of last queries that gave
-     * less than mean attention.
-     */
+     * less than mean attention. */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /* [group][n0] Attention probabilities from the last `window` queries. */
     double *recent;

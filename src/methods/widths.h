@@ -7,24 +7,18 @@
 #include "formats/error_table.h"
 #include "formats/rates.h"
 
-/*
- * Returns how many dimensions a head keeps at removal rate r in [0, 1): the fewest, at least 1,
+/* Returns how many dimensions a head keeps at removal rate r in [0, 1): the fewest, at least 1,
  * whose removed rest is at most fraction r of the sum of sigma [d] or, if `energy`, of its squares.
- * sigma must not increase.
- */
+ * sigma must not increase. */
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
-/*
- * Allocates *w with the dimensions kept if each head may lose fraction r of its sum of singular
- * values (`energy`: of their squares). Fails for rotations per query head.
- */
+/* Allocates *w with the dimensions kept if each head may lose fraction r of its sum of singular
+ * values (`energy`: of their squares). Fails for rotations per query head. */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
 
-/*
- * Tabulates p, the fraction of dimensions removed at removal rate r: p is table_p[i] for r from
- * table_r[i] up to table_r[i + 1]. The caller must free both.
- */
+/* Tabulates p, the fraction of dimensions removed at removal rate r: p is table_p[i] for r from
+ * table_r[i] up to table_r[i + 1]. The caller must free both. */
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
@@ -35,19 +29,15 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
 /* Value of `side` for Q, K and V together. Value 0 is for Q and K, value 1 for V. */
 enum { KVD_BOTH_SIDES = -1 };
 
-/*
- * Finds the smallest removal rate (fraction of a head's singular values) that removes at least the
+/* Finds the smallest removal rate (fraction of a head's singular values) that removes at least the
  * fraction wanted_p of the dimensions of Q and K (`side` 0), V (1) or both (KVD_BOTH_SIDES). *w
- * gets the kept dimensions and *r, unless NULL, the rate.
- */
+ * gets the kept dimensions and *r, unless NULL, the rate. */
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                      bool energy, double *r, kvd_widths *w, kvd_err *err);
 
-/*
- * Removes at least the fraction wanted_p of the dimensions of Q and K (`side` 0), V (1) or both
+/* Removes at least the fraction wanted_p of the dimensions of Q and K (`side` 0), V (1) or both
  * (KVD_BOTH_SIDES), the smallest singular values first. *loss, unless NULL, gets half the sum of
- * their squares, in nats per token for Fisher-weighted matrices.
- */
+ * their squares, in nats per token for Fisher-weighted matrices. */
 int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                        double *loss, kvd_widths *w, kvd_err *err);
 
@@ -55,11 +45,9 @@ int kvd_widths_by_loss(const kvd_spectrum *s, const kvd_pair pair[2], int side, 
 int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kvd_spectrum *s,
                       const char *spectrum_path, kvd_err *err);
 
-/*
- * Removes at least the fraction wanted_p of the dimensions of Q and K (`side` 0), V (1) or both,
+/* Removes at least the fraction wanted_p of the dimensions of Q and K (`side` 0), V (1) or both,
  * such that the sum of the heads' errors is smallest. Errors are interpolated on each head's lower
- * convex hull. No head falls below the table's smallest width.
- */
+ * convex hull. No head falls below the table's smallest width. */
 int kvd_widths_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
                         kvd_err *err);
 

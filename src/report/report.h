@@ -171,11 +171,9 @@ void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3)
 /* States why the last figure is not drawn. */
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/*
- * Returns the height in pixels of a figure with the texts of column `series` in its legend.
+/* Returns the height in pixels of a figure with the texts of column `series` in its legend.
  * `height`: height with three lines of legend. `drawn`: column that is "yes" in rows to draw, or
- * SIZE_MAX.
- */
+ * SIZE_MAX. */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);
 

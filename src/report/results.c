@@ -443,10 +443,9 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
     return 0;
 }
 
-/*
- * Writes a name for a result file: its label; from `level` 1 the number of calibration tokens, from
- * 2 the heads per rotation and the method, from 3 the path. `models`: begins with the model's name.
- */
+/* Writes a name for a result file: its label; from `level` 1 the number of calibration tokens, from
+ * 2 the heads per rotation and the method, from 3 the path. `models`: begins with the model's
+ * name. */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
     const kvd_spectrum *s = &r->spectrum;

@@ -91,10 +91,8 @@ size_t kvd_results_count(const kvd_results *r, kvd_result_kind kind);
 /* Returns true for random weights: times are valid, accuracies are not. */
 bool kvd_result_random_weights(const kvd_result *r);
 
-/*
- * Fills *some with all timing results, and with all other results whose model has trained weights.
- * The caller frees some->item.
- */
+/* Fills *some with all timing results, and with all other results whose model has trained weights.
+ * The caller frees some->item. */
 int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err);
 
 /* Sets every result's `name` to the shortest distinct text. Call after all files were added. */

@@ -113,10 +113,8 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/*
- * Writes the prompt length or number of scored tokens, such as " (prompt 256)", if it differs
- * between results of this text; else "".
- */
+/* Writes the prompt length or number of scored tokens, such as " (prompt 256)", if it differs
+ * between results of this text; else "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';
@@ -385,10 +383,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
     return sum;
 }
 
-/*
- * Writes the family of a file of kept dimensions: "kvdim25m" for "kvdim25m-p50", or "equal widths"
- * for a number that all heads keep.
- */
+/* Writes the family of a file of kept dimensions: "kvdim25m" for "kvdim25m-p50", or "equal widths"
+ * for a number that all heads keep. */
 static void family(const char *widths, char *to, size_t size)
 {
     const char *const dash = strrchr(widths, '-'), *const point = strstr(widths, " p=");
@@ -459,10 +455,8 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/*
- * Appends the file's name to the `place` (conditions) of results that have equal places in
- * different files. Results with equal places must be adjacent.
- */
+/* Appends the file's name to the `place` (conditions) of results that have equal places in
+ * different files. Results with equal places must be adjacent. */
 static void tell_apart(kvd_report_rows *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);

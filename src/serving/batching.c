@@ -28,10 +28,8 @@ struct kvd_batcher {
     size_t n_free;
     /* [n_slots] tokens of each request in the latest iteration */
     kvd_slice *slice;
-    /*
-     * [n_slots] index in `running`, the list of running requests, of the request whose tokens each
-     * element of `slice` has
-     */
+    /* [n_slots] index in `running`, the list of running requests, of the request whose tokens each
+     * element of `slice` has */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;
@@ -274,10 +272,8 @@ static void admit(kvd_batcher *b)
     b->running[b->n_running++] = r;
 }
 
-/*
- * Adds whole prompts to the next iteration and returns their number of tokens. Only the first
- * prompt may exceed max_tokens.
- */
+/* Adds whole prompts to the next iteration and returns their number of tokens. Only the first
+ * prompt may exceed max_tokens. */
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;

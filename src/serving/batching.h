@@ -1,5 +1,4 @@
-/*
- * Continuous batching: selects the requests and tokens of the next iteration, in order of arrival.
+/* Continuous batching: selects the requests and tokens of the next iteration, in order of arrival.
  *
  * With chunk = 0, an iteration has whole prompts or decode steps; prompts run first. With chunk >
  * 0, it has a step of all running requests and parts of prompts up to `chunk` tokens (Sarathi).
@@ -8,8 +7,7 @@
  *
  * - KVD_ADMIT_WHOLE: pages for all input and output tokens on entry; no preemption
  * - KVD_ADMIT_STORED (vLLM): pages for the prompt on entry, then page by page; without a free page,
- *   the running request that arrived last is preempted and later starts again
- */
+ *   the running request that arrived last is preempted and later starts again */
 #ifndef KVD_SERVING_BATCHING_H
 #define KVD_SERVING_BATCHING_H
 

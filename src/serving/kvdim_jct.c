@@ -107,10 +107,8 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/*
- * If random rotations need singular values and --spread names no file of them, sets it to the file
- * installed with kvdim.
- */
+/* If random rotations need singular values and --spread names no file of them, sets it to the file
+ * installed with kvdim. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";

@@ -28,10 +28,8 @@ typedef struct {
     kvd_costs_files *costs;
     bool named;
     kvd_requests requests;
-    /*
-     * request rate of the given arrivals (trace or Poisson) in requests per second, which other
-     * rates are multiples of
-     */
+    /* request rate of the given arrivals (trace or Poisson) in requests per second, which other
+     * rates are multiples of */
     double base_rate;
     kvd_rows *table;
     size_t printed;

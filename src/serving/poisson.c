@@ -1,9 +1,7 @@
-/*
- * Poisson arrivals of requests with random input and output lengths.
+/* Poisson arrivals of requests with random input and output lengths.
  *
  * Lengths are log-normal with the mean that a paper prints for a data set, cut to the range that it
- * prints.
- */
+ * prints. */
 #include <limits.h>
 #include <math.h>
 #include <stdbool.h>

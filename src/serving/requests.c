@@ -15,10 +15,8 @@ static const size_t most_tokens = (size_t)1 << 31;
 enum { ARRIVAL, INPUT, OUTPUT, FIELDS };
 
 typedef struct {
-    /*
-     * Name of each field's column in a trace. name[ARRIVAL] is NULL if the trace records input and
-     * output lengths without arrivals.
-     */
+    /* Name of each field's column in a trace. name[ARRIVAL] is NULL if the trace records input and
+     * output lengths without arrivals. */
     const char *name[FIELDS];
     bool dates; /* true if arrivals are dates with times of day */
     /* true if arrivals count from the start of the trace, not from the first request */

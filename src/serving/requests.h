@@ -27,15 +27,13 @@ void kvd_requests_release(kvd_requests *r); /* safe on a zeroed struct */
 /* Sets the name to `before` and the last component of `path`. */
 void kvd_requests_set_name(kvd_requests *r, const char *before, const char *path);
 
-/*
- * Reads a trace. Its first line tells the format:
+/* Reads a trace. Its first line tells the format:
  *
  * Azure CSV            TIMESTAMP, ContextTokens, GeneratedTokens
  * Mooncake JSON lines  timestamp (ms), input_length, output_length
  * kvdim CSV            arrival_s, input_tokens, output_tokens
  *
- * Fails if a field is missing, a number of tokens is 0 or above 2^31, or times decrease.
- */
+ * Fails if a field is missing, a number of tokens is 0 or above 2^31, or times decrease. */
 int kvd_requests_read(kvd_requests *r, const char *path, kvd_err *err);
 /* Parses a trace in memory; `name` is for messages and results. */
 int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size_t len,
@@ -44,16 +42,14 @@ int kvd_requests_parse(kvd_requests *r, const char *name, const char *text, size
 /* Reads only requests' input and output lengths, from a trace or a CSV file of Vidur. */
 int kvd_requests_lengths(kvd_requests *r, const char *path, kvd_err *err);
 
-/*
- * Draws n requests at `rate` per second. `lengths`:
+/* Draws n requests at `rate` per second. `lengths`:
  *
  * FILE                lengths drawn from a file
  * fixed:INPUT:OUTPUT  equal lengths for all requests
  * NAME                table of a paper: imdb, arxiv, cocktail or humaneval (ZACK), cocktail-fdc or
  * pg19 (FDC), pile or sharegpt (ZDC)
  *
- * A seed gives the same lengths at every rate.
- */
+ * A seed gives the same lengths at every rate. */
 int kvd_requests_poisson(kvd_requests *r, double rate, size_t n, const char *lengths, uint64_t seed,
                          kvd_err *err);
 

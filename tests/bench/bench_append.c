@@ -1,8 +1,6 @@
-/*
- * usage: bench_append [append|prefill|steps]
+/* usage: bench_append [append|prefill|steps]
  * Times kernels that write new K and V into the cache, and attention of prompts. `steps` times
- * writing within decode steps of a CUDA graph.
- */
+ * writing within decode steps of a CUDA graph. */
 #include "common/stats.h"
 #include "engine/cuda/few_rows.h"
 #include "gpu_case.h"

@@ -1,8 +1,6 @@
-/*
- * usage: bench_dump FOLDER [MB]
+/* usage: bench_dump FOLDER [MB]
  * Times writing and reading Q, K and V, against write(2) and read(2). Reads come from the page
- * cache.
- */
+ * cache. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,7 +1,5 @@
-/*
- * usage: bench_forward MODEL [SEQ_LEN]
- * Times the CPU's forward pass on 4096 random tokens, then only its matrix products.
- */
+/* usage: bench_forward MODEL [SEQ_LEN]
+ * Times the CPU's forward pass on 4096 random tokens, then only its matrix products. */
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,6 @@
-/*
- * usage: bench_gpu_decode_timeline [CASE]
+/* usage: bench_gpu_decode_timeline [CASE]
  * Prints times of the decode kernel's steps in its CTAs, with a cold L2, and of launches with time
- * stamps, without them and without work. CASE: part of a name.
- */
+ * stamps, without them and without work. CASE: part of a name. */
 #include <stdint.h>
 
 #include "common/stats.h"

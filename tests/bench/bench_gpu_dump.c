@@ -1,8 +1,6 @@
-/*
- * usage: bench_gpu_dump FOLDER [GB]
+/* usage: bench_gpu_dump FOLDER [GB]
  * Times writing GB (default 6.4) gigabytes of Q, K and V of Llama 3.1 8B from the GPU to a file,
- * against write(2) and fsync.
- */
+ * against write(2) and fsync. */
 #include <fcntl.h>
 #include <unistd.h>
 

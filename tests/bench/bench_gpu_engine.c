@@ -1,13 +1,11 @@
-/*
- * usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT
+/* usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT
  * [WIDTHS.csv[:NAME]|METHOD]...]
  * Compares the CUDA engine with the GPU's peak rates: prompts with cuBLAS, decode steps of 1 .. 64
  * requests with reading weights and cache.
  *
  * -gN: uses N GPUs. -nN,...: only decode steps of N requests. shape:NAME: random weights in the
  * shape of a known model. WIDTHS.csv[:NAME]: a run that keeps the dimensions in this file (in its
- * rows that begin with NAME). METHOD: a run with a method (kivi,bits=4).
- */
+ * rows that begin with NAME). METHOD: a run with a method (kivi,bits=4). */
 #include <math.h>
 #include <time.h>
 

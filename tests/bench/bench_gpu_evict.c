@@ -1,8 +1,6 @@
-/*
- * usage: bench_gpu_evict [BATCH...]
+/* usage: bench_gpu_evict [BATCH...]
  * Times decode of Llama 3.1 8B after 8192 tokens, with and without evicting 39 to 69 % of them
- * (ZACK paper, Tables 8 to 11).
- */
+ * (ZACK paper, Tables 8 to 11). */
 
 #include "common/stats.h"
 #include "engine/engine.h"

@@ -1,7 +1,5 @@
-/*
- * usage: bench_gpu_forward MODEL|shape:NAME [SEQ_LEN [SEQUENCES [GPUS]]]
- * Times the bf16 forward pass relative to cuBLAS's rate, then each phase in a separate run.
- */
+/* usage: bench_gpu_forward MODEL|shape:NAME [SEQ_LEN [SEQUENCES [GPUS]]]
+ * Times the bf16 forward pass relative to cuBLAS's rate, then each phase in a separate run. */
 
 #include "common/clock.h"
 #include "common/run.h"

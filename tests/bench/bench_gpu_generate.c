@@ -1,7 +1,5 @@
-/*
- * usage: bench_gpu_generate [SHAPE|FOLDER [ITEMS [PROMPT [NEW [METHOD...]]]]]
- * Times generation of NEW tokens after ITEMS prompts of PROMPT random tokens.
- */
+/* usage: bench_gpu_generate [SHAPE|FOLDER [ITEMS [PROMPT [NEW [METHOD...]]]]]
+ * Times generation of NEW tokens after ITEMS prompts of PROMPT random tokens. */
 
 #include "common/clock.h"
 #include "common/device.h"

@@ -1,8 +1,6 @@
-/*
- * usage: bench_gpu_leankv [CONTEXT]
+/* usage: bench_gpu_leankv [CONTEXT]
  * Compares LeanKV's decode kernel with the dense one for Llama 3.1 8B. "equal": heads keep equal
- * fractions of tokens; "uneven": from 0 to twice the mean.
- */
+ * fractions of tokens; "uneven": from 0 to twice the mean. */
 
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"

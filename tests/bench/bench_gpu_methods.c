@@ -1,9 +1,7 @@
-/*
- * usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...
+/* usage: bench_gpu_methods SHAPE CONTEXT BATCH ours|papers|stock METHOD...
  * Times decode steps and a prompt. Attention is divided among thread blocks by estimated cost
  * (ours) or as in the papers of ZACK and FDC (papers), or all heads are padded to the widest
- * (stock).
- */
+ * (stock). */
 
 #include "gpu_case.h"
 #include "model/model_info.h"

@@ -1,8 +1,6 @@
-/*
- * usage: bench_palu [REPEATS]
+/* usage: bench_palu [REPEATS]
  * Times Palu's decode kernel. Prints a CSV line per shape, with the least times that operations and
- * bytes allow.
- */
+ * bytes allow. */
 #include "common/stats.h"
 #include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"

@@ -1,8 +1,7 @@
-/*
- * usage: bench_spectrum [ROWS [D]]
+/* usage: bench_spectrum [ROWS [D]]
  * Times three ways to compute the singular values of a head's random vectors X [ROWS][D]: dgesdd,
- * streaming QR, and eigenvalues of X^T X. The largest singular value is kappa times the smallest.
- */
+ * streaming QR, and eigenvalues of X^T X. The largest singular value is kappa times the
+ * smallest. */
 #include <cblas.h>
 #include <math.h>
 #include <stdio.h>

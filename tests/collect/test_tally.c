@@ -6,12 +6,10 @@
 
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
-/*
- * The score of query i and key j over both heads is (q[i][0] + q[i][1]) * k[j].
+/* The score of query i and key j over both heads is (q[i][0] + q[i][1]) * k[j].
  *
  * Layer 0: q[i][0] + q[i][1] = 1 3 0 1, k = 1 -1 2 0. Layer 1: q[i][0] + q[i][1] = 4 3 2 1, k = 1 1
- * 1 9.
- */
+ * 1 9. */
 static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
                                           {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
 static const float k[LAYERS][N] = {{1, -1, 2, 0}, {1, 1, 1, 9}};
@@ -79,10 +77,8 @@ TEST(test_window)
     kvd_attention_stats_release(&s);
 }
 
-/*
- * The half of the tokens with the lowest mean scores is unimportant: tokens 1 and 2 by their scores
- * as queries; by those as keys, 1 and 3 in layer 0, 1 and 2 in layer 1.
- */
+/* The half of the tokens with the lowest mean scores is unimportant: tokens 1 and 2 by their scores
+ * as queries; by those as keys, 1 and 3 in layer 0, 1 and 2 in layer 1. */
 TEST(test_sets)
 {
     static const struct {

@@ -195,10 +195,8 @@ static void times(const double *A, const double *B, int transposed, double *C)
                 D, B, D, 0, C, D);
 }
 
-/*
- * Returns the squared error of Q K^T if Q is projected by the first m columns of `left` and K by
- * those of `right`. cl, cr: Q^T Q and K^T K.
- */
+/* Returns the squared error of Q K^T if Q is projected by the first m columns of `left` and K by
+ * those of `right`. cl, cr: Q^T Q and K^T K. */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
 {

@@ -75,10 +75,8 @@ static int run(const load *l, const char *method, int gpus, served *o, kvd_err *
     return status;
 }
 
-/*
- * Compares two GPUs' logits with one GPU's. The distance may be six times that without a method
- * (`rounding`), or a quarter of the method's distance from the logits `none`.
- */
+/* Compares two GPUs' logits with one GPU's. The distance may be six times that without a method
+ * (`rounding`), or a quarter of the method's distance from the logits `none`. */
 static void test(const load *l, const char *method, const served *none, double rounding)
 {
     kvd_err err = {""};

@@ -309,10 +309,8 @@ TEST(test_window_is_what_is_held)
     close_texts(&t);
 }
 
-/*
- * Compares logits of methods with those of one forward pass. Rounding gives errors up to 2.0e-4
- * (OpenBLAS, Haswell), a wrong parameter more than 4e-3.
- */
+/* Compares logits of methods with those of one forward pass. Rounding gives errors up to 2.0e-4
+ * (OpenBLAS, Haswell), a wrong parameter more than 4e-3. */
 TEST(test_plans_row_by_row)
 {
     static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70},

@@ -15,10 +15,8 @@
 #include "model/text/corpus.h"
 #include "temp_folder.h"
 
-/*
- * SEQUENCES: number of prompts. N_NEW: new tokens of each, of which FIRST_FORCED to LAST_FORCED are
- * given, not generated. MOST: tokens of the text. `quick` uses fewer.
- */
+/* SEQUENCES: number of prompts. N_NEW: new tokens of each, of which FIRST_FORCED to LAST_FORCED are
+ * given, not generated. MOST: tokens of the text. `quick` uses fewer. */
 enum { SEQUENCES = 5, N_NEW = 25, FIRST_FORCED = 9, LAST_FORCED = 11, MOST = 900 };
 enum { PLACES = SEQUENCES * N_NEW };
 static const size_t length[SEQUENCES] = {41, 130, 17, 64, 199};
@@ -543,10 +541,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv") ||
                             strstr(method[i].text, "cachegen");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
-        /*
-         * accepted difference between CPU and GPU in log probability, for methods in which rounding
-         * may decide which tokens are merged or evicted
-         */
+        /* accepted difference between CPU and GPU in log probability, for methods in which rounding
+         * may decide which tokens are merged or evicted */
         const double chooses = !strcmp(method[i].text, "tova+fp8") ? 2
                                : !strcmp(method[i].text, "elasticcache") ||
                                        !strcmp(method[i].text, "d2o") ||
@@ -679,10 +675,8 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
         static const char *const varying[] = {
             "kvmerger", "prefixkv", "cake",     "mpcache",   "a2ats",    "cachegen", "waterfill",
             "kvtc",     "kvquant",  "h2o+kivi", "tova+kivi", "zipcache", "leankv",   "minicache"};
-        /*
-         * These methods' log probabilities on GPU and CPU differ by 0.23 to 0.35 nats on average in
-         * the shape of gpt-oss, if the CPU has weights of 8 bits; those of `none` by 0.08.
-         */
+        /* These methods' log probabilities on GPU and CPU differ by 0.23 to 0.35 nats on average in
+         * the shape of gpt-oss, if the CPU has weights of 8 bits; those of `none` by 0.08. */
         static const char *const rough[] = {"cachegen", "gear", "vidkv", "tova+kivi"};
         bool varies = false, few = false;
         for (size_t k = 0; k < sizeof rough / sizeof *rough; k++)
@@ -846,15 +840,13 @@ static void compare_shapes(void)
                   0);
 }
 
-/*
- * usage: gpu_generate [quick|windows|gpus|TEXT] [f32|bf16] [I/N]
+/* usage: gpu_generate [quick|windows|gpus|TEXT] [f32|bf16] [I/N]
  * Compares tokens generated on GPU and CPU.
  * quick    combined methods, bf16, for sanitizers
  * windows  models with windows (gpt-oss, Gemma 3), and a Llama with heads of 128
  * gpus     several GPUs
  * TEXT     methods with TEXT in their text
- * I/N      part I of N of the tests
- */
+ * I/N      part I of N of the tests */
 int main(int argc, char **argv)
 {
     bool f32 = true, bf16 = true;

@@ -275,10 +275,8 @@ static void rate(size_t n, size_t vocab)
     rows_free(&x);
 }
 
-/*
- * usage: gpu_quality [small]
- * small  without the bandwidth measurement, for sanitizers
- */
+/* usage: gpu_quality [small]
+ * small  without the bandwidth measurement, for sanitizers */
 int main(int argc, char **argv)
 {
     if (!gpu_devices("quality", 1))

@@ -462,11 +462,9 @@ TEST(test_attention_error_by_hand)
     OK(kvd_kept_attention_save(&kept, &in, u, &err));
     OK(kvd_attention_error_init(&e, &kept, &c, &err));
     OK(kvd_attention_error_add(&e, &in, v, &err));
-    /*
-     * Expected and actual outputs of two tokens: in head 0 (3,4) and (3,1), (0,0) and (0,5), so the
+    /* Expected and actual outputs of two tokens: in head 0 (3,4) and (3,1), (0,0) and (0,5), so the
      * squared error is 34 and the squared norm 25. In head 1 (0,2) and (1,2), (0,-2) and (0,-3): 2
-     * and 8.
-     */
+     * and 8. */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
     /* error D of the ZDC paper: mean of |actual - expected| / |expected| */

@@ -424,10 +424,8 @@ TEST(rows_that_do_not_follow)
     kvd_sequence_cache_release(&r);
 }
 
-/*
- * Called after each generated token. Ends answers of sequences 1 and 2 early: returns 1 if the last
- * token is still fed to the model, 2 if not.
- */
+/* Called after each generated token. Ends answers of sequences 1 and 2 early: returns 1 if the last
+ * token is still fed to the model, 2 if not. */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     size_t *const seen = ctx;
@@ -450,10 +448,8 @@ static void count_progress(void *ctx, double n)
     seen->sequences += n;
 }
 
-/*
- * Generates answers to questions in turn. Must generate the same tokens if all tokens are given as
- * input. `ended`: what end_early returns to end an answer.
- */
+/* Generates answers to questions in turn. Must generate the same tokens if all tokens are given as
+ * input. `ended`: what end_early returns to end an answer. */
 static void check_questions(size_t ended)
 {
     enum { QUESTION = 2, ANSWER = 4, PLACES = 2 * (QUESTION + ANSWER) };

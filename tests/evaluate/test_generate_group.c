@@ -99,10 +99,8 @@ TEST(several_workers_are_one)
     }
 }
 
-/*
- * generation path whose forward pass number `fail_at` fails for lack of memory; `grown`: number of
- * calls of its function `grow`, which asks for more memory
- */
+/* generation path whose forward pass number `fail_at` fails for lack of memory; `grown`: number of
+ * calls of its function `grow`, which asks for more memory */
 typedef struct {
     kvd_generate_path path;
     kvd_generate_path *rows;
@@ -169,10 +167,8 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/*
- * Generates answers to all prompts in one group. Forward pass `fail_at` fails (0: none, -1: all).
- * If `grown` is not 0, only two prompts fit at a time.
- */
+/* Generates answers to all prompts in one group. Forward pass `fail_at` fails (0: none, -1: all).
+ * If `grown` is not 0, only two prompts fit at a time. */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
 {

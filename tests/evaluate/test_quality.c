@@ -120,10 +120,8 @@ TEST(test_refuses)
           "sequence 0 has 3 predictions, the reference 4");
 }
 
-/*
- * About 95 % of the confidence intervals must contain the true value. Intervals of the ratio of two
- * models' accuracies must be shorter than those of one accuracy.
- */
+/* About 95 % of the confidence intervals must contain the true value. Intervals of the ratio of two
+ * models' accuracies must be shorter than those of one accuracy. */
 TEST(test_intervals)
 {
     enum { SEQUENCES = 40, TRIALS = 150 };

@@ -88,10 +88,8 @@ static size_t count(const char *text, const char *part)
 
 static const char needle_start[] = "One of the special magic ";
 
-/*
- * Replaces words that RULER draws at random: 9 for a number, U for a UUID, K for hyphenated words,
- * V<length> for a variable.
- */
+/* Replaces words that RULER draws at random: 9 for a number, U for a UUID, K for hyphenated words,
+ * V<length> for a variable. */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
     size_t digits = 0, capitals = 0, hyphens = 0;

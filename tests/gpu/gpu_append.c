@@ -424,10 +424,8 @@ static void refusals(void)
 
 int main(int argc, char **argv)
 {
-    /*
-     * Columns: name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions, RoPE
-     * layout, Q and K rotated, V rotated, index in the list of requests' lengths.
-     */
+    /* Columns: name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions, RoPE
+     * layout, Q and K rotated, V rotated, index in the list of requests' lengths. */
     static const scenario cases[] = {
         {"dense_cut_only", KVD_BF16, 4, 2, 128, 64, 0, -1, 0, 0, 3},
         {"dense_rotated", KVD_BF16, 4, 1, 128, 0, 0, -1, 1, 1, 3},

@@ -90,10 +90,8 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
     return m;
 }
 
-/*
- * Adds to *error and *norm the squared errors and squared norms of a head's attention outputs, for
- * every `step`-th token. got: outputs [tokens][heads * d].
- */
+/* Adds to *error and *norm the squared errors and squared norms of a head's attention outputs, for
+ * every `step`-th token. got: outputs [tokens][heads * d]. */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
 {

@@ -1,8 +1,6 @@
-/*
- * usage: gpu_backward [quick | NAME]
+/* usage: gpu_backward [quick | NAME]
  * Tests GPU gradients against the CPU and PyTorch (tests/oracle/make_gradients.py). NAME: part of a
- * model family's name. quick: for compute-sanitizer.
- */
+ * model family's name. quick: for compute-sanitizer. */
 #include <math.h>
 #include <unistd.h>
 

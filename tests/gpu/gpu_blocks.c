@@ -217,10 +217,8 @@ typedef struct {
 
 enum { QKV_MOST = 37 /* number of tokens */, QKV_POSITIONS = 50 };
 
-/*
- * Replaces x [tokens][heads + 2 kv][d] by Q, K and V after bias, norm and RoPE. pre [tokens][heads
- * + kv][d]: before RoPE.
- */
+/* Replaces x [tokens][heads + 2 kv][d] by Q, K and V after bias, norm and RoPE. pre [tokens][heads
+ * + kv][d]: before RoPE. */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,
                           const uint32_t *row, float *x, float *pre)

@@ -19,10 +19,8 @@ static double term_distance(const array *got, const double *want, const double *
     return e;
 }
 
-/*
- * Computes dx [d], the gradient of a norm's input, from dy [d]. terms, dy_terms [d]: sums of the
- * absolute terms that add up to dx and dy, to which errors are relative.
- */
+/* Computes dx [d], the gradient of a norm's input, from dy [d]. terms, dy_terms [d]: sums of the
+ * absolute terms that add up to dx and dy, to which errors are relative. */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
 {
@@ -141,10 +139,8 @@ typedef struct {
     int rope; /* kvd_rope_layout; -1: no RoPE */
 } qkv_case;
 
-/*
- * Computes a head's gradients before RoPE (pre) and before the norm (raw): [d] gradients, then [d]
- * sums of their absolute terms, to which errors are relative.
- */
+/* Computes a head's gradients before RoPE (pre) and before the norm (raw): [d] gradients, then [d]
+ * sums of their absolute terms, to which errors are relative. */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
                            double *pre, double *raw)
@@ -290,10 +286,8 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
     free(x);
 }
 
-/*
- * Returns true if `token` is the first whose cumulative probability exceeds u, up to rounding.
- * *sum: sum of exp(logit - top).
- */
+/* Returns true if `token` is the first whose cumulative probability exceeds u, up to rounding.
+ * *sum: sum of exp(logit - top). */
 static bool is_drawn(const float *row, size_t vocab, double top, double u, uint32_t token,
                      double *sum)
 {

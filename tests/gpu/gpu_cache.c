@@ -552,10 +552,8 @@ static void test_memory(void)
 
 int main(void)
 {
-    /*
-     * Columns: name, query heads, KV heads, d_head, types of activations and of the cache, then the
-     * other fields of `scenario`.
-     */
+    /* Columns: name, query heads, KV heads, d_head, types of activations and of the cache, then the
+     * other fields of `scenario`. */
     static const scenario cases[] = {
         {"none", 6, 2, 16, KVD_F32, KVD_F32, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-5, NULL},
         {"none_f16", 6, 2, 16, KVD_F32, KVD_F16, NULL, 0, 0, 0, 1, 0, 0, 0, 1e-4, NULL},

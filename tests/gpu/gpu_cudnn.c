@@ -1,8 +1,6 @@
-/*
- * usage: gpu_cudnn [CASE | time [prefill | decode]] [-v]
+/* usage: gpu_cudnn [CASE | time [prefill | decode]] [-v]
  * Tests cuDNN attention in double precision. "time": prompts of 8192 and 16384 tokens, decode steps
- * at 8192 and 131072.
- */
+ * at 8192 and 131072. */
 #include <math.h>
 
 #include "common/stats.h"

@@ -1,8 +1,6 @@
-/*
- * usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
+/* usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
  * Tests decode attention in double precision. Every launch must give equal bits. CASE: part of a
- * name. LAUNCHES: per division of the work (10); 1 is for sanitizers. WINDOW: in tokens.
- */
+ * name. LAUNCHES: per division of the work (10); 1 is for sanitizers. WINDOW: in tokens. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,10 +66,8 @@ static const test_case cases[] = {
     {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
-/*
- * number of tested divisions of the work: by kvd_decode_plan, with three schedules and three
- * numbers of CTAs; with 1, 2, 4, 8 or 16 CTAs per KV head
- */
+/* number of tested divisions of the work: by kvd_decode_plan, with three schedules and three
+ * numbers of CTAs; with 1, 2, 4, 8 or 16 CTAs per KV head */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
 /* Sets 2^i CTAs per KV head without kvd_decode_plan. Returns 0 if the kernel cannot take them. */
@@ -103,10 +99,8 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/*
- * Gives requests with odd and even numbers different attention sinks. Returns 1 if each request's
- * output equals that of a launch in which all have its sinks.
- */
+/* Gives requests with odd and even numbers different attention sinks. Returns 1 if each request's
+ * output equals that of a launch in which all have its sinks. */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
     const size_t heads = (size_t)args.map.n_heads, row = (size_t)args.map.o_pitch,

@@ -1,8 +1,6 @@
-/*
- * usage: gpu_decode_plan [CASE]
+/* usage: gpu_decode_plan [CASE]
  * Every page must be in exactly one CTA's segment. Only rule `ours`, which gives CTAs equal bytes,
- * may split requests.
- */
+ * may split requests. */
 #include <math.h>
 
 #include "kernels/cuda/decode.h"

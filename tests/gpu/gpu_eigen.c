@@ -1,8 +1,6 @@
-/*
- * usage: gpu_eigen [small | TIMES.csv]
+/* usage: gpu_eigen [small | TIMES.csv]
  * Tests eigenvalues of batches of X^T X against LAPACK's dsyevd. small: no large matrices and no
- * times. TIMES.csv: file to write times on GPU and CPU to.
- */
+ * times. TIMES.csv: file to write times on GPU and CPU to. */
 #include <float.h>
 #include <lapacke.h>
 
@@ -70,11 +68,9 @@ static void worse(double *a, double b)
         *a = isnan(b) ? (double)INFINITY : b;
 }
 
-/*
- * residual: |G R - R diag(sigma^2)| / (d eps lambda_max)
+/* residual: |G R - R diag(sigma^2)| / (d eps lambda_max)
  * lambda:   |sigma^2 - LAPACK's| / (d eps lambda_max)
- * sigma:    |sigma - LAPACK's| / sigma_max, for sigma above 1e-4 sigma_max
- */
+ * sigma:    |sigma - LAPACK's| / sigma_max, for sigma above 1e-4 sigma_max */
 static void check_matrix(const double *G, size_t d, const double *sigma, const double *R, errors *e)
 {
     double *A = need(d * d * sizeof *A), *lambda = need(d * sizeof *lambda);

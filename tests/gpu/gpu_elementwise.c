@@ -141,10 +141,8 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     array_free(&sinks);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
-    /*
-     * values of at least 1e-6 by which errors are divided, because rounding an exponent near -100
-     * changes e^x by 1e-5 of its size
-     */
+    /* values of at least 1e-6 by which errors are divided, because rounding an exponent near -100
+     * changes e^x by 1e-5 of its size */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)
         floor[i] = fabsf(want[i]) > 1e-6F ? want[i] : 1e-6F;

@@ -77,10 +77,8 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
     result_release(&got);
 }
 
-/*
- * Tests method `text` with heads compressed by `dims` or, if NULL, by method `with`. Heads must
- * keep as many tokens as on the CPU without that compression.
- */
+/* Tests method `text` with heads compressed by `dims` or, if NULL, by method `with`. Heads must
+ * keep as many tokens as on the CPU without that compression. */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
                       const kvd_dims *dims, const char *with)
 {
@@ -221,10 +219,8 @@ static void refused(const kvd_checkpoint *c, const char *text, const kvd_dims *d
     kvd_plan_close(&plan);
 }
 
-/*
- * Tests a step after tokens that were never computed. A part of a prompt must be refused; this is
- * not tested if KV heads keep different numbers of tokens (`uneven`).
- */
+/* Tests a step after tokens that were never computed. A part of a prompt must be refused; this is
+ * not tested if KV heads keep different numbers of tokens (`uneven`). */
 static void test_context(const kvd_checkpoint *c, const char *text, bool uneven)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 100, 100);
@@ -327,13 +323,11 @@ static void test_windows(int quick)
     refused_window("strawman", gemma.json, "know no window");
 }
 
-/*
- * usage: gpu_engine_evict [quick|windows|METHOD] [I/N]
+/* usage: gpu_engine_evict [quick|windows|METHOD] [I/N]
  * quick    few requests and methods, for compute-sanitizer
  * windows  a model with sliding windows; also `quick windows`
  * METHOD   comparisons with the CPU of methods whose text contains METHOD
- * I/N      part I of N, from 1 on
- */
+ * I/N      part I of N, from 1 on */
 int main(int argc, char **argv)
 {
     char texts[] =

@@ -435,14 +435,12 @@ static void test_many(void)
     kvd_checkpoint_close(c);
 }
 
-/*
- * usage: gpu_engine_packed [quick] [windows|models]
+/* usage: gpu_engine_packed [quick] [windows|models]
  *        gpu_engine_packed METHOD
  * quick    small cases, for compute-sanitizer
  * windows  only models with sliding windows
  * models   the other models
- * METHOD   cases of one model whose text begins with METHOD
- */
+ * METHOD   cases of one model whose text begins with METHOD */
 int main(int argc, char **argv)
 {
     static const request few[] = {{33, 3}, {64, 5}, {1, 34}};
@@ -490,10 +488,8 @@ int main(int argc, char **argv)
                                      {"vidkv,group=16,residual=32", 0.7, 1e-9},
                                      {"vidkv,k=1.8,ternary=0", 0.7, 1e-9},
                                      {"zipcache,block=20", 0.6, 1e-9},
-                                     /*
-                                      * In zipcache, rounding decides between tokens of nearly equal
-                                      * importance.
-                                      */
+                                     /* In zipcache, rounding decides between tokens of nearly equal
+                                      * importance. */
                                      {"zipcache,high=8,low=3,share=0.3,block=70", 0.8, 1e-9},
                                      {"turboquant,bits=4,qjl=0", 0.5, 1e-9},
                                      {"turboquant,bits=2,qjl=0", 0.5, 1e-9},

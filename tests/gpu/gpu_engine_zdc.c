@@ -152,10 +152,8 @@ typedef struct {
     int lent;
 } variant;
 
-/*
- * Compares the GPU's logits of zdc variant v with the CPU's. `whole`: the CPU's logits if every
- * token is important; `bar`: the GPU's distance from these.
- */
+/* Compares the GPU's logits of zdc variant v with the CPU's. `whole`: the CPU's logits if every
+ * token is important; `bar`: the GPU's distance from these. */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {

@@ -278,10 +278,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
     return x;
 }
 
-/*
- * Compares the engine's logits with `want`. The accepted distance is twice that between the
- * engine's logits with all tokens important and `whole`.
- */
+/* Compares the engine's logits with `want`. The accepted distance is twice that between the
+ * engine's logits with all tokens important and `whole`. */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
 {

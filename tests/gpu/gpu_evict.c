@@ -19,10 +19,8 @@ static double product(const double *a, const double *b, int d)
     return sum;
 }
 
-/*
- * Computes the importance of keys [n][d]: minus their length for the ranking KVD_EVICT_SHORT_KEYS,
- * otherwise minus their cosine with the mean direction of the keys.
- */
+/* Computes the importance of keys [n][d]: minus their length for the ranking KVD_EVICT_SHORT_KEYS,
+ * otherwise minus their cosine with the mean direction of the keys. */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
     double anchor[KVD_WIDTH_MAX] = {0};
@@ -156,10 +154,8 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
     }
 }
 
-/*
- * Computes the importance `want` [n_kv_heads][n_q8] of tokens for KV head g of request b, such as
- * the attention that they receive, and then also lse [n_heads][n_q8].
- */
+/* Computes the importance `want` [n_kv_heads][n_q8] of tokens for KV head g of request b, such as
+ * the attention that they receive, and then also lse [n_heads][n_q8]. */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[g], window = f->c->rule.window;
@@ -540,10 +536,8 @@ static int is_quick(const char *name)
     return 0;
 }
 
-/*
- * usage: gpu_evict [CASE] CASE   part of the names of the cases to run; "quick": small cases with
- * five decode steps, for compute-sanitizer
- */
+/* usage: gpu_evict [CASE] CASE   part of the names of the cases to run; "quick": small cases with
+ * five decode steps, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     test_subject = "evict";

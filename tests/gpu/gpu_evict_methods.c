@@ -164,11 +164,9 @@ static void close_run(method_run *r)
     release(f);
 }
 
-/*
- * Compares mass [n_heads][n_q8] with the CPU's: the sum of a token's attention probabilities or,
+/* Compares mass [n_heads][n_q8] with the CPU's: the sum of a token's attention probabilities or,
  * for KVD_EVICT_PIVOTAL, minus the number of queries that give it less than their mean probability.
- * Writes lse.
- */
+ * Writes lse. */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
     fixture *const f = &r->f;
@@ -204,10 +202,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
         check_mass(r, i / heads, i % heads, mass, lse);
 }
 
-/*
- * Decides for each token if it is dropped or stored with low or high precision. mass, last
- * [n_heads][n_q8]: attention that tokens receive from all queries, and from the last ones.
- */
+/* Decides for each token if it is dropped or stored with low or high precision. mass, last
+ * [n_heads][n_q8]: attention that tokens receive from all queries, and from the last ones. */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
 {
@@ -611,10 +607,8 @@ static void run_case(const method_case *c)
     close_run(&r);
 }
 
-/*
- * usage: gpu_evict_methods [CASE]
- * CASE   part of a method's text; "quick": small cases, for compute-sanitizer
- */
+/* usage: gpu_evict_methods [CASE]
+ * CASE   part of a method's text; "quick": small cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
     if (!gpu_devices("evict methods", 1))

@@ -383,10 +383,8 @@ static void test_restore(const problem *p)
     test_tables(p, &a);
 }
 
-/*
- * Copies to the device the matrices B^T that rebuild the heads that share latents with head g, then
- * NaN up to `columns`, which kernels must ignore.
- */
+/* Copies to the device the matrices B^T that rebuild the heads that share latents with head g, then
+ * NaN up to `columns`, which kernels must ignore. */
 static uint16_t *shared_matrix(const problem *p, size_t slot, int g, int side, size_t columns)
 {
     const latent_case *const c = p->c;

@@ -144,10 +144,8 @@ static void attend_in_double(const fixture *f, head_step *h, int g, int j, doubl
     free(p);
 }
 
-/*
- * Computes the precision level to [n + 1] of each token after a step of LeanKV's Algorithm 1 in a
- * KV head. Returns 0 if rounding may decide otherwise.
- */
+/* Computes the precision level to [n + 1] of each token after a step of LeanKV's Algorithm 1 in a
+ * KV head. Returns 0 if rounding may decide otherwise. */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
     const int n = h->x.n, window = f->s->window;

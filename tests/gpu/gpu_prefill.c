@@ -211,10 +211,8 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 
 int main(int argc, char **argv)
 {
-    /*
-     * Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, 1 if each CTA has a
-     * fixed list of tiles, CTAs, factor of the queries, {new tokens, all tokens}.
-     */
+    /* Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, 1 if each CTA has a
+     * fixed list of tiles, CTAs, factor of the queries, {new tokens, all tokens}. */
 #define LENGTHS(...)                                                                               \
     {                                                                                              \
         __VA_ARGS__                                                                                \

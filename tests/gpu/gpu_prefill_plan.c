@@ -1,8 +1,6 @@
-/*
- * usage: gpu_prefill_plan [-t]
+/* usage: gpu_prefill_plan [-t]
  * Tests the division of attention into tiles of queries: each query must be in exactly one tile.
- * With schedule `ours`, a head's tiles must be in order of falling cost. -t: times the division.
- */
+ * With schedule `ours`, a head's tiles must be in order of falling cost. -t: times the division. */
 
 #include "kernels/cuda/prefill_plan.h"
 

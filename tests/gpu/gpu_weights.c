@@ -77,10 +77,8 @@ static void whole(comparison *to, const char *what, int layer, bool bias, kvd_pa
     compare(to, what, layer, bias, &(slice){part, 0, 0, 0}, 1, type, device);
 }
 
-/*
- * Compares an expert's gate (`part`), up and down matrices on the GPU with the checkpoint's: rows
- * first .. first + n - 1 of gate and up, these columns of down.
- */
+/* Compares an expert's gate (`part`), up and down matrices on the GPU with the checkpoint's: rows
+ * first .. first + n - 1 of gate and up, these columns of down. */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {

@@ -109,10 +109,8 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/*
- * Returns the index of element i of the K (side 0) or V (1) that is number `place` among a
- * request's important or other tokens (`store`).
- */
+/* Returns the index of element i of the K (side 0) or V (1) that is number `place` among a
+ * request's important or other tokens (`store`). */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
     const int w = f->head[g].width[store][side];

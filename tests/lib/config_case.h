@@ -32,10 +32,8 @@ static inline void refuse(const char *text, const char *message)
         fail_msg("%s: '%s' lacks '%s'", text, err.msg, message);
 }
 
-/*
- * Replaces the first `from` in a config.json by `to`, or inserts `to` after the first character.
- * The next call overwrites the result.
- */
+/* Replaces the first `from` in a config.json by `to`, or inserts `to` after the first character.
+ * The next call overwrites the result. */
 static inline const char *edit_config(const char *text, const char *from, const char *to)
 {
     static char result[4096];

@@ -46,10 +46,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
     return status;
 }
 
-/*
- * Makes left = U diag(s) and right = U diag(1/s) of the orthogonal U in left [n][d][d], with s in
- * 0.5 .. 1.5.
- */
+/* Makes left = U diag(s) and right = U diag(1/s) of the orthogonal U in left [n][d][d], with s in
+ * 0.5 .. 1.5. */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
     for (size_t m = 0; m < n; m++)

@@ -144,10 +144,8 @@ typedef struct {
     const char *name;
     /* largest number of requests, and of tokens in an iteration (0: prompts are not split) */
     size_t max_batch, chunk;
-    /*
-     * mixed: an iteration may have prompts and decode steps; graphs: with CUDA graphs; phases: each
-     * part of an iteration is timed; sequence: GPUs divide prompts by tokens
-     */
+    /* mixed: an iteration may have prompts and decode steps; graphs: with CUDA graphs; phases: each
+     * part of an iteration is timed; sequence: GPUs divide prompts by tokens */
     bool mixed, graphs, phases, sequence;
     kvd_attention_choice attention;
 } setting;
@@ -196,10 +194,8 @@ static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err
     return e->step(e, &it, id, token, NULL, err);
 }
 
-/*
- * Tests that two decode steps with the same input, after tokens whose K and V were never computed,
- * give the same tokens. If e is NULL, fails with *err.
- */
+/* Tests that two decode steps with the same input, after tokens whose K and V were never computed,
+ * give the same tokens. If e is NULL, fails with *err. */
 static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err)
 {
     uint32_t first[2] = {0}, second[2] = {1};
@@ -322,10 +318,8 @@ static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_
     return NULL;
 }
 
-/*
- * Computes expected logits l->want and the accepted distance l->bar: twice the largest distance of
- * a bf16 forward pass (with experts: three times).
- */
+/* Computes expected logits l->want and the accepted distance l->bar: twice the largest distance of
+ * a bf16 forward pass (with experts: three times). */
 static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
 {
     const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;
@@ -341,10 +335,8 @@ static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan,
         mean += off / (double)n;
     }
     free(narrow);
-    /*
-     * The engine uses the kernels of the bf16 pass. If these were wrong, l->bar would accept wrong
-     * logits, so large errors of the bf16 pass are refused.
-     */
+    /* The engine uses the kernels of the bf16 pass. If these were wrong, l->bar would accept wrong
+     * logits, so large errors of the bf16 pass are refused. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;

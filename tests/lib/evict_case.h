@@ -223,10 +223,8 @@ static inline size_t state_at(const fixture *f, int b, int g)
            (size_t)f->room;
 }
 
-/*
- * Computes probabilities p of query t of head h, with Gumbel noise if the rule has it. Returns the
- * log-sum-exp of scores without noise.
- */
+/* Computes probabilities p of query t of head h, with Gumbel noise if the rule has it. Returns the
+ * log-sum-exp of scores without noise. */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
 {

@@ -1,7 +1,5 @@
-/*
- * Activations of test models by Transformers (tests/oracle/make_family_fixtures.py) and by the
- * CPU's forward pass.
- */
+/* Activations of test models by Transformers (tests/oracle/make_family_fixtures.py) and by the
+ * CPU's forward pass. */
 #ifndef KVD_TESTS_EXPECTED_H
 #define KVD_TESTS_EXPECTED_H
 

@@ -10,13 +10,11 @@
 #include "model/checkpoint/weights.h"
 #include "unit.h"
 
-/*
- * Outputs for n tokens: logits [n][vocab_size] and, if not NULL:
+/* Outputs for n tokens: logits [n][vocab_size] and, if not NULL:
  *
  * q_pre, q     queries before and after RoPE, [n_layers][n][n_heads][d_head]
  * k_pre, k, v  keys before and after RoPE, values, [n_layers][n][n_kv_heads][d_head]
- * o            attention output before W_O, [n_layers][n][n_heads][d_head]
- */
+ * o            attention output before W_O, [n_layers][n][n_heads][d_head] */
 typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
     /* function that changes a layer's keys before RoPE and its values, or NULL */
@@ -186,11 +184,9 @@ static inline void ref_rope(const ref_state *s, size_t layer, double *x, size_t 
             }
 }
 
-/*
- * Computes o_i = sum over t <= i of softmax_t(s_it) v_t, with s_it = q_i . k_t / sqrt(d_head).
+/* Computes o_i = sum over t <= i of softmax_t(s_it) v_t, with s_it = q_i . k_t / sqrt(d_head).
  *
- * With a window, t > i - window. A softcap c replaces s by c tanh(s / c).
- */
+ * With a window, t > i - window. A softcap c replaces s by c tanh(s / c). */
 static inline void ref_attend(const ref_state *s, size_t layer)
 {
     const size_t window = kvd_config_window(s->c, (int)layer);

@@ -7,10 +7,8 @@
 
 enum { KEPT_HEADS = 8 };
 
-/*
- * Runs n tokens through the method `text`. kept [n_kv_heads][1 + n - prompt][n]: 1 for tokens
- * stored (or read) after the prompt (index 0), then after each step.
- */
+/* Runs n tokens through the method `text`. kept [n_kv_heads][1 + n - prompt][n]: 1 for tokens
+ * stored (or read) after the prompt (index 0), then after each step. */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)
 {

@@ -1,7 +1,5 @@
-/*
- * Q, K and V of a layer, and tokens that public implementations keep
- * (tests/data/token_methods.safetensors).
- */
+/* Q, K and V of a layer, and tokens that public implementations keep
+ * (tests/data/token_methods.safetensors). */
 #ifndef KVD_TESTS_TOKEN_ROWS_H
 #define KVD_TESTS_TOKEN_ROWS_H
 
@@ -96,11 +94,9 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
                              t < PROMPT ? want[g * PROMPT + t] != 0 : 1);
 }
 
-/*
- * Checks tokens kept by methods that read the prompt `times` times, against a public
+/* Checks tokens kept by methods that read the prompt `times` times, against a public
  * implementation's tensor `name` [LAYERS][KV heads][prompt], for which queries of layer l are
- * multiplied by 2^(l - 1).
- */
+ * multiplied by 2^(l - 1). */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {
     static float q[N * HEADS * D], exact[N * HEADS * D];

@@ -66,10 +66,8 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
 }
 
-/*
- * Compares the tokens that the GPU keeps with c->level. Tokens before `old` may differ if their
- * scores are nearly equal. Returns how many others differ.
- */
+/* Compares the tokens that the GPU keeps with c->level. Tokens before `old` may differ if their
+ * scores are nearly equal. Returns how many others differ. */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
 {

@@ -415,10 +415,8 @@ static double least_outside(const uint16_t *x, const span_case *c)
     return rest;
 }
 
-/*
- * Checks that `basis` leaves out hardly more of the squares of x than the best basis. `captured`:
- * fraction inside its span, as computed on the GPU.
- */
+/* Checks that `basis` leaves out hardly more of the squares of x than the best basis. `captured`:
+ * fraction inside its span, as computed on the GPU. */
 static void check_span(const span_case *c, const uint16_t *x, const uint16_t *basis, size_t rank,
                        float captured)
 {

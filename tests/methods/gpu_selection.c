@@ -125,10 +125,8 @@ static fixture fixture_make(const selection_case *c, size_t page)
     return f;
 }
 
-/*
- * Computes probabilities p [n] of query q over n tokens or, unless `read` is NULL, over those with
- * read[t] = 1. Returns the log-sum-exp.
- */
+/* Computes probabilities p [n] of query q over n tokens or, unless `read` is NULL, over those with
+ * read[t] = 1. Returns the log-sum-exp. */
 static double attend(const fixture *f, int b, int g, const uint16_t *q, int n, const uint8_t *read,
                      double *p)
 {

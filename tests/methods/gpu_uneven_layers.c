@@ -25,10 +25,8 @@ static const uneven_case layer_cases[] = {
     {"kvzip,budget=0.1", 0, 2, SHAPE(10, 2, 96, 96, 700)},
 };
 
-/*
- * arrays on the device: thresholds `least` [batch][n_kv_heads + 1], below which tokens are dropped,
- * and tokens' scores `rank` [layers][n_kv_heads][n_q8]
- */
+/* arrays on the device: thresholds `least` [batch][n_kv_heads + 1], below which tokens are dropped,
+ * and tokens' scores `rank` [layers][n_kv_heads][n_q8] */
 typedef struct {
     unsigned long long *least;
     float *rank;

@@ -164,10 +164,8 @@ TEST(channels_of_two_bits_and_of_one)
     float range[D];
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
-    /*
-     * Half of vidkv's channels take 2 bits per number and 32 per group, the other half 1 and 16.
-     * Each channel has a flag of 1 bit.
-     */
+    /* Half of vidkv's channels take 2 bits per number and 32 per group, the other half 1 and 16.
+     * Each channel has a flag of 1 bit. */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
         float lo = INFINITY, hi = -INFINITY;
@@ -187,10 +185,8 @@ TEST(channels_of_two_bits_and_of_one)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /*
-     * Channels with 1 bit keep the signs of each token's Fourier transform over them. Its first
-     * coefficient is their sum, which becomes the mean magnitude with the right sign.
-     */
+    /* Channels with 1 bit keep the signs of each token's Fourier transform over them. Its first
+     * coefficient is their sum, which becomes the mean magnitude with the right sign. */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;

@@ -106,10 +106,8 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/*
- * Writes the i-th way to give 16 components bits: bits[0] and bits[1] for each number in two groups
- * of 8, or bits[0] in one group of 16 (bits[1] is -1).
- */
+/* Writes the i-th way to give 16 components bits: bits[0] and bits[1] for each number in two groups
+ * of 8, or bits[0] in one group of 16 (bits[1] is -1). */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};

@@ -152,10 +152,8 @@ TEST(palu_gives_ranks_by_information)
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /*
-     * A value matrix with information 5 would get 10 ranks, but 8 is its full rank. The other 2 go
-     * to the five matrices with information 1, which have 5 x 2.
-     */
+    /* A value matrix with information 5 would get 10 ranks, but 8 is its full rank. The other 2 go
+     * to the five matrices with information 1, which have 5 x 2. */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);

@@ -110,10 +110,8 @@ static void run_text(const char *text, size_t prompt, const problem *p, kvd_step
     kvd_plan_close(&m.plan);
 }
 
-/*
- * Tests the bytes of a layer with a window. mikv and leankv store its tokens at high precision;
- * think prunes the keys of all prompt tokens in the window but the newest 2.
- */
+/* Tests the bytes of a layer with a window. mikv and leankv store its tokens at high precision;
+ * think prunes the keys of all prompt tokens in the window but the newest 2. */
 TEST(a_window_stores_compressed_tokens)
 {
     enum { WINDOW = 5, NEWEST = 2 };
@@ -332,10 +330,8 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /*
-         * Compares tokens at even positions with attention to shortened K and V. A token at an odd
-         * position attends to itself before it loses dimensions.
-         */
+        /* Compares tokens at even positions with attention to shortened K and V. A token at an odd
+         * position attends to itself before it loses dimensions. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

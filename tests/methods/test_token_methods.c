@@ -284,11 +284,9 @@ TEST(budgets_of_the_cuda_engine)
             same_budget(text[i], l);
 }
 
-/*
- * Checks an engine's budgets of layers against the method's `rank`, with queries of layer l
+/* Checks an engine's budgets of layers against the method's `rank`, with queries of layer l
  * multiplied by 2^(l - 1). `shorter`: number of tokens by which `rank` may keep fewer than the
- * budget.
- */
+ * budget. */
 static void same_budgets(const char *text, size_t shorter)
 {
     static float q[PROMPT * HEADS * D];
@@ -309,10 +307,8 @@ static void same_budgets(const char *text, size_t shorter)
         for (size_t j = 0; j < (size_t)PROMPT * HEADS * D; j++)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
-        /*
-         * Method cake divides the budget by entropy * variance of attention. `observed` is this
-         * product, passed here as an entropy, with variance 1.
-         */
+        /* Method cake divides the budget by entropy * variance of attention. `observed` is this
+         * product, passed here as an entropy, with variance 1. */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;
     }

@@ -267,10 +267,8 @@ TEST(leankv)
             const kvd_parameter_values v = {.value = {th[h], tl[l], 10}};
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
-            /*
-             * attention of all, dropped and low-precision tokens; the latter two are below the
-             * thresholds, but one more token would exceed them
-             */
+            /* attention of all, dropped and low-precision tokens; the latter two are below the
+             * thresholds, but one more token would exceed them */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
             uint8_t level[PROMPT] = {0};
@@ -443,10 +441,8 @@ TEST(importance)
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 4);
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
-    /*
-     * Parameter mean = 1 divides denominators by their number of keys. All are then equal here, so
-     * earlier tokens become important.
-     */
+    /* Parameter mean = 1 divides denominators by their number of keys. All are then equal here, so
+     * earlier tokens become important. */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);
     const kvd_parameter_values mean = {.value = {0.5, 0, 0.95, 1}};

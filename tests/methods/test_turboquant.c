@@ -28,10 +28,8 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
 /* The mean of |decoded x - x|^2 / |x|^2 must be that of the optimal quantiser of normal numbers. */
 TEST(distortions_of_the_paper)
 {
-    /*
-     * mean squared errors of the optimal quantisers of normal numbers with 1 to 4 bits (Max 1960);
-     * the TurboQuant paper prints 0.36, 0.117, 0.03, 0.009
-     */
+    /* mean squared errors of the optimal quantisers of normal numbers with 1 to 4 bits (Max 1960);
+     * the TurboQuant paper prints 0.36, 0.117, 0.03, 0.009 */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {
         char text[40];
@@ -76,10 +74,8 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
     *slope /= all;
 }
 
-/*
- * By TurboQuant's Theorem 2, inner products with b bits have a mean square error of at most pi / (2
- * d) times that of vectors with b - 1 bits.
- */
+/* By TurboQuant's Theorem 2, inner products with b bits have a mean square error of at most pi / (2
+ * d) times that of vectors with b - 1 bits. */
 TEST(inner_products)
 {
     enum { SEEDS = 60 };

@@ -40,10 +40,8 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/*
- * Quantises x by the method `text`. Returns the mean over tokens of e F e^T, with a token's error e
- * and the second moment F of gradients.
- */
+/* Quantises x by the method `text`. Returns the mean over tokens of e F e^T, with a token's error e
+ * and the second moment F of gradients. */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};

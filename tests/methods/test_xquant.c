@@ -145,10 +145,8 @@ TEST(an_input_is_quantised_once)
     close_model(m);
 }
 
-/*
- * With latent=1, X U is quantised per channel, X being the layer's input and U from the SVD W_K^T =
- * U S B^T. Keys are decoded as (X U) (U^T W_K^T).
- */
+/* With latent=1, X U is quantised per channel, X being the layer's input and U from the SVD W_K^T =
+ * U S B^T. Keys are decoded as (X U) (U^T W_K^T). */
 TEST(keys_are_read_from_a_latent)
 {
     static double a[MOST * MOST], u[MOST * MOST], sigma[MOST], vt[MOST * MOST], superb[MOST],

@@ -1,7 +1,5 @@
-/*
- * Compares the table of model families in docs/checkpoints.md with what the code supports. A cell
- * is "yes", "no: WHY" or "yes, but WHY", where WHY is part of the error message.
- */
+/* Compares the table of model families in docs/checkpoints.md with what the code supports. A cell
+ * is "yes", "no: WHY" or "yes, but WHY", where WHY is part of the error message. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -62,10 +60,8 @@ static void read_table(void)
     (void)fclose(f);
 }
 
-/*
- * Returns 0 if the code of column `which` in the table of docs/checkpoints.md, such as the CPU's
- * forward pass, supports a model, or -1 with the reason in *err.
- */
+/* Returns 0 if the code of column `which` in the table of docs/checkpoints.md, such as the CPU's
+ * forward pass, supports a model, or -1 with the reason in *err. */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);

@@ -74,10 +74,8 @@ static uint32_t next_random(uint32_t below)
     return (uint32_t)(random_state >> 33) % below;
 }
 
-/*
- * Checks that prefixes of random texts give the first ids of the whole texts. Returns the number of
- * these ids as a fraction of those expected for the prefixes' lengths.
- */
+/* Checks that prefixes of random texts give the first ids of the whole texts. Returns the number of
+ * these ids as a fraction of those expected for the prefixes' lengths. */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
 {

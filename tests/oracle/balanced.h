@@ -1,7 +1,5 @@
-/*
- * Second moments of random Q and K, and projections that minimise the error of Q K^T, computed by
- * tests/oracle/balanced.py with NumPy.
- */
+/* Second moments of random Q and K, and projections that minimise the error of Q K^T, computed by
+ * tests/oracle/balanced.py with NumPy. */
 enum { ORACLE_D = 6 };
 static const double oracle_cl[] = {
     73.60697762596651,   34.10239238415196,  48.008414381431976, 7.938784648971931,

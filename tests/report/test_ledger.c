@@ -56,10 +56,8 @@ static double expected_cv(void)
     return 100 * 2 * sqrt(2) / 8;
 }
 
-/*
- * Writes a CSV file with the claim `row`, or with none if "". Unless it ends with a newline, `row`
- * has only the columns from published_table to null.
- */
+/* Writes a CSV file with the claim `row`, or with none if "". Unless it ends with a newline, `row`
+ * has only the columns from published_table to null. */
 static void put_claim(const char *row)
 {
     char line[200];
@@ -140,10 +138,8 @@ TEST(test_measures)
     }
     assert_near(expected_cv(), want[0].value);
     measure(&r, "cv:qk", 0, &v);
-    /*
-     * Squared singular values are 36, 4, 1, 0.25 in head 0 and 100, 4, 1, 0.25 in head 1. The first
-     * 2 and the first 1 have 95 % of the sum.
-     */
+    /* Squared singular values are 36, 4, 1, 0.25 in head 0 and 100, 4, 1, 0.25 in head 1. The first
+     * 2 and the first 1 have 95 % of the sum. */
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
     static const char *const bad[][2] = {
@@ -353,10 +349,8 @@ TEST(test_tokens)
     measure(&r, "tokens-delta-random:qk:0", 0, &v);
 }
 
-/*
- * Makes results of a calibration on k centroids of tokens (0: on tokens), for which the fraction
- * `prune` of 100 tokens was removed. `sigma` multiplies singular values.
- */
+/* Makes results of a calibration on k centroids of tokens (0: on tokens), for which the fraction
+ * `prune` of 100 tokens was removed. `sigma` multiplies singular values. */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
 {
@@ -417,11 +411,9 @@ TEST(test_fewer_rows)
                 {"centroids-fall:all", 1, 15.0 / 30},
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
-                /*
-                 * Measures with "-rows" compare calibrations on tokens, others on centroids.
+                /* Measures with "-rows" compare calibrations on tokens, others on centroids.
                  * Calibration r5, on tokens, has singular values 25 % larger than those without
-                 * pruning.
-                 */
+                 * pruning. */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
                 {"prune-spectrum:qk", 0, 0},

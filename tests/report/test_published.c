@@ -33,10 +33,8 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/*
- * For rotations R, papers publish the means of |R| (epsilon) and |R - R_ref| (delta) by text. Two
- * epsilons may differ by at most the sum of the deltas.
- */
+/* For rotations R, papers publish the means of |R| (epsilon) and |R - R_ref| (delta) by text. Two
+ * epsilons may differ by at most the sum of the deltas. */
 TEST(test_triangle)
 {
     static const struct {
@@ -71,10 +69,8 @@ TEST(test_one_epsilon)
     assert_false(kvd_published_one_epsilon(&t.model[1]));
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
-    /*
-     * Three deltas in random order are |epsilon - x| for one x with probability 1/6. For two
-     * models, 1/3 fits on average, and at least one with probability 1 - (5/6)^2.
-     */
+    /* Three deltas in random order are |epsilon - x| for one x with probability 1/6. For two
+     * models, 1/3 fits on average, and at least one with probability 1 - (5/6)^2. */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
     kvd_published_release(&t);

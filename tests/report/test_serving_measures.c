@@ -117,10 +117,8 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
     kvd_rows_free(rows);
 }
 
-/*
- * Mean times to the first token are 0.010, 0.012, 0.020 s uncompressed at 1, 2, 2.4 requests/s, and
- * 0.010, 0.012 s with zack at 2, 2.4.
- */
+/* Mean times to the first token are 0.010, 0.012, 0.020 s uncompressed at 1, 2, 2.4 requests/s, and
+ * 0.010, 0.012 s with zack at 2, 2.4. */
 TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
@@ -214,10 +212,8 @@ TEST(test_queue)
     }
 }
 
-/*
- * 1000 requests arrive in 100 s. The queue counts as growing if the last one ends more than 5 s
- * plus a request's time without waiting after that.
- */
+/* 1000 requests arrive in 100 s. The queue counts as growing if the last one ends more than 5 s
+ * plus a request's time without waiting after that. */
 TEST(test_queue_of_few_percent)
 {
     static const struct {

@@ -97,10 +97,8 @@ TEST(line)
 
 TEST(grid)
 {
-    /*
-     * Results that differ in two parameters (m.a, m.b) have no order, so all of them are
-     * considered, not only those before the first that misses the target.
-     */
+    /* Results that differ in two parameters (m.a, m.b) have no order, so all of them are
+     * considered, not only those before the first that misses the target. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},

@@ -229,10 +229,8 @@ TEST(test_properties)
     assert_true(preempted > 3000);
 }
 
-/*
- * Describes an iteration, such as "P0:7+9.": S for a step or P for a prompt, number of the request,
- * tokens before, tokens processed, '.' if it emits a token, '!' if the request ends.
- */
+/* Describes an iteration, such as "P0:7+9.": S for a step or P for a prompt, number of the request,
+ * tokens before, tokens processed, '.' if it emits a token, '!' if the request ends. */
 static const char *told(kvd_batcher *b)
 {
     static char text[256];
@@ -344,10 +342,8 @@ TEST(test_preemption)
     kvd_batcher_free(b);
 }
 
-/*
- * In layers with a sliding window, a request keeps up to window_share pages, and starts only if
- * that number of the window_pages pages is free.
- */
+/* In layers with a sliding window, a request keeps up to window_share pages, and starts only if
+ * that number of the window_pages pages is free. */
 TEST(test_windows)
 {
     kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};

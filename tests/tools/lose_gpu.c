@@ -1,11 +1,9 @@
-/*
- * LD_PRELOAD library that simulates the loss of a GPU by a trapping kernel.
+/* LD_PRELOAD library that simulates the loss of a GPU by a trapping kernel.
  *
  * KVD_LOSE_GPU=N          number of the GPU
  * KVD_LOSE_WHEN=FILE      file to wait for
  * KVD_LOSE_AFTER=SECONDS  seconds after the file appeared
- * KVD_LOSE_PROGRAM=NAME   program to affect
- */
+ * KVD_LOSE_PROGRAM=NAME   program to affect */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <errno.h>

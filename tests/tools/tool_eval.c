@@ -1,12 +1,10 @@
-/*
- * usage: tool_eval change IN.h5 OUT.h5 WHAT
+/* usage: tool_eval change IN.h5 OUT.h5 WHAT
  *
  * Copies a spectrum file with one change, for test_kvdim_eval.sh:
  * hash      zeros instead of the hash of the model's weights
  * before    marked as rotations of keys before RoPE
  * layers    one layer less
- * rotation  an entry changed after completion
- */
+ * rotation  an entry changed after completion */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,6 @@
-/*
- * usage: tool_flip FILE SEED
+/* usage: tool_flip FILE SEED
  *
- * Flips one bit of the file, chosen by SEED. A second call restores the bit.
- */
+ * Flips one bit of the file, chosen by SEED. A second call restores the bit. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -1,11 +1,9 @@
-/*
- * usage: tool_h5list FILE.h5
+/* usage: tool_h5list FILE.h5
  *
  * Lists the contents of a file, for comparison with docs/formats.md.
  *
  * dataset|PATH|[axis][axis]|TYPE|UNITS attribute|OBJECT|NAME|TYPE    except long_name, units and
- * axes bad|PATH|WHY                  dataset without long_name, units or axis names
- */
+ * axes bad|PATH|WHY                  dataset without long_name, units or axis names */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>

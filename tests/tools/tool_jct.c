@@ -1,11 +1,9 @@
-/*
- * Makes files such as kvdim-jct writes (measured times of requests) for tests and the report.
+/* Makes files such as kvdim-jct writes (measured times of requests) for tests and the report.
  *
  * tool_jct costs OUT.h5 [METHOD [GPU]]  iteration times without compression and with zack,p=0.5,
  *                                       which takes half of the cache and of the attention time
  *                                       METHOD: none, zack,p=0.5 or both; GPU: name, none for CPU
- * tool_jct replay OUT.h5 TRACE.csv      requests served by a machine that is 5 % slower
- */
+ * tool_jct replay OUT.h5 TRACE.csv      requests served by a machine that is 5 % slower */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,8 @@
-/*
- * usage: tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5
+/* usage: tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5
  *
  * Writes which tokens of a file's first sequence are kept, for tests/oracle/public_selections.py.
  * PROMPT: number of prompt tokens. /kept [layer][head][1 + steps][token]: 1 if stored.
- * group: the model's heads. each: every query head has its own copy of K and V.
- */
+ * group: the model's heads. each: every query head has its own copy of K and V. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
-/*
- * usage: tool_shape NAME FOLDER [KEY=VALUE]...
+/* usage: tool_shape NAME FOLDER [KEY=VALUE]...
  *
  * Writes a published model shape with random weights as a Hugging Face folder.
  *
@@ -8,8 +7,7 @@
  * seed=N (1)
  * config=1         config.json alone
  * tokenizer=FILE   also tokenizer.json: BPE tokenizer FILE, enlarged up to the vocabulary
- * KEY=NUMBER       replaces KEY in config.json
- */
+ * KEY=NUMBER       replaces KEY in config.json */
 #include <jansson.h>
 
 #include "write_shape.h"

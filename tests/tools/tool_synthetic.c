@@ -1,5 +1,4 @@
-/*
- * usage: tool_synthetic activations|moments|error-table OUT.h5 TOKENS SEED [KEY=VALUE]...
+/* usage: tool_synthetic activations|moments|error-table OUT.h5 TOKENS SEED [KEY=VALUE]...
  *
  * Writes small files for tests of programs.
  *
@@ -8,15 +7,12 @@
  * pre=1           Q and K before RoPE as well
  * distinct=N      later tokens repeat the first N
  * nan=1           one element is NaN
- * label=L dtype=f32|f16|bf16 layers=N heads=N kv=N d=N sequences=N
- */
+ * label=L dtype=f32|f16|bf16 layers=N heads=N kv=N d=N sequences=N */
 #include "formats/error_table.h"
 #include "make_dump.h"
 
-/*
- * Writes an error table of made-up losses, with 2, 4, 6 and 8 kept dimensions of Q and K (bqk) and
- * of V (bvw).
- */
+/* Writes an error table of made-up losses, with 2, 4, 6 and 8 kept dimensions of Q and K (bqk) and
+ * of V (bvw). */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)
 {

@@ -6,18 +6,14 @@
 #include "analysis/pairs.h"
 #include "common/err.h"
 
-/*
- * Computes the singular values sigma [n][d], falling, and right singular vectors (columns of R
+/* Computes the singular values sigma [n][d], falling, and right singular vectors (columns of R
  * [n][d][d]) of n matrices X, on the current GPU. `gram` [n][d][d] holds X^T X. *device_s receives
- * seconds, unless NULL. On failure *bad is the index of the first bad matrix, or n.
- */
+ * seconds, unless NULL. On failure *bad is the index of the first bad matrix, or n. */
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
 
-/*
- * Decomposes second moments on the current GPU as kvd_decompose_moments does on the CPU, which
- * still computes the two projections of bqk and bvw.
- */
+/* Decomposes second moments on the current GPU as kvd_decompose_moments does on the CPU, which
+ * still computes the two projections of bqk and bvw. */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);
 

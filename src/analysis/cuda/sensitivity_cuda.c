@@ -14,10 +14,8 @@ static const char what[] = "sums of gradients";
 typedef struct {
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
-    /*
-     * [n_layers][KINDS][n_kv_heads][d][d] sums over tokens of x x^T, lower triangles only; the
-     * KINDS of x are queries, head outputs and their gradients
-     */
+    /* [n_layers][KINDS][n_kv_heads][d][d] sums over tokens of x x^T, lower triangles only; the
+     * KINDS of x are queries, head outputs and their gradients */
     double *sum;
     double *scratch;
 } kvd_gpu_sensitivity;

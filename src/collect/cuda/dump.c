@@ -15,10 +15,8 @@ enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 typedef struct {
     /* buffer on device and host: values, and from byte bad_at on the first non-finite value */
     void *device, *host;
-    /*
-     * CUDA events: before waiting for a free buffer (asked), before and after Q, K and V are
-     * transposed into it (begin, made), and after its copy to the host (copied)
-     */
+    /* CUDA events: before waiting for a free buffer (asked), before and after Q, K and V are
+     * transposed into it (begin, made), and after its copy to the host (copied) */
     cudaEvent_t asked, begin, made, copied;
     int layer;
     size_t first_token, n_rows;

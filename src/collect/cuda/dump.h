@@ -16,9 +16,8 @@ void kvd_gpu_dump_free(kvd_gpu_dump *d);
 size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *share,
                           size_t max_tokens);
 
-/*
- * Queues a layer's Q, K, V for the file, from token first_token on. Ignores layers not in the file.
- */
+/* Queues a layer's Q, K, V for the file, from token first_token on. Ignores layers not in the
+ * file. */
 int kvd_gpu_dump_add(kvd_gpu_dump *d, const kvd_gpu_attention_in *in, size_t first_token,
                      kvd_err *err);
 /* Waits until all layers are written to the file. They may not be on disk yet. */

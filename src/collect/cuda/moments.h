@@ -7,10 +7,8 @@
 
 typedef struct kvd_gpu_moments kvd_gpu_moments;
 
-/*
- * Returns second moments (sums of products) of Q, K and V, all 0, for this GPU's heads (`share`)
- * and the model and layers of `shape`, or NULL with *err.
- */
+/* Returns second moments (sums of products) of Q, K and V, all 0, for this GPU's heads (`share`)
+ * and the model and layers of `shape`, or NULL with *err. */
 kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_share *share,
                                      kvd_err *err);
 /* Frees *m, whose device must be current, as for all functions here. */

@@ -4,10 +4,8 @@
 
 #include <cuda_runtime.h>
 
-/*
- * Queues the launch of kernel(args...). If `early`, the kernel may start before the preceding one
- * ends; it must execute griddepcontrol.wait.
- */
+/* Queues the launch of kernel(args...). If `early`, the kernel may start before the preceding one
+ * ends; it must execute griddepcontrol.wait. */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
                                     dim3 block, size_t shared_bytes, cudaStream_t stream,

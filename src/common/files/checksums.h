@@ -1,7 +1,5 @@
-/*
- * Checksums of datasets in HDF5 files, stored as /checksums/PATH for dataset /PATH. A checksum is
- * the sum of (2 t + 1) XXH3(row t) over a block of KVD_CHECKSUM_ROWS rows.
- */
+/* Checksums of datasets in HDF5 files, stored as /checksums/PATH for dataset /PATH. A checksum is
+ * the sum of (2 t + 1) XXH3(row t) over a block of KVD_CHECKSUM_ROWS rows. */
 #ifndef KVD_COMMON_FILES_CHECKSUMS_H
 #define KVD_COMMON_FILES_CHECKSUMS_H
 
@@ -42,10 +40,8 @@ int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 /* Is called to read n rows of a head in the file's number type. */
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
-/*
- * Compares n rows of a head with their checksums. A checksum covers a block of 64 rows, so `reader`
- * reads the block's other rows.
- */
+/* Compares n rows of a head with their checksums. A checksum covers a block of 64 rows, so `reader`
+ * reads the block's other rows. */
 int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                          size_t first, size_t n, const void *rows, kvd_row_reader reader, void *ctx,
                          kvd_err *err);

@@ -101,9 +101,8 @@ static int fail_parse(reader *r, struct csv_parser *p)
 static int feed(reader *r, struct csv_parser *p, const char *text, size_t len)
 {
     r->since_row_end += len;
-    /*
-     * In rows over 1 MiB libcsv's buffer grows by 4 MiB, because its default of 128 bytes is slow.
-     */
+    /* In rows over 1 MiB libcsv's buffer grows by 4 MiB, because its default of 128 bytes is
+     * slow. */
     if (r->since_row_end > (size_t)1 << 20)
         csv_set_blk_size(p, (size_t)4 << 20);
     if (csv_parse(p, text, len, on_field, on_row, r) != len && !r->failed)

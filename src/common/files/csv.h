@@ -17,10 +17,8 @@ int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 /* Marks the last row of a file with several tables. Its second field counts the rows. */
 #define KVD_CSV_END "end"
 
-/*
- * Reads table `name` of a file with several tables. Fails if the table is missing, or if the file
- * does not close with the row "end" and the right number of rows.
- */
+/* Reads table `name` of a file with several tables. Fails if the table is missing, or if the file
+ * does not close with the row "end" and the right number of rows. */
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
                        kvd_err *err);
 

@@ -40,16 +40,12 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
 /* Fails unless the dataset `path` has exactly the dimensions want [rank]. */
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
-/*
- * Writes a hash "HASH+START" of texts (KVD_CORPUS_HASH_TEXT) to attributes of the file: HASH of
+/* Writes a hash "HASH+START" of texts (KVD_CORPUS_HASH_TEXT) to attributes of the file: HASH of
  * their tokens to `corpus_hash` and, if present, START, the hash of their first bytes, to
- * `corpus_start`.
- */
+ * `corpus_start`. */
 int kvd_field_write_corpus_hash(kvd_h5 *f, const char *hash, kvd_err *err);
-/*
- * Reads the hash of texts: `corpus_hash`, which covers their tokens, "+" and `corpus_start`, which
- * covers their first bytes. Older files lack `corpus_start`, so that "+" is missing too.
- */
+/* Reads the hash of texts: `corpus_hash`, which covers their tokens, "+" and `corpus_start`, which
+ * covers their first bytes. Older files lack `corpus_start`, so that "+" is missing too. */
 int kvd_field_corpus_hash(kvd_h5 *f, char hash[KVD_CORPUS_HASH_TEXT], kvd_err *err);
 /* Adds the hash of another text to the hash `sum`. The order of texts does not matter. */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);

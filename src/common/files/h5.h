@@ -38,10 +38,8 @@ int kvd_h5_check_replaced(const char *path, kvd_err *err);
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 
-/*
- * Reopens an interrupted PATH.partial under its lock. If there is none, f->id is invalid; then call
- * kvd_h5_create_locked.
- */
+/* Reopens an interrupted PATH.partial under its lock. If there is none, f->id is invalid; then call
+ * kvd_h5_create_locked. */
 int kvd_h5_reopen(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 int kvd_h5_create_locked(kvd_h5 *f, const kvd_schema *schema, kvd_err *err);

@@ -37,10 +37,8 @@ static layout layout_of(const kvd_h5_spec *s, const hsize_t *chunk)
     return l;
 }
 
-/*
- * Writes chunk i's position to `offset`, its number of elements inside the dataset to *valid.
- * Returns the index of its first element.
- */
+/* Writes chunk i's position to `offset`, its number of elements inside the dataset to *valid.
+ * Returns the index of its first element. */
 static size_t place(const layout *l, size_t i, hsize_t *offset, size_t *valid)
 {
     const size_t first = i % l->per_row * l->piece, left = (size_t)l->dims[l->cut] - first;

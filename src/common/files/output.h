@@ -23,10 +23,8 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 /* Fails if `path` exists and is not a regular file with one hard link. */
 int kvd_output_check_derived(const char *path, kvd_err *err);
 
-/*
- * The second removes the file `path` if it exists. The first does so too, then creates it and
- * returns it open for writing, or NULL. Both fail if `path` is a link.
- */
+/* The second removes the file `path` if it exists. The first does so too, then creates it and
+ * returns it open for writing, or NULL. Both fail if `path` is a link. */
 FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);
 

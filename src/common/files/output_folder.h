@@ -7,10 +7,8 @@
 /* Locks and creates an empty NAME.partial. Fails if `path` exists and `replace` is false. */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
-/*
- * Locks and creates an empty NAME.partial, which will replace an old folder NAME. `contents` (ended
- * by NULL, must outlive *out) lists the names that the old folder may hold.
- */
+/* Locks and creates an empty NAME.partial, which will replace an old folder NAME. `contents` (ended
+ * by NULL, must outlive *out) lists the names that the old folder may hold. */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
 

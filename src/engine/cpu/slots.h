@@ -1,7 +1,5 @@
-/*
- * KV cache of the CPU engine for methods that only remove head dimensions. With a window, token t
- * is stored at t mod window.
- */
+/* KV cache of the CPU engine for methods that only remove head dimensions. With a window, token t
+ * is stored at t mod window. */
 #ifndef KVD_ENGINE_CPU_SLOTS_H
 #define KVD_ENGINE_CPU_SLOTS_H
 
@@ -34,12 +32,10 @@ int kvd_cpu_slots_init(kvd_cpu_slots *s, const kvd_cpu_weights *w, kvd_dtype typ
                        size_t tokens, kvd_err *err);
 void kvd_cpu_slots_release(kvd_cpu_slots *s);
 
-/*
- * Stores projected K and V of an iteration's tokens.
+/* Stores projected K and V of an iteration's tokens.
  *
  * With a window, a prompt chunk may overwrite tokens that it still reads; these are first copied to
- * `decoded`.
- */
+ * `decoded`. */
 int kvd_cpu_slots_append(kvd_cpu_slots *s, int layer, const kvd_iteration *it, const float *k,
                          const float *v, kvd_err *err);
 

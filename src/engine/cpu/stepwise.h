@@ -15,10 +15,8 @@ typedef struct {
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
-/*
- * Prepares caches of `slots` requests. Fails if the method must first read prompts through all
- * layers, or if `chunk` (tokens above which prompts are split) is not 0.
- */
+/* Prepares caches of `slots` requests. Fails if the method must first read prompts through all
+ * layers, or if `chunk` (tokens above which prompts are split) is not 0. */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);

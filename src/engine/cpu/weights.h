@@ -1,7 +1,5 @@
-/*
- * Float32 weights of a small model, with the projections of heads multiplied into W_V, W_O and,
- * where possible, W_Q and W_K.
- */
+/* Float32 weights of a small model, with the projections of heads multiplied into W_V, W_O and,
+ * where possible, W_Q and W_K. */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
 

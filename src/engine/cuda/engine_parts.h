@@ -83,11 +83,10 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the cache, captures and runs CUDA graphs. All GPUs call it. */
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
-/*
- * Runs an iteration and waits for its end. All GPUs call it.
+/* Runs an iteration and waits for its end. All GPUs call it.
  *
- * kvd_cuda_engine_conclude writes emitted tokens to `next`, or fails if `bad` reports a NaN or inf.
- */
+ * kvd_cuda_engine_conclude writes emitted tokens to `next`, or fails if `bad` reports a NaN or
+ * inf. */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                         kvd_err *err);
 int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,

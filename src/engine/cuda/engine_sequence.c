@@ -1,9 +1,7 @@
-/*
- * Sequence-parallel engine: GPUs divide the tokens of a prompt (DeepSpeed-Ulysses).
+/* Sequence-parallel engine: GPUs divide the tokens of a prompt (DeepSpeed-Ulysses).
  *
  * Each GPU computes Q, K and V of its tokens and, after an exchange, attention of its heads. Times
- * and logits are those of the last token's GPU.
- */
+ * and logits are those of the last token's GPU. */
 #include <stdio.h>
 #include <stdlib.h>
 

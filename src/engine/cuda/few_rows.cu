@@ -1,9 +1,7 @@
-/*
- * Kernel for y = x W^T with up to 8 tokens x, bound by reading W.
+/* Kernel for y = x W^T with up to 8 tokens x, bound by reading W.
  *
  * A CTA takes 16 rows of W at a time. Each of its 8 warps takes blocks of 64 columns through its
- * own ring buffer.
- */
+ * own ring buffer. */
 #include "engine/cuda/few_rows.h"
 
 #include "common/cuda/launch.cuh"

@@ -1,8 +1,6 @@
-/*
- * Products of at most 8 tokens in bf16 with a bf16 or 4-bit matrix, summed in float32.
+/* Products of at most 8 tokens in bf16 with a bf16 or 4-bit matrix, summed in float32.
  *
- * On Hopper the first loads start before preceding kernels end.
- */
+ * On Hopper the first loads start before preceding kernels end. */
 #ifndef KVD_ENGINE_CUDA_FEW_ROWS_H
 #define KVD_ENGINE_CUDA_FEW_ROWS_H
 
@@ -31,13 +29,11 @@ typedef enum {
     KVD_FEW_LOGITS
 } kvd_few_kind;
 
-/*
- * Matrix W [rows][in] in 4 bits on the device: w = step * code + zero, with float16 step and zero
+/* Matrix W [rows][in] in 4 bits on the device: w = step * code + zero, with float16 step and zero
  * per 128 columns.
  *
  * codes [tiles of 16 rows][units of 128 columns][2][32 lanes]: four words per lane, in the order of
- * mma.sync m16n8k16. sides [tiles][units][16]: step in the low half, zero in the high half.
- */
+ * mma.sync m16n8k16. sides [tiles][units][16]: step in the low half, zero in the high half. */
 typedef struct {
     void *codes, *sides;
 } kvd_few_codes;

@@ -74,12 +74,10 @@ kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
 /* Computes attention `out` [n][o_pitch] of this GPU's tokens for all heads. All GPUs call it. */
 int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
                         kvd_err *err);
-/*
- * Exchange data between GPUs. All GPUs call them.
+/* Exchange data between GPUs. All GPUs call them.
  *
  * kvd_sequence_to_heads sends Q, K and V of this GPU's tokens, and receives those of its heads.
- * kvd_sequence_to_tokens does the reverse with attention outputs.
- */
+ * kvd_sequence_to_tokens does the reverse with attention outputs. */
 int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, kvd_err *err);
 int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream,
                            kvd_err *err);

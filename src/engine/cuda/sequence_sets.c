@@ -1,8 +1,7 @@
-/*
- * Method zdc with layers=N on several GPUs: groups of layers share their important tokens.
+/* Method zdc with layers=N on several GPUs: groups of layers share their important tokens.
  *
- * In all but a group's first layer, other tokens are sent with fewer dimensions, padded with zeros.
- */
+ * In all but a group's first layer, other tokens are sent with fewer dimensions, padded with
+ * zeros. */
 
 #include "engine/cuda/sequence.h"
 #include "methods/tokens/cuda/zdc_method.h"

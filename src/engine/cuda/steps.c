@@ -180,10 +180,8 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
-    /*
-     * If the outputs of attention and feed-forward are normed before they are added to x, an
-     * earlier kernel has checked x for NaN and infinity.
-     */
+    /* If the outputs of attention and feed-forward are normed before they are added to x, an
+     * earlier kernel has checked x for NaN and infinity. */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =

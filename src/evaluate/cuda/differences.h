@@ -21,25 +21,19 @@ typedef struct {
     double largest, sum2;
 } kvd_change;
 
-/*
- * Compares logits u (uncompressed) and v (compressed) [n] on the GPU. Writes each block's largest
- * |v - u| and sum of u^2 to part [KVD_CHANGE_PARTS].
- */
+/* Compares logits u (uncompressed) and v (compressed) [n] on the GPU. Writes each block's largest
+ * |v - u| and sum of u^2 to part [KVD_CHANGE_PARTS]. */
 cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_change *part,
                              cudaStream_t stream);
 
-/*
- * sums of |v - u|^2, |u|^2, |v - u| / |u| and number of u = 0, over elements of attention outputs,
- * u uncompressed and v compressed
- */
+/* sums of |v - u|^2, |u|^2, |v - u| / |u| and number of u = 0, over elements of attention outputs,
+ * u uncompressed and v compressed */
 typedef struct {
     double diff2, norm2, relative, n_zero;
 } kvd_error_sums;
 
-/*
- * Compares attention outputs u and v [n_tokens][n_heads * d_head] on the GPU. Writes each head's
- * sums of errors over KVD_ERROR_PARTS ranges of tokens to part [KVD_ERROR_PARTS][n_heads].
- */
+/* Compares attention outputs u and v [n_tokens][n_heads * d_head] on the GPU. Writes each head's
+ * sums of errors over KVD_ERROR_PARTS ranges of tokens to part [KVD_ERROR_PARTS][n_heads]. */
 cudaError_t kvd_error_parts(kvd_dtype type, const void *u, const void *v, size_t n_tokens,
                             int n_heads, int d_head, kvd_error_sums *part, cudaStream_t stream);
 

@@ -1,7 +1,5 @@
-/*
- * Quality of predictions from logits x, one block per prediction. Each thread sums e^{x - top} for
- * its own largest logit `top`.
- */
+/* Quality of predictions from logits x, one block per prediction. Each thread sums e^{x - top} for
+ * its own largest logit `top`. */
 #include "evaluate/cuda/quality_rows.h"
 
 namespace
@@ -47,10 +45,8 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/*
- * Adds N logits x to the largest logit and the sums in p. If DIFF, also adds to p.diff, with
- * uncompressed logits y. x[i] is in column `column` + i * THREADS.
- */
+/* Adds N logits x to the largest logit and the sums in p. If DIFF, also adds to p.diff, with
+ * uncompressed logits y. x[i] is in column `column` + i * THREADS. */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)

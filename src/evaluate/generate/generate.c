@@ -119,10 +119,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /*
-     * Without a GPU, opens the generator with the cache in host memory. With a GPU, kvd_generate
-     * later opens one that supports the methods.
-     */
+    /* Without a GPU, opens the generator with the cache in host memory. With a GPU, kvd_generate
+     * later opens one that supports the methods. */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -164,19 +162,15 @@ typedef struct {
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
-    /*
-     * number of the next group of sequences. It starts at the number of earlier kvd_generate calls,
-     * so that --part divides the work also if each call has only one group.
-     */
+    /* number of the next group of sequences. It starts at the number of earlier kvd_generate calls,
+     * so that --part divides the work also if each call has only one group. */
     size_t group;
     bool failed;
     kvd_err err;
 } job;
 
-/*
- * Returns the GPU engine, which the caller frees, if it supports the methods, else the generator
- * with the cache in host memory, or NULL. Only one of the two exists at a time.
- */
+/* Returns the GPU engine, which the caller frees, if it supports the methods, else the generator
+ * with the cache in host memory, or NULL. Only one of the two exists at a time. */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
     const kvd_generator *const g = j->g;

@@ -1,10 +1,8 @@
-/*
- * Generates tokens after prompts with a compressed cache. The next token has the largest logit or
+/* Generates tokens after prompts with a compressed cache. The next token has the largest logit or
  * is given.
  *
  * Prompts attend to uncompressed K and V, so the first token never changes. The cache is in host
- * memory (float32) or in the CUDA engine (bf16).
- */
+ * memory (float32) or in the CUDA engine (bf16). */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_H
 #define KVD_EVALUATE_GENERATE_GENERATE_H
 
@@ -25,16 +23,12 @@ typedef struct {
     const size_t *end;
     /* token to replace the model's choice at each output, or KVD_FREE_TOKEN to keep it; or NULL */
     const uint32_t *forced;
-    /*
-     * Called after each chosen token[at], or NULL. Returns 0 to continue, 1 to end after feeding
-     * the token, 2 to end before, -1 on failure.
-     */
+    /* Called after each chosen token[at], or NULL. Returns 0 to continue, 1 to end after feeding
+     * the token, 2 to end before, -1 on failure. */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
-    /*
-     * Reports that n more sequences, or a fraction of one, are done. n is negative if sequences
-     * start again after a failure. May be NULL.
-     */
+    /* Reports that n more sequences, or a fraction of one, are done. n is negative if sequences
+     * start again after a failure. May be NULL. */
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;
     /* [n_sequences] true for sequences already generated, or NULL */
@@ -80,15 +74,11 @@ typedef struct {
     bool gpu;
     /* number type of the pass: KVD_F32, or KVD_BF16 on a GPU */
     kvd_dtype compute;
-    /*
-     * index of the first GPU, and number of GPUs, each with a copy of the model (0 means 1).
-     * Without a GPU, n_gpus is the number of CPU threads that generate.
-     */
+    /* index of the first GPU, and number of GPUs, each with a copy of the model (0 means 1).
+     * Without a GPU, n_gpus is the number of CPU threads that generate. */
     int first_gpu, n_gpus;
-    /*
-     * index of the part of the work that this process does, and number of parts: group i of
-     * sequences in call k of kvd_generate belongs to part (k + i) mod n_parts
-     */
+    /* index of the part of the work that this process does, and number of parts: group i of
+     * sequences in call k of kvd_generate belongs to part (k + i) mod n_parts */
     size_t part, n_parts;
     /* largest number of tokens in a forward pass */
     size_t max_tokens;
@@ -104,10 +94,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
 void kvd_generator_free(kvd_generator *g);
 
 enum { KVD_GENERATOR_WHY = 160 };
-/*
- * Returns the name of the implementation that runs `plan`. `why` receives the reason why this is
- * not the GPU engine, or "".
- */
+/* Returns the name of the implementation that runs `plan`. `why` receives the reason why this is
+ * not the GPU engine, or "". */
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 
@@ -115,12 +103,10 @@ const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
 typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 
-/*
- * Generates with the methods of `plan`. *account receives cache sizes and bits read. account and
+/* Generates with the methods of `plan`. *account receives cache sizes and bits read. account and
  * step may be NULL.
  *
- * Callbacks come from one thread at a time. Fails after SIGINT or SIGTERM.
- */
+ * Callbacks come from one thread at a time. Fails after SIGINT or SIGTERM. */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,
                  void *ctx, kvd_err *err);

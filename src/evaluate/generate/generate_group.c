@@ -45,10 +45,8 @@ typedef struct {
     uint32_t *next; /* [n] */
     size_t *at;     /* [n] output index of the token that follows `next` */
     size_t *rows;   /* [n] number of each sequence's tokens in the cache */
-    /*
-     * for each sequence s of the current batch: its first index in `id`, number of earlier tokens,
-     * length of its text, index among all sequences, and index in the group
-     */
+    /* for each sequence s of the current batch: its first index in `id`, number of earlier tokens,
+     * length of its text, index among all sequences, and index in the group */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
@@ -193,10 +191,8 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/*
- * Appends the newest token to u->text, all tokens so far. When LongRoPE's factors change, opens a
- * new cache and makes u->text the next input.
- */
+/* Appends the newest token to u->text, all tokens so far. When LongRoPE's factors change, opens a
+ * new cache and makes u->text the next input. */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];

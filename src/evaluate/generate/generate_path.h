@@ -25,10 +25,8 @@ struct kvd_generate_path {
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
     /* Runs all prompts, or one decode step. slot[i]: cache of the batch's sequence i. */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
-    /*
-     * Reads results of n sequences of the batch: the first token with the largest logit, and logits
-     * [n][vocab_size] or NULL.
-     */
+    /* Reads results of n sequences of the batch: the first token with the largest logit, and logits
+     * [n][vocab_size] or NULL. */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
     /* Returns how many bits the cache of a sequence holds. */
@@ -41,10 +39,8 @@ struct kvd_generate_path {
 /* Returns true if sequence s outgrows the short table of a LongRoPE model. */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
-/*
- * Generates n sequences from `first` on, at most path->together. A sequence that
- * kvd_generate_outgrows must be alone. Holds `lock` during callbacks.
- */
+/* Generates n sequences from `first` on, at most path->together. A sequence that
+ * kvd_generate_outgrows must be alone. Holds `lock` during callbacks. */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);
@@ -63,10 +59,8 @@ struct kvd_generate_pass {
 };
 
 #ifdef KVD_CUDA
-/*
- * Creates a pass on GPU s->first_gpu, or returns NULL. Borrows the checkpoint. `piece`: largest
- * number of tokens whose logits one call computes.
- */
+/* Creates a pass on GPU s->first_gpu, or returns NULL. Borrows the checkpoint. `piece`: largest
+ * number of tokens whose logits one call computes. */
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const struct kvd_gpu_weights *weights, size_t piece,
                                           kvd_err *err);

@@ -1,7 +1,5 @@
-/*
- * Items of published benchmarks: context, question and answer prefix. The cache is compressed after
- * the prompt, or after the context.
- */
+/* Items of published benchmarks: context, question and answer prefix. The cache is compressed after
+ * the prompt, or after the context. */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_H
 
@@ -79,10 +77,8 @@ typedef struct {
 int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_settings *s,
                        kvd_err *err);
 
-/*
- * Replaces metric, answer length and stop text of an item by those that *s gives. Fails if the
- * references do not suit the metric.
- */
+/* Replaces metric, answer length and stop text of an item by those that *s gives. Fails if the
+ * references do not suit the metric. */
 int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s, kvd_err *err);
 
 #endif

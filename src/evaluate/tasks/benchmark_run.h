@@ -66,19 +66,16 @@ typedef struct {
     bool ran; /* true if all answers are there, also if the methods changed no cached token */
 } kvd_benchmark_result;
 
-/*
- * Prepares the prompts. Cuts the middle out of long ones, as LongBench does. Fails if a question is
- * too long or, when compressing before it, empty. *r can be released after a failure.
- */
+/* Prepares the prompts. Cuts the middle out of long ones, as LongBench does. Fails if a question is
+ * too long or, when compressing before it, empty. *r can be released after a failure. */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                            const kvd_benchmark_run_settings *settings, kvd_err *err);
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
-/*
- * Runs and scores all items. With --part, only generates and saves. `name`: name in the journal.
- * Fails if a method changed no cached token. *out must be zeroed; release it, also after a failure.
- */
+/* Runs and scores all items. With --part, only generates and saves. `name`: name in the journal.
+ * Fails if a method changed no cached token. *out must be zeroed; release it, also after a
+ * failure. */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);
 void kvd_benchmark_result_release(const kvd_benchmark_run *r, kvd_benchmark_result *out);

@@ -1,10 +1,8 @@
-/*
- * Prompts, answer lengths and metrics of published tasks, from the benchmarks' code.
+/* Prompts, answer lengths and metrics of published tasks, from the benchmarks' code.
  *
  * Sources: github.com/THUDM/LongBench (arXiv 2308.14508, v2 2412.15204), github.com/NVIDIA/RULER
  * (arXiv 2404.06654), github.com/OpenBMB/InfiniteBench (arXiv 2402.13718), scbench of
- * github.com/microsoft/MInference (arXiv 2412.10319).
- */
+ * github.com/microsoft/MInference (arXiv 2412.10319). */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_TABLES_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_TABLES_H
 

@@ -1,7 +1,5 @@
-/*
- * Solved examples for GSM8K (arXiv:2201.11903, table 20), as in lm_eval/tasks/gsm8k/gsm8k-cot.yaml
- * of github.com/EleutherAI/lm-evaluation-harness.
- */
+/* Solved examples for GSM8K (arXiv:2201.11903, table 20), as in lm_eval/tasks/gsm8k/gsm8k-cot.yaml
+ * of github.com/EleutherAI/lm-evaluation-harness. */
 #ifndef KVD_EVALUATE_TASKS_GSM8K_SHOTS_H
 #define KVD_EVALUATE_TASKS_GSM8K_SHOTS_H
 

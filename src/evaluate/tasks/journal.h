@@ -1,7 +1,5 @@
-/*
- * File of the sequences that an unfinished kvdim-tasks has generated. The first line has the
- * options, each later line a group of sequences.
- */
+/* File of the sequences that an unfinished kvdim-tasks has generated. The first line has the
+ * options, each later line a group of sequences. */
 #ifndef KVD_EVALUATE_TASKS_JOURNAL_H
 #define KVD_EVALUATE_TASKS_JOURNAL_H
 
@@ -13,10 +11,8 @@
 
 typedef struct kvd_journal kvd_journal;
 
-/*
- * Opens the journal at `path`. If `parts` is true, also reads the journals path.I-of-N of runs with
- * --part. Returns NULL if a journal has other options than *key or a damaged line.
- */
+/* Opens the journal at `path`. If `parts` is true, also reads the journals path.I-of-N of runs with
+ * --part. Returns NULL if a journal has other options than *key or a damaged line. */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
 /* Returns the number of sequences whose generated tokens the journal has. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
@@ -28,13 +24,11 @@ int kvd_journal_remove(kvd_journal *j, kvd_err *err);
 /* Closes the journal. Deletes it if new and empty: its options would block runs with others. */
 void kvd_journal_close(kvd_journal *j);
 
-/*
- * Like kvd_generate, but takes saved sequences from the journal and saves the others. `run` names
+/* Like kvd_generate, but takes saved sequences from the journal and saves the others. `run` names
  * method and task.
  *
  * If j is NULL, saves nothing. *progress (or NULL) counts all sequences. Fails after SIGINT or
- * SIGTERM.
- */
+ * SIGTERM. */
 int kvd_journal_generate(kvd_journal *j, const char *run, kvd_generator *g, const kvd_plan *plan,
                          const kvd_continuations *c, const kvd_continued *out,
                          kvd_stepwise_account *account, kvd_progress *progress, kvd_err *err);

@@ -70,10 +70,8 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
     return 0;
 }
 
-/*
- * Scores class names as LongBench does. It removes names from the list over which it loops, and
- * thus skips the name after each removed one.
- */
+/* Scores class names as LongBench does. It removes names from the list over which it loops, and
+ * thus skips the name after each removed one. */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
 {

@@ -59,10 +59,8 @@ typedef struct {
     size_t n_choices;
 } kvd_metric_key;
 
-/*
- * Scores an answer by the best reference or, for match-all, by the mean. Invalid UTF-8 bytes count
- * as characters. Fails for unsuitable references.
- */
+/* Scores an answer by the best reference or, for match-all, by the mean. Invalid UTF-8 bytes count
+ * as characters. Fails for unsuitable references. */
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);
 

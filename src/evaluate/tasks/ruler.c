@@ -11,10 +11,8 @@
 
 /* random streams: task k draws from TASK_STREAM + k; ORDER_STREAM starts anew for each item */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/*
- * largest number of tokens of the solved example in task "vt" (variable tracking), and of attempts
- * to draw an item short enough for --seq-len
- */
+/* largest number of tokens of the solved example in task "vt" (variable tracking), and of attempts
+ * to draw an item short enough for --seq-len */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -150,10 +148,8 @@ typedef struct {
     size_t slack; /* search limit as a multiple of the estimated size */
 } fit;
 
-/*
- * Finds the largest number of words or lines with which an item fits into f->limit tokens, by
- * bisection, as RULER does. If nothing fits, *size is f->step.
- */
+/* Finds the largest number of words or lines with which an item fits into f->limit tokens, by
+ * bisection, as RULER does. If nothing fits, *size is f->step. */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -248,10 +244,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/*
- * Builds the solved example of task "vt" (variable tracking), and prepares *f to search for the
- * number of lines that fit into a prompt.
- */
+/* Builds the solved example of task "vt" (variable tracking), and prepares *f to search for the
+ * number of lines that fit into a prompt. */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;

@@ -1,7 +1,5 @@
-/*
- * Items of RULER's synthetic tasks (github.com/NVIDIA/RULER, arXiv 2404.06654), with other random
- * numbers. docs/tasks.md lists all differences.
- */
+/* Items of RULER's synthetic tasks (github.com/NVIDIA/RULER, arXiv 2404.06654), with other random
+ * numbers. docs/tasks.md lists all differences. */
 #ifndef KVD_EVALUATE_TASKS_RULER_H
 #define KVD_EVALUATE_TASKS_RULER_H
 
@@ -30,11 +28,9 @@ typedef struct {
 
 bool kvd_ruler_needs_essay(size_t k);
 
-/*
- * Appends items whose prompt and answer fit into s->length tokens. Item i depends only on the
+/* Appends items whose prompt and answer fit into s->length tokens. Item i depends only on the
  * settings and i. *changes replaces metric, answer length or stop text. Fails if an item is too
- * long, or its task needs an essay and there is none.
- */
+ * long, or its task needs an essay and there is none. */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,
                    kvd_err *err);

@@ -56,10 +56,8 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
 
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
-/*
- * Builds an item of n essay words, noise lines, needles or distinct words. *t must be zeroed;
- * release it, also after a failure.
- */
+/* Builds an item of n essay words, noise lines, needles or distinct words. *t must be zeroed;
+ * release it, also after a failure. */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
 /* Returns true if no other word is as frequent as the three answers of an item of task "fwe". */

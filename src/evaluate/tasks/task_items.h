@@ -15,10 +15,8 @@ typedef enum {
 
 enum { KVD_TASK_CLASSES = 64 };
 
-/*
- * test items of a task, each of one sequence or, in classify, of one sequence per class. In needle
- * and classify, the question's `lead` tokens begin the continuation.
- */
+/* test items of a task, each of one sequence or, in classify, of one sequence per class. In needle
+ * and classify, the question's `lead` tokens begin the continuation. */
 typedef struct {
     size_t n_items;
     /* [n_items] text of each item; bootstrap intervals draw texts, not items */
@@ -41,10 +39,8 @@ typedef struct {
 
 void kvd_task_items_release(kvd_task_items *items);
 
-/*
- * Makes an item of each sequence with at least prompt + n_new tokens. Unless tok is NULL, the last
- * n_new are the reference. `most` limits the items, unless 0. Fails without items.
- */
+/* Makes an item of each sequence with at least prompt + n_new tokens. Unless tok is NULL, the last
+ * n_new are the reference. `most` limits the items, unless 0. Fails without items. */
 int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
 
@@ -59,25 +55,19 @@ typedef struct {
     size_t most; /* limit of documents, or 0 for all */
 } kvd_task_documents;
 
-/*
- * Makes an item of each document: its text, then the question. `reference`: the name of the field
- * with the right answer.
- */
+/* Makes an item of each document: its text, then the question. `reference`: the name of the field
+ * with the right answer. */
 int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d,
                               const char *reference, const kvd_tokenizer *tok, size_t n_new,
                               kvd_err *err);
 
-/*
- * Makes an item of each document, a sequence per class. `label`: field of the class. classes "a,b"
- * allows no others; NULL takes all labels.
- */
+/* Makes an item of each document, a sequence per class. `label`: field of the class. classes "a,b"
+ * allows no others; NULL takes all labels. */
 int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);
 
-/*
- * Makes items of passkey retrieval: each of at most `most` sequences hides five random digits, at
- * n_depths depths from 0 (start) to 1 (end). A single depth is the middle.
- */
+/* Makes items of passkey retrieval: each of at most `most` sequences hides five random digits, at
+ * n_depths depths from 0 (start) to 1 (end). A single depth is the middle. */
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                            size_t n_depths, size_t max_len, size_t most, uint64_t seed,
                            kvd_err *err);

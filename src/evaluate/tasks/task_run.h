@@ -68,10 +68,8 @@ typedef struct {
     bool part;
 } kvd_task_run;
 
-/*
- * Opens the generator and runs the uncompressed model on all items, as reference. Does not read
- * spec->max_len. Borrows tokenizer. Release *f on failure too.
- */
+/* Opens the generator and runs the uncompressed model on all items, as reference. Does not read
+ * spec->max_len. Borrows tokenizer. Release *f on failure too. */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
@@ -79,26 +77,20 @@ void kvd_task_run_release(kvd_task_run *f);
 /* Returns the number of sequences to generate for each method. */
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
-/*
- * Generates and scores all items with the methods of `plan`. `name`: its name in the journal. Fails
- * if no bytes were saved. Release *r with kvd_task_result_release.
- */
+/* Generates and scores all items with the methods of `plan`. `name`: its name in the journal. Fails
+ * if no bytes were saved. Release *r with kvd_task_result_release. */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
 
-/*
- * Computes means over n results of different seeds, and sums of seconds. spread[m]: standard
+/* Computes means over n results of different seeds, and sums of seconds. spread[m]: standard
  * deviation of measure m. *mean must be zeroed; release it with kvd_task_result_release, also on
- * failure.
- */
+ * failure. */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
-/*
- * Mean of measure m in *r, minus that of *less unless NULL, with a bootstrap interval over texts.
- * NaN if a value is missing.
- */
+/* Mean of measure m in *r, minus that of *less unless NULL, with a bootstrap interval over texts.
+ * NaN if a value is missing. */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 

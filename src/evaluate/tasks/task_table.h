@@ -1,9 +1,7 @@
-/*
- * Results of kvdim-tasks: a table row per method with its parameters, and values per item.
+/* Results of kvdim-tasks: a table row per method with its parameters, and values per item.
  *
  * NAME, NAME_lo and NAME_hi are a measure's mean and its 95 % interval, NAME_change the paired
- * difference from the uncompressed model, NAME_sd the standard deviation over seeds.
- */
+ * difference from the uncompressed model, NAME_sd the standard deviation over seeds. */
 #ifndef KVD_EVALUATE_TASKS_TASK_TABLE_H
 #define KVD_EVALUATE_TASKS_TASK_TABLE_H
 
@@ -16,19 +14,15 @@ enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
-/*
- * Returns an empty table, or NULL. Borrows `f`, `config`. `label` and `calibrated`: names of the
- * evaluated and of the calibration text.
- */
+/* Returns an empty table, or NULL. Borrows `f`, `config`. `label` and `calibrated`: names of the
+ * evaluated and of the calibration text. */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
                                    uint64_t seed, kvd_err *err);
 void kvd_task_table_free(kvd_task_table *c);
 
-/*
- * Adds a row with a method's results *r. `plan`: its methods, opened with the first seed. spread:
- * standard deviations of the measures over seeds, if n_seeds > 1.
- */
+/* Adds a row with a method's results *r. `plan`: its methods, opened with the first seed. spread:
+ * standard deviations of the measures over seeds, if n_seeds > 1. */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,
                        const double *spread, kvd_err *err);

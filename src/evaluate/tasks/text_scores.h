@@ -48,10 +48,8 @@ double kvd_first_number(const char *answer, const char *reference);
 /* Scores task math_calc: share of the reference's integers before the first wrong one. */
 double kvd_leading_numbers(const char *answer, const kvd_metric_key *key);
 
-/*
- * Scores task code_debug: 1 if the answer begins with the right option's letter, or has that letter
- * or the option's text after "answer:".
- */
+/* Scores task code_debug: 1 if the answer begins with the right option's letter, or has that letter
+ * or the option's text after "answer:". */
 int kvd_option_named(const char *answer, const kvd_metric_key *key, double *score, kvd_err *err);
 
 /* Scores task longbook_qa_chn: F1 over characters, without case, punctuation and spaces. */

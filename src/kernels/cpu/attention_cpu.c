@@ -105,10 +105,8 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/*
- * Cuts tasks (query rows of a KV head) into key ranges of about `wanted` multiply-adds (0: uncut).
- * Returns the multiply-adds of all tasks.
- */
+/* Cuts tasks (query rows of a KV head) into key ranges of about `wanted` multiply-adds (0: uncut).
+ * Returns the multiply-adds of all tasks. */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;

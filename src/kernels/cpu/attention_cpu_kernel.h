@@ -1,5 +1,4 @@
-/*
- * CPU attention of some query rows of one KV head, included once per instruction set. Lanes of a
+/* CPU attention of some query rows of one KV head, included once per instruction set. Lanes of a
  * vector are query rows.
  *
  * The including file must define:
@@ -10,8 +9,7 @@
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
  * - v_max(a, b): a > b ? a : b, hence b if either is NaN.
  * - v_keep(x, key, limit): key <= limit ? x : -inf.
- * - V_EXP2, if the file also defines v_exp2(x) = 2^x; otherwise vi, a vector of int.
- */
+ * - V_EXP2, if the file also defines v_exp2(x) = 2^x; otherwise vi, a vector of int. */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>

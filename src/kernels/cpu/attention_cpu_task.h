@@ -1,7 +1,5 @@
-/*
- * Work item of the CPU attention: some query rows and keys of one KV head. Row r is new token r /
- * group and query head g * group + r % group.
- */
+/* Work item of the CPU attention: some query rows and keys of one KV head. Row r is new token r /
+ * group and query head g * group + r % group. */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 

@@ -1,7 +1,5 @@
-/*
- * Applies RoPE and rotation matrices to Q, K and V of new tokens, and stores the first d_qk or d_v
- * columns. A warp processes 16 tokens of one or two heads.
- */
+/* Applies RoPE and rotation matrices to Q, K and V of new tokens, and stores the first d_qk or d_v
+ * columns. A warp processes 16 tokens of one or two heads. */
 #include "kernels/cuda/append.h"
 
 extern "C" {

@@ -25,11 +25,9 @@ typedef struct {
     int32_t max_pages;
     /* [batch] on the device: RoPE position of the new token, or NULL for kv_len - 1 (decode). */
     const uint32_t *position;
-    /*
-     * If 1, the launch may read token_start, kv_len, position and page_table before preceding
+    /* If 1, the launch may read token_start, kv_len, position and page_table before preceding
      * kernels end. Between the kernel that writes them and this launch, a kernel without
-     * programmatic launch must run. Decode only.
-     */
+     * programmatic launch must run. Decode only. */
     int32_t lists_ready;
     const void *x; /* Device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V before RoPE. */
     /* If 1, V of each head in `x` has d_v instead of d_head columns. */

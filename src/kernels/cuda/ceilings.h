@@ -1,7 +1,5 @@
-/*
- * Measures peak rates of the current GPU (memory, exponentials, matrix products) on random data.
- * Nothing else should run on the GPU.
- */
+/* Measures peak rates of the current GPU (memory, exponentials, matrix products) on random data.
+ * Nothing else should run on the GPU. */
 #ifndef KVD_KERNELS_CUDA_CEILINGS_H
 #define KVD_KERNELS_CUDA_CEILINGS_H
 

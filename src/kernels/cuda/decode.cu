@@ -1,7 +1,5 @@
-/*
- * Decode attention on a paged cache whose heads have different numbers of dimensions. A CTA's last
- * warp copies pages into a ring buffer; the other warps compute.
- */
+/* Decode attention on a paged cache whose heads have different numbers of dimensions. A CTA's last
+ * warp copies pages into a ring buffer; the other warps compute. */
 #include "common/cuda/launch.cuh"
 #include "common/half.h"
 #include "kernels/cuda/decode.h"
@@ -129,10 +127,8 @@ static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t
     } while (!all);
 }
 
-/*
- * Pages that are copied together into the ring buffer. The first `fit` of them start at byte `head`
- * of the buffer, the others at byte 0.
- */
+/* Pages that are copied together into the ring buffer. The first `fit` of them start at byte `head`
+ * of the buffer, the others at byte 0. */
 typedef struct {
     int first, count, fit, head;
     uint32_t before;
@@ -153,10 +149,8 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
-    /*
-     * First group of 8 tokens to copy. Warps read GROUPS groups together, so masked tokens in the
-     * first of these are copied too, because they must be finite.
-     */
+    /* First group of 8 tokens to copy. Warps read GROUPS groups together, so masked tokens in the
+     * first of these are copied too, because they must be finite. */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
     if (shift == 0)

@@ -1,7 +1,5 @@
-/*
- * Decode attention in CUDA (sm_80 and later) on bf16 or fp16 cache pages. Results are equal bit for
- * bit if inputs and the division of work are equal.
- */
+/* Decode attention in CUDA (sm_80 and later) on bf16 or fp16 cache pages. Results are equal bit for
+ * bit if inputs and the division of work are equal. */
 #ifndef KVD_KERNELS_CUDA_DECODE_H
 #define KVD_KERNELS_CUDA_DECODE_H
 
@@ -23,16 +21,12 @@ typedef struct {
     int32_t batch, max_pages;
     const int32_t *kv_len;     /* device [batch], >= 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
-    /*
-     * Tokens per page table entry, a power of 2 below 64, or 0 for whole pages. Entry x is then
-     * part x % n of page x / n, with n = 64 / piece_tokens. Requires ctas_per_task 0.
-     */
+    /* Tokens per page table entry, a power of 2 below 64, or 0 for whole pages. Entry x is then
+     * part x % n of page x / n, with n = 64 / piece_tokens. Requires ctas_per_task 0. */
     int32_t piece_tokens;
-    /*
-     * Device [batch], or NULL: number of tokens, at least 1, of KV heads from n_kv_heads / 2 on, if
+    /* Device [batch], or NULL: number of tokens, at least 1, of KV heads from n_kv_heads / 2 on, if
      * other heads have another number. Pages of these heads come first in page_table, and count as
-     * 64 tokens each in kv_len[b].
-     */
+     * 64 tokens each in kv_len[b]. */
     const int32_t *second_len;
     /* Number of requests to compute, in device memory; NULL means all. */
     const int32_t *live;
@@ -40,10 +34,8 @@ typedef struct {
     const void *pool; /* pages of K and V on the device */
     /* [n_heads] on the device, or NULL: logits of attention sinks. */
     const float *sinks;
-    /*
-     * Length of `sinks`; 0: all requests have the same n_heads sinks. Otherwise those of request b
-     * begin at index (b * map.n_heads) % n_sinks.
-     */
+    /* Length of `sinks`; 0: all requests have the same n_heads sinks. Otherwise those of request b
+     * begin at index (b * map.n_heads) % n_sinks. */
     int32_t n_sinks;
     void *o; /* output, device [batch][o_pitch] */
     /* Output, [batch][n_heads] on the device, or NULL: logs of the softmax denominators. */
@@ -61,25 +53,19 @@ typedef struct {
 
 /* Returns the number of CTAs that the device runs at once, or -1 if the query fails. */
 int kvd_decode_ctas(const kvd_attn_map *map);
-/*
- * Returns the best fixed number of CTAs per KV head and request, or 0 if kvd_decode_plan is faster.
- * `shortest` is the smallest kv_len, or 0. Valid for requests of up to max_pages pages.
- */
+/* Returns the best fixed number of CTAs per KV head and request, or 0 if kvd_decode_plan is faster.
+ * `shortest` is the smallest kv_len, or 0. Valid for requests of up to max_pages pages. */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */
 size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv_len, int n_ctas);
 
-/*
- * Assigns the keys of every request and KV head to CTAs, for all layers with equal dimensions and
- * tokens. KVD_SCHEDULE_OURS cuts the bytes of all keys into equal parts.
- */
+/* Assigns the keys of every request and KV head to CTAs, for all layers with equal dimensions and
+ * tokens. KVD_SCHEDULE_OURS cuts the bytes of all keys into equal parts. */
 cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
                             cudaStream_t stream);
 
-/*
- * Bytes of one layer's description for kvd_decode_plan_layers, which divides the attention of
- * several layers in one launch. The caller copies the descriptions to one device array.
- */
+/* Bytes of one layer's description for kvd_decode_plan_layers, which divides the attention of
+ * several layers in one launch. The caller copies the descriptions to one device array. */
 size_t kvd_decode_plan_layer_bytes(void);
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,
                                      void *layer);

@@ -116,10 +116,8 @@ static __device__ __forceinline__ row_end end_row(const float *sinks, int head, 
     return {shrink / all, most, all};
 }
 
-/*
- * Writes two adjacent dimensions of a query head's output. The call for dimensions 0 and 1 also
- * writes the log of the softmax denominator.
- */
+/* Writes two adjacent dimensions of a query head's output. The call for dimensions 0 and 1 also
+ * writes the log of the softmax denominator. */
 template <bool BF>
 static __device__ __forceinline__ void put_output(uint16_t *row, float *lse, float scale, int pair,
                                                   float2 o, const row_end &end)

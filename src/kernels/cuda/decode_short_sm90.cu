@@ -241,9 +241,8 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
                   unit_of(at, lane), n_tokens, policy);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_FIRST_COPY);
-    /*
-     * Barriers for reusing ring buffer slots. Their slow initialisation follows the first copies.
-     */
+    /* Barriers for reusing ring buffer slots. Their slow initialisation follows the first
+     * copies. */
     if (mine > slots) {
         if (lane < slots)
             pipe_init(empty + 8 * (uint32_t)lane, 32);

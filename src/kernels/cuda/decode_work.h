@@ -28,10 +28,8 @@ typedef struct {
 /* Parts of the device workspace. CTA c stores partial results at indices 2 c and 2 c + 1. */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
-    /*
-     * [n_ctas] [i]: number of finished CTAs of the KV head whose first CTA is i; 0 between
-     * launches.
-     */
+    /* [n_ctas] [i]: number of finished CTAs of the KV head whose first CTA is i; 0 between
+     * launches. */
     uint32_t *arrived;
     /* [batch * n_kv_heads + n_ctas] Token ranges of the CTAs, except the first of each. */
     kvd_decode_segment *list;

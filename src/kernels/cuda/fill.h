@@ -32,10 +32,8 @@ cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t str
 /* Fills cached K and V with test data, and the zeros that the layout requires. */
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);
 
-/*
- * Strided Q, K or V to fill with test data. Request b, head j, token t, dimension i is at b *
- * stride_batch + j * stride_head + t * stride_token + i. Columns from `width` on are zero.
- */
+/* Strided Q, K or V to fill with test data. Request b, head j, token t, dimension i is at b *
+ * stride_batch + j * stride_head + t * stride_token + i. Columns from `width` on are zero. */
 typedef struct {
     int dtype, sharp;
     uint64_t seed;

@@ -27,9 +27,8 @@ typedef struct {
 typedef struct {
     const kvd_prefill_tile *tile; /* device [n_tiles] */
     int32_t n_tiles;
-    /*
-     * [n_ctas + 1] on the device: first tile of each CTA. NULL: CTAs take the tiles from *next on.
-     */
+    /* [n_ctas + 1] on the device: first tile of each CTA. NULL: CTAs take the tiles from *next
+     * on. */
     const int32_t *first;
     int32_t *next;  /* Device [1]: index of the next tile, 0 at launch; used if `first` is NULL. */
     int32_t n_ctas; /* number of CTAs, one per SM */
@@ -57,10 +56,8 @@ typedef struct {
 /* Returns true if the prefill kernels support the sizes, types and alignments in *args. */
 bool kvd_prefill_valid(const kvd_prefill_args *args);
 
-/*
- * Computes prefill attention on sm_90a; on other GPUs returns cudaErrorNotSupported. Calls
- * kvd_prefill_mma for fp16 heads wider than KVD_WIDTH_NARROW.
- */
+/* Computes prefill attention on sm_90a; on other GPUs returns cudaErrorNotSupported. Calls
+ * kvd_prefill_mma for fp16 heads wider than KVD_WIDTH_NARROW. */
 cudaError_t kvd_prefill_sm90(const kvd_prefill_args *args, cudaStream_t stream);
 
 /* Computes attention with a sliding window. Called by kvd_prefill_sm90 after checking `args`. */

@@ -180,9 +180,8 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
-        /*
-         * Sets keys and values that are not fetched to 0, because a weight of 0 times NaN is NaN.
-         */
+        /* Sets keys and values that are not fetched to 0, because a weight of 0 times NaN is
+         * NaN. */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];
 #pragma unroll 1

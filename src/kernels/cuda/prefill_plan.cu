@@ -354,10 +354,8 @@ size_t round256(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/*
- * Returns an upper bound on the number of tiles, of at least 64 rows, into which
- * KVD_SCHEDULE_PAPERS cuts its last tasks (row ranges), which are fewer than n_ctas.
- */
+/* Returns an upper bound on the number of tiles, of at least 64 rows, into which
+ * KVD_SCHEDULE_PAPERS cuts its last tasks (row ranges), which are fewer than n_ctas. */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {
     int lo = 1 << 30, hi = 0;

@@ -16,10 +16,8 @@ typedef enum {
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 
-/*
- * Cost model of a prefill kernel. A tile of `rows` query rows and n blocks of 128 keys takes n *
- * (per_block + per_dim * (d_qk + d_v)) + per_tile SM clocks.
- */
+/* Cost model of a prefill kernel. A tile of `rows` query rows and n blocks of 128 keys takes n *
+ * (per_block + per_dim * (d_qk + d_v)) + per_tile SM clocks. */
 typedef struct {
     int32_t rows;
     float per_block, per_dim, per_tile;
@@ -32,21 +30,17 @@ size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batc
 /* Returns the bytes of `scratch` that kvd_prefill_plan needs per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
-/*
- * Divides query rows into tiles: fills tile [max_tiles] and first [n_ctas + 1] (each CTA's first
+/* Divides query rows into tiles: fills tile [max_tiles] and first [n_ctas + 1] (each CTA's first
  * tile) or, for KVD_SCHEDULE_OURS, sets *next to 0 (tile that a CTA takes next).
  *
- * `batch` has the same lengths in host memory as *args has in device memory.
- */
+ * `batch` has the same lengths in host memory as *args has in device memory. */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,
                              kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,
                              cudaStream_t stream);
 
-/*
- * Bytes of one layer's description for kvd_prefill_plan_layers, which assigns the tiles of several
- * layers in one launch. The caller copies the descriptions to one device array.
- */
+/* Bytes of one layer's description for kvd_prefill_plan_layers, which assigns the tiles of several
+ * layers in one launch. The caller copies the descriptions to one device array. */
 size_t kvd_prefill_plan_layer_bytes(void);
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,
                                       kvd_schedule schedule, const kvd_prefill_cost *cost,

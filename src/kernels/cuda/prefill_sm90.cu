@@ -1,18 +1,14 @@
-/*
- * Prefill attention on Hopper. Three warpgroups of a CTA compute 64 query rows each; the fourth
+/* Prefill attention on Hopper. Three warpgroups of a CTA compute 64 query rows each; the fourth
  * copies Q, K and V.
  *
- * prefill_window_sm90.cu and prefill_wide_sm90.cu include this file.
- */
+ * prefill_window_sm90.cu and prefill_wide_sm90.cu include this file. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/prefill_fetch.cuh"
 
 namespace
 {
-/*
- * State of a warpgroup. Bits 0-3: slot of K and V, 4: its parity, 5-6: index of the tile, 7: its
- * parity, 8: parity of Q, 9-10: number of the warpgroup.
- */
+/* State of a warpgroup. Bits 0-3: slot of K and V, 4: its parity, 5-6: index of the tile, 7: its
+ * parity, 8: parity of Q, 9-10: number of the warpgroup. */
 struct worker {
     uint32_t bits;
 };
@@ -258,9 +254,8 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /*
-     * Each of the blocks 0 .. too_old - 1 has keys before the window of some row of this warpgroup.
-     */
+    /* Each of the blocks 0 .. too_old - 1 has keys before the window of some row of this
+     * warpgroup. */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))

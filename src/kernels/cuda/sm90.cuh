@@ -192,10 +192,8 @@ template <int N> __device__ __forceinline__ void hold(uint32_t (&x)[N])
 #define KVD_F14 KVD_F13, KVD_F(14)
 #define KVD_F15 KVD_F14, KVD_F(15)
 
-/*
- * Computes x [64][N] = A [64][16] B [16][N], plus the old x if `more`, for A and B in shared
- * memory. In both, the summed index is contiguous.
- */
+/* Computes x [64][N] = A [64][16] B [16][N], plus the old x if `more`, for A and B in shared
+ * memory. In both, the summed index is contiguous. */
 #define KVD_WGMMA_SS(N, R, FS, A, B, P)                                                            \
     template <bool BF16>                                                                           \
     __device__ __forceinline__ void wgmma_ss(float(&x)[N / 2], uint64_t a, uint64_t b, int more)   \

@@ -1,9 +1,7 @@
-/*
- * cuDNN's fused attention, for comparison: O = softmax(scale Q K^T + mask) V in bf16 or fp16.
+/* cuDNN's fused attention, for comparison: O = softmax(scale Q K^T + mask) V in bf16 or fp16.
  *
  * libcudnn.so.9 is loaded by kvd_cudnn_open, which fails without cuDNN. A kvd_cudnn_plan is for one
- * thread at a time, on the device that was current when it was opened.
- */
+ * thread at a time, on the device that was current when it was opened. */
 #ifndef KVD_KERNELS_RIVALS_CUDNN_H
 #define KVD_KERNELS_RIVALS_CUDNN_H
 
@@ -20,10 +18,8 @@
 
 typedef struct kvd_cudnn_plan kvd_cudnn_plan;
 
-/*
- * Strides of a tensor in elements: dimension i of token t of head h of request b is at b * batch +
- * h * head + t * token + i. Strides are multiples of 8, addresses of 16 bytes.
- */
+/* Strides of a tensor in elements: dimension i of token t of head h of request b is at b * batch +
+ * h * head + t * token + i. Strides are multiples of 8, addresses of 16 bytes. */
 typedef struct {
     int64_t batch, head, token;
 } kvd_cudnn_stride;
@@ -76,9 +72,8 @@ int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kv
 /* Times all of cuDNN's engines on the caller's data with cold caches, and chooses the fastest. */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
-/*
- * Count, describe and choose cuDNN's engines. *us: measured time, NaN if unknown, < 0 if refused.
- */
+/* Count, describe and choose cuDNN's engines. *us: measured time, NaN if unknown, < 0 if
+ * refused. */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);
 int kvd_cudnn_choose(kvd_cudnn_plan *plan, int i, kvd_err *err);

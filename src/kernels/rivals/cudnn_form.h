@@ -141,12 +141,10 @@ typedef struct {
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;
 
-/*
- * Builds one graph of attention for a checked shape and adds its descriptors to `heap`.
+/* Builds one graph of attention for a checked shape and adds its descriptors to `heap`.
  *
  * `folded`: query heads of a KV head are rows of one head, which requires q_len 1. `whole`:
- * attention is one operation, which requires q_len 1 or causal 0.
- */
+ * attention is one operation, which requires q_len 1 or causal 0. */
 int kvd_cudnn_form_build(const kvd_cudnn_shape *shape, cudnnHandle_t handle, int number, int folded,
                          int whole, kvd_cudnn_heap *heap, kvd_cudnn_form *form, kvd_err *err);
 

@@ -1,8 +1,6 @@
-/*
- * Palu's decode attention on Hopper: rebuilds K from latent vectors that 4 KV heads share.
+/* Palu's decode attention on Hopper: rebuilds K from latent vectors that 4 KV heads share.
  *
- * A cluster of two CTAs processes a range of pages. A second launch merges the ranges.
- */
+ * A cluster of two CTAs processes a range of pages. A second launch merges the ranges. */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_CUH
 #define KVD_KERNELS_RIVALS_PALU_DECODE_CUH
 
@@ -46,9 +44,8 @@ enum {
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/*
- * Returns how many 64 x 64 pieces of latent vectors fit next to the projections in shared memory.
- */
+/* Returns how many 64 x 64 pieces of latent vectors fit next to the projections in shared
+ * memory. */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -139,10 +136,8 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /*
-     * Pages begin .. end - 1 belong to this cluster of two CTAs. They are numbered over all groups
-     * of 4 KV heads, each of which has per_group pages.
-     */
+    /* Pages begin .. end - 1 belong to this cluster of two CTAs. They are numbered over all groups
+     * of 4 KV heads, each of which has per_group pages. */
     int begin, end, per_group, cluster;
 };
 

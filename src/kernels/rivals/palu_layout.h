@@ -1,5 +1,4 @@
-/*
- * Layouts of Palu (Chang et al., ICLR 2025): 4 KV heads share low-rank latent vectors of K and V.
+/* Layouts of Palu (Chang et al., ICLR 2025): 4 KV heads share low-rank latent vectors of K and V.
  *
  * Head h of group g has K_h = L_g U_h, with L_g [tokens][rank_k] and U_h [rank_k][128]. The output
  * is softmax(q . RoPE(K_h) / sqrt(128)) V_g, with V_g [tokens][rank_v].
@@ -15,8 +14,7 @@
  * anything.
  *
  * U has the element (r, n), with n = 128 * (head % 2) + dimension, of two KV heads at the index
- *   (r/8) * 2048 + (n/8) * 64 + (n%8) * 8 + r%8
- */
+ *   (r/8) * 2048 + (n/8) * 64 + (n%8) * 8 + r%8 */
 #ifndef KVD_KERNELS_RIVALS_PALU_LAYOUT_H
 #define KVD_KERNELS_RIVALS_PALU_LAYOUT_H
 
@@ -48,10 +46,8 @@ typedef struct {
 /* Returns 0 if kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/*
- * Return numbers of 16-bit elements: kvd_palu_page_elements of a page of latent vectors,
- * kvd_palu_up_elements of a layer's projection matrices.
- */
+/* Return numbers of 16-bit elements: kvd_palu_page_elements of a page of latent vectors,
+ * kvd_palu_up_elements of a layer's projection matrices. */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
@@ -61,13 +57,11 @@ void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t
                            int max_pages, uint16_t *pool);
 void kvd_palu_pack_up(const kvd_palu_shape *shape, int dtype, const float *up, uint16_t *up_packed);
 
-/*
- * Computes Palu's decode attention on host arrays with float64 sums. n_kv is the sum of kv_len.
+/* Computes Palu's decode attention on host arrays with float64 sums. n_kv is the sum of kv_len.
  *
  * `q` [batch][n_heads * 128] is after RoPE. `k_latent` and `v_latent` are [n_groups][n_kv][rank].
  * `up` is [n_kv_heads][rank_k][128]. `cos` and `sin` are [position][64]. `out` [batch][n_heads *
- * rank_v] is float64.
- */
+ * rank_v] is float64. */
 int kvd_palu_ref(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, const float *q,
                  const float *k_latent, const float *v_latent, const float *up, const float *cos,
                  const float *sin, double *out, kvd_err *err);

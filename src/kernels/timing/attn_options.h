@@ -21,10 +21,8 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
 /* Returns the path in an option value such as "FILE.csv:NAME", which the caller frees, or NULL. */
 char *kvd_width_list_path(const char *text);
 
-/*
- * Sets kept dimensions to those of a kvdim/rates file at compression strength `point`, from layer
- * `layer` on, rounded up to multiples of 16. Fails if the file's d_head is not that of *list.
- */
+/* Sets kept dimensions to those of a kvdim/rates file at compression strength `point`, from layer
+ * `layer` on, rounded up to multiples of 16. Fails if the file's d_head is not that of *list. */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 

@@ -50,17 +50,13 @@ typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t,
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
-/*
- * Returns the largest relative error that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5 for float32. A
- * single output row may have 3 times this error.
- */
+/* Returns the largest relative error that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5 for float32. A
+ * single output row may have 3 times this error. */
 double kvd_row_tolerance(kvd_dtype dtype);
 
-/*
- * Lower bounds on a case's time: bytes, FLOP and exponentials divided by the machine's peak rates.
+/* Lower bounds on a case's time: bytes, FLOP and exponentials divided by the machine's peak rates.
  * Q, K and V are read once and O is written once. A query and key take 2 (d_qk + d_v) FLOP and one
- * exponential.
- */
+ * exponential. */
 
 typedef struct {
     double bytes, flop, exps;
@@ -142,10 +138,8 @@ struct kvd_impl {
 
     /* Fails with the reason in *why if the implementation cannot compute the case. */
     int (*can)(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
-    /*
-     * Creates *self for case *p, which must outlive it. `stream` is a cudaStream_t, or NULL on the
-     * CPU. `engine` gets a description of the code that runs.
-     */
+    /* Creates *self for case *p, which must outlive it. `stream` is a cudaStream_t, or NULL on the
+     * CPU. `engine` gets a description of the code that runs. */
     int (*open)(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler, void *stream,
                 char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err);
     void (*close)(void *self);

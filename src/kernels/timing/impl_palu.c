@@ -87,9 +87,8 @@ static void count(const kvd_problem *p, kvd_floors *f)
     f->exps = keys * s.n_heads;
 }
 
-/*
- * Generates the projection [rank][128] of a KV head, scaled such that K is nearly standard normal.
- */
+/* Generates the projection [rank][128] of a KV head, scaled such that K is nearly standard
+ * normal. */
 static void up_rows(const kvd_problem *p, int head, int rank, float *up)
 {
     const float scale = (float)(1 / sqrt((double)rank));

@@ -28,10 +28,8 @@ KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uin
     return kvd_value_mix(key ^ ((uint64_t)request << 32 | head));
 }
 
-/*
- * Returns one pseudo-random element of Q, K or V. `token` is the index of a key or the position of
- * a query; `dim` is below 256.
- */
+/* Returns one pseudo-random element of Q, K or V. `token` is the index of a key or the position of
+ * a query; `dim` is below 256. */
 KVD_ANYWHERE static inline float kvd_value(uint64_t key, int tensor, int sharp, uint32_t token,
                                            uint32_t dim)
 {

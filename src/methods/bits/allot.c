@@ -59,10 +59,8 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/*
- * Returns the weight of squared errors in dimension j: the square of its singular value over
- * `square`, the mean square of its numbers. If there are no singular values, returns 1.
- */
+/* Returns the weight of squared errors in dimension j: the square of its singular value over
+ * `square`, the mean square of its numbers. If there are no singular values, returns 1. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {

@@ -55,10 +55,8 @@ struct kvd_bits_method {
     bool draws; /* true: `open` draws random numbers from setup.seed */
     /* Returns true if the parameters require more calibration data than info.needs. NULL: never. */
     bool (*calibrated)(const kvd_parameter_values *v);
-    /*
-     * Sets *window and *block: of m tokens, the first (m - window) / block * block are quantised.
-     * NULL: window 0, block 1.
-     */
+    /* Sets *window and *block: of m tokens, the first (m - window) / block * block are quantised.
+     * NULL: window 0, block 1. */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /* Returns true if key channels are scaled by sqrt(max |q| / max |k|). NULL: never. */
     bool (*balances)(const kvd_parameter_values *v);
@@ -68,10 +66,8 @@ struct kvd_bits_method {
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
-    /*
-     * Quantises a block of finite numbers. `decoded` [n][d] gets the decoded numbers, *count the
-     * bits. Must accept constant vectors and incomplete groups. Thread-safe.
-     */
+    /* Quantises a block of finite numbers. `decoded` [n][d] gets the decoded numbers, *count the
+     * bits. Must accept constant vectors and incomplete groups. Thread-safe. */
     int (*code)(const void *self, const kvd_bits_block *b, float *decoded, kvd_bits_count *count,
                 kvd_err *err);
 };
@@ -86,28 +82,23 @@ int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,
                   const kvd_method_setup *s, void **self, kvd_err *err);
 void kvd_bits_close(const kvd_bits_method *m, void *self);
 
-/*
- * Quantises x [n][d]. A scale is shared by `group` channels of a token or, if by_channel, by tokens
- * of a channel. y may be x. Adds the bits to *count.
- */
+/* Quantises x [n][d]. A scale is shared by `group` channels of a token or, if by_channel, by tokens
+ * of a channel. y may be x. Adds the bits to *count. */
 void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, size_t group,
                           int bits, float *y, kvd_bits_count *count);
 /* Returns the bits that kvd_bits_code_groups takes to store n tokens of d numbers. */
 kvd_bits_count kvd_bits_of_groups(size_t n, size_t d, bool by_channel, size_t group, int bits);
 
-/*
- * kvd_bits_take_rows copies tokens from position `sink` on, minus mean [d], to rows [n][d] and
- * returns n. Earlier tokens are stored exactly. kvd_bits_give_rows writes rows + mean to `decoded`.
- */
+/* kvd_bits_take_rows copies tokens from position `sink` on, minus mean [d], to rows [n][d] and
+ * returns n. Earlier tokens are stored exactly. kvd_bits_give_rows writes rows + mean to
+ * `decoded`. */
 size_t kvd_bits_take_rows(const kvd_bits_block *b, size_t sink, const float *mean, float *decoded,
                           float *rows, uint32_t *position, kvd_bits_count *count);
 void kvd_bits_give_rows(const kvd_bits_block *b, size_t sink, const float *mean, const float *rows,
                         float *decoded);
 
-/*
- * Matrices of method xquant for K or V of one layer. The cache stores layer inputs times `down`
- * transposed. V is restored by `up`, K by `up` and an RMS norm.
- */
+/* Matrices of method xquant for K or V of one layer. The cache stores layer inputs times `down`
+ * transposed. V is restored by `up`, K by `up` and an RMS norm. */
 typedef struct {
     const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */
     const float *up;   /* [n_kv_heads * d_head][rank] */
@@ -124,21 +115,15 @@ typedef struct {
 
 /* Returns the number of groups of principal components in one layer. The method owns *groups. */
 size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvtc_group **groups);
-/*
- * Returns a matrix [wide][wide] with the principal components of K or V in columns. Sets *mean
- * [wide] to the mean vector, which is subtracted from a token before the projection.
- */
+/* Returns a matrix [wide][wide] with the principal components of K or V in columns. Sets *mean
+ * [wide] to the mean vector, which is subtracted from a token before the projection. */
 const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean);
-/*
- * Adds to *bits the DEFLATE-compressed size of n tokens and their scales. `packed` has [n][size *
- * bits / 8] bytes of each group, lowest bits first, and room for n_groups more bytes.
- */
+/* Adds to *bits the DEFLATE-compressed size of n tokens and their scales. `packed` has [n][size *
+ * bits / 8] bytes of each group, lowest bits first, and room for n_groups more bytes. */
 int kvd_kvtc_count(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
                    double *bits, kvd_err *err);
-/*
- * Compresses n bytes as a zlib stream (RFC 1950) into `to` of `room` bytes, of which
- * kvd_kvtc_deflate_room(n) suffice. Returns the number of bytes written, or 0 on failure.
- */
+/* Compresses n bytes as a zlib stream (RFC 1950) into `to` of `room` bytes, of which
+ * kvd_kvtc_deflate_room(n) suffice. Returns the number of bytes written, or 0 on failure. */
 size_t kvd_kvtc_deflate(const uint8_t *from, size_t n, uint8_t *to, size_t room);
 size_t kvd_kvtc_deflate_room(size_t n);
 
@@ -152,11 +137,9 @@ typedef struct {
     float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */
 } kvd_scales;
 
-/*
- * Opens a method with calibrated scales: *self becomes a kvd_scales. scale = (largest magnitude) /
+/* Opens a method with calibrated scales: *self becomes a kvd_scales. scale = (largest magnitude) /
  * `largest`, for K and for V. Parameter `key` is the kvd_scale_of, the next one the number of
- * calibration tokens.
- */
+ * calibration tokens. */
 int kvd_scales_open(const kvd_parameter_values *v, int key, const kvd_method_setup *s,
                     float largest, void **self, kvd_err *err);
 void kvd_scales_close(void *self);

@@ -1,7 +1,5 @@
-/*
- * Method cachegen: entropy-coded differences of tokens from the first of every `group` tokens (Liu
- * et al. 2024, CacheGen, arXiv 2310.07240, section 5.1).
- */
+/* Method cachegen: entropy-coded differences of tokens from the first of every `group` tokens (Liu
+ * et al. 2024, CacheGen, arXiv 2310.07240, section 5.1). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,14 +35,11 @@ typedef struct {
     bool drawn;
     /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Steps of quantisation; NULL if unused. */
     float *step;
-    /*
-     * [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised values: one for
-     * first tokens of groups, then one per channel for differences from them; NULL if unused.
-     */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised values: one for
+     * first tokens of groups, then one per channel for differences from them; NULL if unused. */
     kvd_rans_table *table;
-    /*
-     * [wide] Frequency tables of a group's first token and of differences from it; NULL if unused.
-     */
+    /* [wide] Frequency tables of a group's first token and of differences from it; NULL if
+     * unused. */
     kvd_stream_component *anchor, *difference;
 } cachegen;
 
@@ -70,11 +65,9 @@ static uint8_t code_difference(float x, float anchor, float step)
     return (uint8_t)(ZERO + fminf(fmaxf(steps, -ZERO), ZERO));
 }
 
-/*
- * Adds the squared differences between tokens and the first token of their group to square [d]. If
+/* Adds the squared differences between tokens and the first token of their group to square [d]. If
  * `count` is not NULL, counts how often each quantised value occurs instead. Returns the number of
- * tokens that are not the first of their group.
- */
+ * tokens that are not the first of their group. */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
                         float *y, uint8_t *code)

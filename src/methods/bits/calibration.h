@@ -16,10 +16,8 @@ typedef struct {
 size_t kvd_calibration_tokens(const kvd_method_setup *s, double most);
 /* Fails unless the calibration data contain all layers and, if `pre`, keys before RoPE. */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
-/*
- * Allocates memory for n tokens, with keys before RoPE if `pre`. kvd_calibration_rows_close must
- * follow, even after a failure.
- */
+/* Allocates memory for n tokens, with keys before RoPE if `pre`. kvd_calibration_rows_close must
+ * follow, even after a failure. */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
 /* Reads K or V of the first r->n tokens of a KV head into r->cut [n][*width]. */
@@ -27,11 +25,9 @@ int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer,
                               size_t *width, kvd_err *err);
 void kvd_calibration_rows_close(kvd_calibration_rows *r);
 
-/*
- * Reads n calibration tokens of all heads into rows [n][n_kv_heads * d_head], without the first
+/* Reads n calibration tokens of all heads into rows [n][n_kv_heads * d_head], without the first
  * `sink` tokens of every sequence. scratch [2 * n * d_head]. Returns the number of tokens, 0 on
- * failure.
- */
+ * failure. */
 size_t kvd_calibration_all_heads(const kvd_method_setup *s, kvd_x what, int layer, size_t n,
                                  size_t sink, float *scratch, float *rows, kvd_err *err);
 /* Subtracts the mean of every column from x [n][d], and writes it to mean [d]. */

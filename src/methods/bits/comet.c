@@ -1,7 +1,5 @@
-/*
- * Method comet: symmetric quantisation with one scale per channel, s = max |x| / (2^(b - 1) - 1)
- * (Liu et al. 2024, COMET, arXiv 2410.12168, section 3).
- */
+/* Method comet: symmetric quantisation with one scale per channel, s = max |x| / (2^(b - 1) - 1)
+ * (Liu et al. 2024, COMET, arXiv 2410.12168, section 3). */
 #include <math.h>
 
 #include "methods/bits/bits.h"

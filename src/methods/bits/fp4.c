@@ -1,9 +1,7 @@
-/*
- * Methods mxfp4 and nvfp4: blocks of 4-bit floating-point numbers (E2M1) with a scale per block.
+/* Methods mxfp4 and nvfp4: blocks of 4-bit floating-point numbers (E2M1) with a scale per block.
  *
  * mxfp4 follows the OCP Microscaling Formats Specification 1.0 (2023); nvfp4 follows NVIDIA, arXiv
- * 2509.25149, appendix B.
- */
+ * 2509.25149, appendix B. */
 #include <math.h>
 
 #include "methods/bits/bits.h"

@@ -1,5 +1,4 @@
-/*
- * Block sizes of gear and its page layout on a GPU. Shared by method, kernels and tests. A prompt
+/* Block sizes of gear and its page layout on a GPU. Shared by method, kernels and tests. A prompt
  * is one block; tokens after the prompt form later blocks of `buffer` tokens.
  *
  * A page holds 64 tokens of one KV head. Codes are bit planes: bit j of 32 codes is one word.
@@ -21,8 +20,7 @@
  *      [k_groups_later][d_qk], outliers of keys [k_later][d_qk] (place: token of the block), right
  *      factors of keys [d_qk][columns_later] and of values [d_v][columns_later]
  * Parts 4 and 5 begin at kvd_gear_page.area. The prompt's right factors are stored per slot, in
- * kvd_packed_gear.right.
- */
+ * kvd_packed_gear.right. */
 #ifndef KVD_METHODS_BITS_GEAR_H
 #define KVD_METHODS_BITS_GEAR_H
 

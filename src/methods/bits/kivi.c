@@ -1,7 +1,5 @@
-/*
- * Method kivi: keys are quantised per channel, values per token, and the newest `residual` tokens
- * stay exact (Liu et al. 2024, KIVI, section 3).
- */
+/* Method kivi: keys are quantised per channel, values per token, and the newest `residual` tokens
+ * stay exact (Liu et al. 2024, KIVI, section 3). */
 #include "methods/bits/bits.h"
 
 enum { BITS, GROUP, RESIDUAL };

@@ -1,7 +1,5 @@
-/*
- * Method kvquant: keys per channel before RoPE, values per token, calibrated quantisation levels,
- * outliers (Hooper et al. 2024, KVQuant, sections 3.1 to 3.5).
- */
+/* Method kvquant: keys per channel before RoPE, values per token, calibrated quantisation levels,
+ * outliers (Hooper et al. 2024, KVQuant, sections 3.1 to 3.5). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,10 +105,8 @@ static void insert(float *least, size_t n, float x)
         least[i] = x;
 }
 
-/*
- * Marks the k smallest and k largest numbers. Writes the middle and half width of the rest.
- * `scratch` has room for n + 1 numbers.
- */
+/* Marks the k smallest and k largest numbers. Writes the middle and half width of the rest.
+ * `scratch` has room for n + 1 numbers. */
 static void find_outliers(const float *x, size_t n, size_t k, float *scratch, uint8_t *outlier,
                           float *middle, float *half)
 {

@@ -1,7 +1,5 @@
-/*
- * Method kvtc: quantises groups of principal components with 0, 2, 4 or 8 bits, and compresses them
- * with DEFLATE (Staniszewski and Lancucki 2025, arXiv 2511.01815).
- */
+/* Method kvtc: quantises groups of principal components with 0, 2, 4 or 8 bits, and compresses them
+ * with DEFLATE (Staniszewski and Lancucki 2025, arXiv 2511.01815). */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -33,10 +31,8 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/*
- * A group has at most UNIT * 2^k components (k < N_SIZES), stored with one of N_KINDS numbers of
- * bits. Quantisation errors are measured on SAMPLES tokens.
- */
+/* A group has at most UNIT * 2^k components (k < N_SIZES), stored with one of N_KINDS numbers of
+ * bits. Quantisation errors are measured on SAMPLES tokens. */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 

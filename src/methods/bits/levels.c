@@ -23,10 +23,8 @@ static double lost(const prefixes *s, int from, int to)
     return w > 0 ? fmax(0, s->second[to] - s->second[from] - x * x / w) : 0;
 }
 
-/*
- * Dynamic programming step for one more level: least[e] becomes the least error of the first e
- * bins, begin[e] the first bin of their last level.
- */
+/* Dynamic programming step for one more level: least[e] becomes the least error of the first e
+ * bins, begin[e] the first bin of their last level. */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)
 {

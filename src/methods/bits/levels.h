@@ -13,11 +13,9 @@ enum { KVD_LEVELS_BINS = 65535 };
 /* Returns the middle of bin number `bin` of `bins` equal bins of [-1, 1]. */
 double kvd_level_bin(int bin, int bins);
 
-/*
- * Writes n ascending levels that minimise the squared error of a histogram over [-1, 1] (Wang and
+/* Writes n ascending levels that minimise the squared error of a histogram over [-1, 1] (Wang and
  * Song 2011, Ckmeans.1d.dp). Unused levels repeat a neighbour. If the histogram is empty, all are
- * NaN.
- */
+ * NaN. */
 int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd_err *err);
 
 /* Returns the index of the nearest of n ascending levels; on ties, the lower one. */
@@ -57,10 +55,8 @@ typedef struct {
     const float *level;
     /* Ascending quantisation levels of keys, [2^(bits - 1)] with parameter `qjl`, else [2^bits]. */
     const float *key_level;
-    /*
-     * [3][256] Quantisation levels for b - 1, b and b + 1 bits; b is `bits` rounded down. The last
-     * are set only if `bits` is fractional.
-     */
+    /* [3][256] Quantisation levels for b - 1, b and b + 1 bits; b is `bits` rounded down. The last
+     * are set only if `bits` is fractional. */
     const float *levels;
 } kvd_turboquant_tables;
 
@@ -73,10 +69,8 @@ typedef struct {
     /* [n_layers][n_kv_heads][range_width][2] Middle and half width of each key channel's range. */
     const float *range;
     size_t range_width;
-    /*
-     * [n_layers][KVD_N_SIDES][2][2^bits] Quantisation levels among which the nearest is searched,
-     * then the numbers that they decode to. Parameter `qnorm` makes them differ.
-     */
+    /* [n_layers][KVD_N_SIDES][2][2^bits] Quantisation levels among which the nearest is searched,
+     * then the numbers that they decode to. Parameter `qnorm` makes them differ. */
     const float *levels;
 } kvd_kvquant_tables;
 

@@ -1,5 +1,4 @@
-/*
- * Layout of a page: 64 tokens of one KV head, in codes of 1 .. 8 bits, ordered as the lanes of a
+/* Layout of a page: 64 tokens of one KV head, in codes of 1 .. 8 bits, ordered as the lanes of a
  * warp hold the operands of mma.m16n8k16. Shared by kernels (cuda/packed_*.cu) and tests.
  *
  * Unit: 16 dimensions of 64 tokens, words [unit][lane][bits], 32 numbers per lane. Numbers 2 p and
@@ -37,8 +36,7 @@
  * Parts of a page: codes of keys, codes of values, scales of keys, scales of values, outliers of
  * values [64][v_apart], a count (16 bytes), outliers of keys [k_apart]. An outlier is a word with
  * the float16 value in the lower half. The upper half is the place: dimension for values, dimension
- * + 128 (token % 64) for keys.
- */
+ * + 128 (token % 64) for keys. */
 #ifndef KVD_METHODS_BITS_PACKED_LAYOUT_H
 #define KVD_METHODS_BITS_PACKED_LAYOUT_H
 
@@ -75,10 +73,8 @@ typedef struct {
     bool v_channels;
     /* True if there is no zero point: x = s (code - (2^(bits - 1) - 1)). */
     bool symmetric;
-    /*
-     * True if each dimension has its own number of bits (method allot). The quantised numbers of
-     * each dimension begin at a new word of the page; those of K precede those of V.
-     */
+    /* True if each dimension has its own number of bits (method allot). The quantised numbers of
+     * each dimension begin at a new word of the page; those of K precede those of V. */
     bool allotted;
     /* True if pages have the layout of gear.h. The other members are then unset. */
     bool low_rank;
@@ -94,13 +90,11 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
     return f->low_rank || f->classes || f->split;
 }
 
-/*
- * Page layout of tokens that are quantised one by one (hetero, rotatekv). Word j of each 32 numbers
+/* Page layout of tokens that are quantised one by one (hetero, rotatekv). Word j of each 32 numbers
  * of a vector has bit j of them; words with scales follow.
  *
  * For each KV head, a page holds the keys of 64 tokens, then the values. If `joint`, the keys of
- * all KV heads come first.
- */
+ * all KV heads come first. */
 typedef struct {
     /* Bits of keys and of values, at most 16. With 16, numbers are float16 without scales. */
     int32_t bits[2];
@@ -118,8 +112,7 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
     return (n + 31) / 32 * r->bits[side] + kvd_packed_row_groups(r, side, n);
 }
 
-/*
- * Layout of pages of method zipcache, which stores salient tokens (class 1) with more bits than
+/* Layout of pages of method zipcache, which stores salient tokens (class 1) with more bits than
  * other tokens (class 0). Token n of class c of a request is record n % room[c] of page n /
  * room[c]. Parts of a page: a bit for each of its 64 tokens, 1 if the token is salient (2 words);
  * number of salient tokens in earlier pages (1 word); 1 unused word; records of keys of class 0,
@@ -128,8 +121,7 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
  *   record      codes: for each 32 numbers, word j has bit j of their codes. For values, a word
  *               follows: the float16 step in the lower half, the zero point in the upper half
  *   block area  [2][d_qk] words: step and zero point of a key channel per class; then [d_v] bf16
- *               largest magnitudes of the value channels
- */
+ *               largest magnitudes of the value channels */
 typedef struct {
     int32_t bits[2];
     int32_t room[2]; /* number of records per page, for each class */
@@ -192,8 +184,7 @@ KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
     return p->area + (first / c->block - (page + c->block - 1) / c->block) * p->area_bytes;
 }
 
-/*
- * Layout of pages of vidkv and of turboquant with fractional bits. In each block of tokens (a
+/* Layout of pages of vidkv and of turboquant with fractional bits. In each block of tokens (a
  * prompt, or the next kvd_packed_args.k_block tokens), some channels are chosen [0] to get more
  * bits than the others [1]. A page has a record per `group` tokens, all of one block. Parts of a
  * record: mask of chosen key channels, for turboquant also of value channels (padded to 16 bytes);
@@ -207,8 +198,7 @@ KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
  *                     0, s and -s with the channel's float16 s
  *   turboquant        indices of levels, and float16 norms of the tokens. With a sketch, the
  *                     highest bit of a key is the sign of the sketched residual, and float16 norms
- *                     of residuals follow.
- */
+ *                     of residuals follow. */
 typedef struct {
     int32_t group;
     double share;
@@ -322,10 +312,8 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
 }
 
-/*
- * Returns the index, in float16 numbers, of the scale of token or dimension x among 16 scales and
- * 16 zero points. Its zero point is 4 numbers later.
- */
+/* Returns the index, in float16 numbers, of the scale of token or dimension x among 16 scales and
+ * 16 zero points. Its zero point is 4 numbers later. */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;

@@ -79,10 +79,8 @@ static uint32_t get(bit_string *b, int bits)
     return value;
 }
 
-/*
- * Format of a table: last symbol (8 bits), then per symbol the bit length of its frequency (4 bits)
- * and the frequency without the highest bit.
- */
+/* Format of a table: last symbol (8 bits), then per symbol the bit length of its frequency (4 bits)
+ * and the frequency without the highest bit. */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
     bit_string b = {.out = out};

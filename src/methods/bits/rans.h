@@ -12,20 +12,16 @@ enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS
 /* Number of equal parts of the frequency range. A search begins at a part's first symbol. */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
-/*
- * Frequency table of symbols 0 .. 255, total KVD_RANS_TOTAL. Symbol s has the frequency f = start[s
- * + 1] - start[s] and takes KVD_RANS_BITS - log2(f) bits.
- */
+/* Frequency table of symbols 0 .. 255, total KVD_RANS_TOTAL. Symbol s has the frequency f = start[s
+ * + 1] - start[s] and takes KVD_RANS_BITS - log2(f) bits. */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
     /* First symbol of each part of the frequency range, where a search begins. */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 
-/*
- * Makes a table with frequencies in proportion to n <= 256 counts, at least 1 for a count above 0.
- * If all counts are 0, symbol 0 gets KVD_RANS_TOTAL.
- */
+/* Makes a table with frequencies in proportion to n <= 256 counts, at least 1 for a count above 0.
+ * If all counts are 0, symbol 0 gets KVD_RANS_TOTAL. */
 void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n);
 
 enum { KVD_RANS_TABLE_ROOM = (KVD_RANS_SYMBOLS * 18 + 8 + 7) / 8 };
@@ -36,10 +32,8 @@ int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *
 
 size_t kvd_rans_room(size_t n);
 
-/*
- * Encodes symbol [n] to `out` [kvd_rans_room(n)] with table[context[i]], or with table[0] if
- * `context` is NULL. Fails for a symbol of frequency 0.
- */
+/* Encodes symbol [n] to `out` [kvd_rans_room(n)] with table[context[i]], or with table[0] if
+ * `context` is NULL. Fails for a symbol of frequency 0. */
 int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                     size_t n, uint8_t *out, size_t *bytes, kvd_err *err);
 
@@ -47,18 +41,14 @@ int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const 
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 
-/*
- * Appends n symbols to a stream; out [kvd_rans_room(n)] gets the added *bytes. *state is 0 for a
+/* Appends n symbols to a stream; out [kvd_rans_room(n)] gets the added *bytes. *state is 0 for a
  * new stream, then the result of the previous call. The decoder starts at the stream's end with the
- * last state.
- */
+ * last state. */
 int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                   size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);
 
-/*
- * Decodes the n symbols of the last kvd_rans_push from its bytes. *state becomes the state before
- * that call. Fails if `in` is invalid.
- */
+/* Decodes the n symbols of the last kvd_rans_push from its bytes. *state becomes the state before
+ * that call. Fails if `in` is invalid. */
 int kvd_rans_pop(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                  size_t bytes, uint32_t *state, uint8_t *symbol, size_t n, kvd_err *err);
 
@@ -75,12 +65,10 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
 /* Decodes and removes the newest token. Fails if a stream has too few words. */
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
-/*
- * kvd_streams_begin sets the coder states [kvd_stream_count(kept)][KVD_LANES] of a new block, and
+/* kvd_streams_begin sets the coder states [kvd_stream_count(kept)][KVD_LANES] of a new block, and
  * returns the size of the block's header in bits. kvd_streams_token encodes q [t->kept] of the next
  * token in scratch memory and adds its size in bits to *bits. It fails if decoding does not return
- * q. scratch has kvd_streams_scratch(t->kept) bytes.
- */
+ * q. scratch has kvd_streams_scratch(t->kept) bytes. */
 double kvd_streams_begin(int32_t kept, uint32_t *state);
 size_t kvd_streams_scratch(int32_t kept);
 int kvd_streams_token(const kvd_stream_tables *t, const int32_t *q, uint32_t *state, void *scratch,

@@ -1,7 +1,5 @@
-/*
- * Method rotatekv: rotates keys over several heads before RoPE, and values per head, then quantises
- * (Su et al. 2025, RotateKV, section 4). The first `sink` tokens stay exact.
- */
+/* Method rotatekv: rotates keys over several heads before RoPE, and values per head, then quantises
+ * (Su et al. 2025, RotateKV, section 4). The first `sink` tokens stay exact. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

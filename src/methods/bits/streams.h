@@ -1,5 +1,4 @@
-/*
- * Format of blocks of an entropy code that many lanes decode in parallel, shared by CPU methods and
+/* Format of blocks of an entropy code that many lanes decode in parallel, shared by CPU methods and
  * kernels (cuda/streams.cu).
  *
  * A block has integers q [tokens][kept]. Group c of KVD_LANES components belongs to stream c %
@@ -14,8 +13,7 @@
  *           if x < 2^16, pop a word: x = 2^16 x + word
  * An integer that is not in the table is encoded as 0 and listed as an exception of its stream.
  * Bits of a block: 16 per word, 64 per exception; per stream 32 per lane (state) and 2 * 16
- * (numbers of words and exceptions).
- */
+ * (numbers of words and exceptions). */
 #ifndef KVD_METHODS_BITS_STREAMS_H
 #define KVD_METHODS_BITS_STREAMS_H
 
@@ -124,11 +122,9 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
     return low;
 }
 
-/*
- * Lookup table by which the decoder finds the integer that a coder state's low 14 bits encode. The
+/* Lookup table by which the decoder finds the integer that a coder state's low 14 bits encode. The
  * search begins at the entry of a bucket of 2^shift values. `lanes` is 1 if all lanes share a
- * table, else KVD_LANES.
- */
+ * table, else KVD_LANES. */
 typedef struct {
     /* Byte offset of uint16_t [buckets][lanes], the first table entry to search. 0: no table. */
     uint32_t bucket;
@@ -200,10 +196,8 @@ __noinline__
     return high;
 }
 
-/*
- * Returns the entry (start + 2^16 * end) of the integer whose range start .. end - 1 contains
- * `number`, the low bits of a coder state. Sets *offset to the entry's offset.
- */
+/* Returns the entry (start + 2^16 * end) of the integer whose range start .. end - 1 contains
+ * `number`, the low bits of a coder state. Sets *offset to the entry's offset. */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
@@ -228,11 +222,9 @@ typedef struct {
     bool whole; /* true: every group of components has a lookup table */
 } kvd_stream_lookup_size;
 
-/*
- * Writes the entropy decoder's lookup tables of kvd_stream_count(kept) streams to `to`, after an
+/* Writes the entropy decoder's lookup tables of kvd_stream_count(kept) streams to `to`, after an
  * index of the streams' offsets. Omits a table that would exceed `room` bytes per stream. If `to`
- * is NULL, only returns the size.
- */
+ * is NULL, only returns the size. */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
 /* Adjacent components that share a scale and a zero point. Quantised numbers are 0 .. top. */
@@ -240,13 +232,11 @@ typedef struct {
     uint16_t first, size, top;
 } kvd_stream_group;
 
-/*
- * Entropy coder of K or V of one layer: y = (x - mean) * to is quantised, and x is restored as mean
+/* Entropy coder of K or V of one layer: y = (x - mean) * to is quantised, and x is restored as mean
  * + y * from. The method's data own the arrays.
  *
  * Method waterfill rounds y to multiples of `step`; kvtc gives each group of components a scale and
- * a zero point.
- */
+ * a zero point. */
 typedef struct {
     size_t wide;       /* n_kv_heads * d_head */
     const float *mean; /* [wide] */
@@ -258,10 +248,8 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
-    /*
-     * [wide] Code length of an integer missing from a component's frequency table, minus that of
-     * integer 0, in 1/16 bit; or NULL.
-     */
+    /* [wide] Code length of an integer missing from a component's frequency table, minus that of
+     * integer 0, in 1/16 bit; or NULL. */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
@@ -279,17 +267,13 @@ enum {
     KVD_CACHEGEN_CODES = 2 * KVD_CACHEGEN_ZERO + 1
 };
 
-/*
- * Quantisation steps and frequencies of method cachegen. The first of every `group` tokens has 256
- * symbols; later ones are differences from it with KVD_CACHEGEN_CODES symbols.
- */
+/* Quantisation steps and frequencies of method cachegen. The first of every `group` tokens has 256
+ * symbols; later ones are differences from it with KVD_CACHEGEN_CODES symbols. */
 typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */
-    /*
-     * [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies of quantised
-     * values: of the first tokens of groups, then of differences from them in each channel.
-     */
+    /* [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies of quantised
+     * values: of the first tokens of groups, then of differences from them in each channel. */
     const uint16_t *table;
     bool drawn;
 } kvd_cachegen_coder;

@@ -1,10 +1,8 @@
-/*
- * Method turboquant: rotates vectors randomly, then quantises each coordinate of x / |x| (Zandieh
+/* Method turboquant: rotates vectors randomly, then quantises each coordinate of x / |x| (Zandieh
  * et al. 2025, arXiv 2504.19874).
  *
  * With `qjl`, keys also store random signs that make inner products unbiased (Zandieh et al. 2024,
- * arXiv 2406.03482).
- */
+ * arXiv 2406.03482). */
 #include <cblas.h>
 #include <lapacke.h>
 #include <math.h>

@@ -1,7 +1,5 @@
-/*
- * Method vidkv: key channels with 2 bits or 1 bit, ternary values (Tao et al. 2025, arXiv
- * 2503.16257, section 3). The 1-bit channels store signs of a Fourier transform.
- */
+/* Method vidkv: key channels with 2 bits or 1 bit, ternary values (Tao et al. 2025, arXiv
+ * 2503.16257, section 3). The 1-bit channels store signs of a Fourier transform. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

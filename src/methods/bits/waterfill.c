@@ -1,11 +1,9 @@
-/*
- * Method waterfill: transform coding of all KV heads of a layer, with one quantisation step for the
+/* Method waterfill: transform coding of all KV heads of a layer, with one quantisation step for the
  * whole cache.
  *
  * The transform decorrelates x and weights errors by the gradients of the loss (reverse
  * water-filling: Cover and Thomas, section 10.3.3). Components are rounded to multiples of `step`
- * and entropy-coded.
- */
+ * and entropy-coded. */
 #include <cblas.h>
 #include <lapacke.h>
 #include <math.h>

@@ -1,7 +1,5 @@
-/*
- * Method xquant: quantises the layer's input X, and computes K and V from it (Tomar et al. 2025,
- * arXiv 2508.10395). With latent=1, X is projected by singular vectors of the weights first.
- */
+/* Method xquant: quantises the layer's input X, and computes K and V from it (Tomar et al. 2025,
+ * arXiv 2508.10395). With latent=1, X is projected by singular vectors of the weights first. */
 #include <lapacke.h>
 #include <stdlib.h>
 #include <string.h>

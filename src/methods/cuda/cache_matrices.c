@@ -73,10 +73,8 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
     }
 }
 
-/*
- * Writes the projection matrices of all KV heads to `to`, one after another without padding. `to`
- * must be zeroed. Returns the number of elements.
- */
+/* Writes the projection matrices of all KV heads to `to`, one after another without padding. `to`
+ * must be zeroed. Returns the number of elements. */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
 {

@@ -5,13 +5,11 @@
 #include "model/pass/cuda/blocks.h"
 #include "model/pass/cuda/paged.h"
 
-/*
- * Projection matrices of one layer on the device; NULL is the identity. a_q, a_k and a_v project Q,
+/* Projection matrices of one layer on the device; NULL is the identity. a_q, a_k and a_v project Q,
  * K and V. b_k rebuilds keys, b_v rebuilds values or outputs.
  *
  * Float32 matrices are padded with zeros to [n_kv_heads][d_head][d_head]. bf16 matrices have no
- * padding.
- */
+ * padding. */
 typedef struct {
     bool kernels;
     /* Kept dimensions of the layer's heads, rounded up to multiples of 16. */
@@ -22,11 +20,9 @@ typedef struct {
     int heads; /* neighbouring KV heads that share a latent; 0: no latents */
 } kvd_cache_layer;
 
-/*
- * Chooses bf16 kernels or float32 products for each layer and copies matrices to the device. layer
+/* Chooses bf16 kernels or float32 products for each layer and copies matrices to the device. layer
  * [n_layers] must be zeroed. NULL `dims` means no projection. Fails if heads that share a latent
- * vector are on different GPUs.
- */
+ * vector are on different GPUs. */
 int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
                           kvd_cache_layer *layer, kvd_device_memory *memory, kvd_err *err);
@@ -42,10 +38,8 @@ typedef struct {
     uint32_t *rope_row;
     uint32_t *host_row;
     size_t n_rows;
-    /*
-     * Flag that kvd_gpu_qkv_finish sets for non-finite numbers. Nothing reads it, because the
-     * output is then non-finite too.
-     */
+    /* Flag that kvd_gpu_qkv_finish sets for non-finite numbers. Nothing reads it, because the
+     * output is then non-finite too. */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 
@@ -69,10 +63,8 @@ int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kv
                             kvd_dtype pass, size_t max_tokens, size_t max_len, bool latents,
                             bool prompts, kvd_err *err);
 void kvd_cache_products_release(kvd_cache_products *p);
-/*
- * Computes a layer's attention in float32. The first `prompt` - 1 tokens of a sequence attend to
- * uncompressed K and V.
- */
+/* Computes a layer's attention in float32. The first `prompt` - 1 tokens of a sequence attend to
+ * uncompressed K and V. */
 int kvd_cache_products_run(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, size_t prompt, void *out,
                            kvd_err *err);
@@ -83,10 +75,8 @@ typedef struct {
     size_t ld;
 } kvd_head_rows;
 
-/*
- * Computes y [m] = x [k] * matrix [k][m] for n_tokens vectors of each of `batch` heads. ldx and ldy
- * are floats between tokens, strides are floats between heads.
- */
+/* Computes y [m] = x [k] * matrix [k][m] for n_tokens vectors of each of `batch` heads. ldx and ldy
+ * are floats between tokens, strides are floats between heads. */
 typedef struct {
     const float *x, *matrix;
     float *y;
@@ -98,10 +88,8 @@ int kvd_cache_product(const kvd_gpu_attention_in *in, const kvd_heads_product *a
 int kvd_cache_latents_init(kvd_cache_latents *l, kvd_device_memory *memory, const kvd_config *c,
                            const kvd_gpu_share *share, size_t max_tokens, size_t max_len,
                            kvd_err *err);
-/*
- * Projects K (before RoPE) and V to latent vectors, rounds these to `type`, and rebuilds keys *k
- * (after RoPE) and values *v from them.
- */
+/* Projects K (before RoPE) and V to latent vectors, rounds these to `type`, and rebuilds keys *k
+ * (after RoPE) and values *v from them. */
 int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in,
                            const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows *k,
                            kvd_head_rows *v, kvd_err *err);

@@ -19,50 +19,38 @@ extern "C" {
 cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype store, size_t n,
                             size_t width, float *to, cudaStream_t stream);
 
-/*
- * Copies K and V of n tokens, each of one KV head, between pages and rows [n][2 d]. If `back`,
- * copies to the pages. k [n] has device addresses of K; V is 64 d elements later.
- */
+/* Copies K and V of n tokens, each of one KV head, between pages and rows [n][2 d]. If `back`,
+ * copies to the pages. k [n] has device addresses of K; V is 64 d elements later. */
 cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back,
                            cudaStream_t stream);
 
-/*
- * Attention of the new queries of n requests to tokens in bf16 pages. Arrays are device memory. In
- * prompts all tokens are new; a decode step has one new token.
- */
+/* Attention of the new queries of n requests to tokens in bf16 pages. Arrays are device memory. In
+ * prompts all tokens are new; a decode step has one new token. */
 typedef struct {
     kvd_attn_map map;
     bool prompts;
     int32_t n, max_pages;
     const int32_t *kv_len;     /* [n] number of tokens of a request */
     const int32_t *page_table; /* [n][max_pages] */
-    /*
-     * Queries in bf16. Prompts: in 8 x 8 blocks (kernels/layout.h), from row q_start[b] on. Decode
-     * steps: row-major [n][map.q_pitch].
-     */
+    /* Queries in bf16. Prompts: in 8 x 8 blocks (kernels/layout.h), from row q_start[b] on. Decode
+     * steps: row-major [n][map.q_pitch]. */
     const void *q;
     const int32_t *q_start; /* [n] for prompts */
     int32_t n_q8;           /* rows of `q` of prompts */
     const void *pool;
-    /*
-     * Natural log of the softmax denominators: [n_heads][n_q8] for prompts, [n][n_heads] for decode
-     * steps.
-     */
+    /* Natural log of the softmax denominators: [n_heads][n_q8] for prompts, [n][n_heads] for decode
+     * steps. */
     const float *lse;
     /* In prompts, a sliding window moves by blocks of this many tokens. */
     int32_t block;
     /* Number of newest tokens whose received attention a decode step writes to `sum`. */
     int32_t newest;
-    /*
-     * Output: attention that each token received, per KV head. Prompts: [n_kv_heads][n_q8], indexed
-     * like rows of Q. Decode steps: [n][n_kv_heads][newest], token t at index t % newest.
-     */
+    /* Output: attention that each token received, per KV head. Prompts: [n_kv_heads][n_q8], indexed
+     * like rows of Q. Decode steps: [n][n_kv_heads][newest], token t at index t % newest. */
     float *sum;
 } kvd_cache_received;
-/*
- * Writes the attention probabilities that tokens receive, summed over queries and over the query
- * heads of a KV head. Tokens that have left the window receive no sum.
- */
+/* Writes the attention probabilities that tokens receive, summed over queries and over the query
+ * heads of a KV head. Tokens that have left the window receive no sum. */
 cudaError_t kvd_cache_receive(const kvd_cache_received *a, cudaStream_t stream);
 
 /* Tokens to quantise in a KV head: n[0] rows of K from first[0] on, n[1] of V from first[1] on. */
@@ -71,11 +59,9 @@ typedef struct {
     float scale[2]; /* of the tensor (kvd_scales_at), for floating-point codes */
 } kvd_cache_codes;
 
-/*
- * Quantises the rows of K and V in `rows` [][2 d] that list [n] (device memory) selects, and
+/* Quantises the rows of K and V in `rows` [][2 d] that list [n] (device memory) selects, and
  * replaces them by decoded numbers. Integer codes of `group` tokens of a channel (K), or of `group`
- * channels of a token (V), share a scale.
- */
+ * channels of a token (V), share a scale. */
 cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n,
                            const kvd_packed_form *f, int group, cudaStream_t stream);
 

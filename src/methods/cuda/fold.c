@@ -30,10 +30,8 @@ bool kvd_gpu_fold_packs(const kvd_config *c)
     return !c->bias_qkv && !c->qk_norm && (whole || c->rope_layout == KVD_ROPE_INTERLEAVED);
 }
 
-/*
- * Replaces each KV head's weights W_V by A^T W_V [d_v][d_model], where A [d][d_v] projects V.
- * `temp` [d][d_model] is scratch memory.
- */
+/* Replaces each KV head's weights W_V by A^T W_V [d_v][d_model], where A [d][d_v] projects V.
+ * `temp` [d][d_model] is scratch memory. */
 static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_layer *c,
                      uint16_t *temp, kvd_err *err)
 {

@@ -1,13 +1,11 @@
-/*
- * Interface of compression methods in the CUDA engine that do more than project heads. Callbacks
+/* Interface of compression methods in the CUDA engine that do more than project heads. Callbacks
  * queue work and never wait.
  *
  * A layer stores new K and V, calls `appended`, computes attention of prompts, then of decode
  * steps, and calls `attended`.
  *
  * Decode steps are CUDA graphs, so lengths, slots and positions must be read from device memory.
- * Padding has slot n_slots.
- */
+ * Padding has slot n_slots. */
 #ifndef KVD_METHODS_CUDA_GPU_METHOD_H
 #define KVD_METHODS_CUDA_GPU_METHOD_H
 
@@ -77,10 +75,8 @@ struct kvd_gpu_method {
     bool attended_prompts;
     /* Bit mask of the timed phases (enum kvd_phase) whose ends the method records itself. */
     unsigned apart;
-    /*
-     * Page tables, one per KV head, or NULL if all KV heads cache the same tokens. If not NULL, the
-     * callback `appended` must copy new K and V to the pages in these tables.
-     */
+    /* Page tables, one per KV head, or NULL if all KV heads cache the same tokens. If not NULL, the
+     * callback `appended` must copy new K and V to the pages in these tables. */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
@@ -88,10 +84,8 @@ struct kvd_gpu_method {
     size_t page_bytes, near_page_bytes;
     /* Bytes that a running request needs outside the pages, summed over layers. */
     size_t slot_bytes;
-    /*
-     * Allocates memory for `pages` pages per layer and `slots` requests. Layers with a sliding
-     * window have cache->near->n_pages pages.
-     */
+    /* Allocates memory for `pages` pages per layer and `slots` requests. Layers with a sliding
+     * window have cache->near->n_pages pages. */
     int (*make)(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 
     /* [n_heads][rows of Q] in device memory: natural log of prompt tokens' softmax denominators. */
@@ -118,37 +112,28 @@ struct kvd_gpu_method {
     double (*held)(const kvd_gpu_method *m);
     /* Returns the bits of a request's K and V, without other data per token. NULL: uncompressed. */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
-    /*
-     * Returns the bits of a request that the latest decode step did not read, because their tokens
-     * had left the window. NULL means 0.
-     */
+    /* Returns the bits of a request that the latest decode step did not read, because their tokens
+     * had left the window. NULL means 0. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
-    /*
-     * For methods whose decode steps read a part of the cache. *side gets the bits that a step
+    /* For methods whose decode steps read a part of the cache. *side gets the bits that a step
      * reads to choose tokens, which the callback `bits` does not count. *unread gets the mean
-     * number of tokens that a step does not read. NULL: steps read everything.
-     */
+     * number of tokens that a step does not read. NULL: steps read everything. */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
-    /*
-     * If `ended` failed for lack of room for key outliers, returns the value of
+    /* If `ended` failed for lack of room for key outliers, returns the value of
      * kvd_paged_cache.outliers that would have sufficed. Returns 0 after other failures. May be
-     * NULL.
-     */
+     * NULL. */
     size_t (*lacking)(const kvd_gpu_method *m);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
-    /*
-     * Called after the attention of a layer with a sliding window, if skips_windows is true.
-     * Replaces numbers in the layer's bf16 pages by those that the method keeps. NULL: they stay.
-     */
+    /* Called after the attention of a layer with a sliding window, if skips_windows is true.
+     * Replaces numbers in the layer's bf16 pages by those that the method keeps. NULL: they
+     * stay. */
     int (*attended_window)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
-    /*
-     * Optional replacements for functions of the paged cache. plan_steps divides the attention of n
+    /* Optional replacements for functions of the paged cache. plan_steps divides the attention of n
      * decode steps among thread blocks, `append` stores new K and V. attend_steps and
-     * attend_prompts write attention outputs of decode steps and of prompts to `out`.
-     */
+     * attend_prompts write attention outputs of decode steps and of prompts to `out`. */
     int (*plan_steps)(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err *err);
     int (*append)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attend_steps)(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, kvd_err *err);
@@ -170,18 +155,14 @@ typedef struct kvd_gpu_kind {
     unsigned (*computes)(const kvd_plan *plan);
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
-    /*
-     * Returns why several GPUs may not divide the KV heads (as part of a message), or NULL if they
-     * may. If this pointer is NULL, the reason is the string `joined`.
-     */
+    /* Returns why several GPUs may not divide the KV heads (as part of a message), or NULL if they
+     * may. If this pointer is NULL, the reason is the string `joined`. */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;
     /* Returns true if this GPU code can run the methods of `plan`. NULL: it always can. */
     bool (*runs)(const kvd_plan *plan);
-    /*
-     * Returns true if this GPU code can generate text. It must then set the callbacks `entries` and
-     * `bits`. NULL: it cannot.
-     */
+    /* Returns true if this GPU code can generate text. It must then set the callbacks `entries` and
+     * `bits`. NULL: it cannot. */
     bool (*generates)(const kvd_plan *plan);
     /* Returns true if the CPU compresses K and V of generated text. NULL: never. */
     bool (*codes_on_host)(const kvd_plan *plan);
@@ -203,56 +184,42 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 /* Returns the GPU code that runs the compression methods of `plan`, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/*
- * Returns the GPU code that generates text: that of the methods, or else kvd_gpu_host_codes
- * (compression on the CPU) if it supports the plan. NULL: no GPU code.
- */
+/* Returns the GPU code that generates text: that of the methods, or else kvd_gpu_host_codes
+ * (compression on the CPU) if it supports the plan. NULL: no GPU code. */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
-/*
- * Returns true if the engine has the keys that the compression methods of `plan` need: keys before
- * RoPE may be missing in models with biases or norms of Q and K, or with partial RoPE.
- */
+/* Returns true if the engine has the keys that the compression methods of `plan` need: keys before
+ * RoPE may be missing in models with biases or norms of Q and K, or with partial RoPE. */
 bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *plan, const kvd_config *config);
-/*
- * Returns the index of the first of a request's n tokens that a layer with a sliding window of
- * `window` tokens (0: no window) stores. Tokens that are quantised together leave together.
- */
+/* Returns the index of the first of a request's n tokens that a layer with a sliding window of
+ * `window` tokens (0: no window) stores. Tokens that are quantised together leave together. */
 size_t kvd_gpu_first_held(const kvd_gpu_method *m, size_t window, size_t n);
 
 /* Returns why several GPUs cannot divide the KV heads among them, or NULL if they can. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
-/*
- * Callback kvd_gpu_kind.joins_heads of methods that always allow several GPUs to divide the KV
- * heads. Returns NULL.
- */
+/* Callback kvd_gpu_kind.joins_heads of methods that always allow several GPUs to divide the KV
+ * heads. Returns NULL. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
-/*
- * Fails if the GPU code `kind` does not support a feature of the model, such as sliding windows.
- * NULL supports none of KVD_GPU_*.
- */
+/* Fails if the GPU code `kind` does not support a feature of the model, such as sliding windows.
+ * NULL supports none of KVD_GPU_*. */
 int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c,
                          size_t max_len, kvd_err *err);
 
 /* Returns the name of a compression method in `p` that does not choose tokens, or NULL. */
 const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 
-/*
- * Creates the GPU state *m of the plan's methods. *m is NULL if K and V are uncompressed or only
- * projected. `cache` must have its layers, but no pages yet.
- */
+/* Creates the GPU state *m of the plan's methods. *m is NULL if K and V are uncompressed or only
+ * projected. `cache` must have its layers, but no pages yet. */
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 
-/*
- * Call the method's callback of the same name (kvd_gpu_method_make calls `make`) if it is set, and
+/* Call the method's callback of the same name (kvd_gpu_method_make calls `make`) if it is set, and
  * the corresponding function for data compressed on the CPU (m->codes).
  *
  * kvd_gpu_method_finish waits until all bits are counted, and must precede kvd_gpu_method_bits and
- * kvd_gpu_method_held. kvd_gpu_method_bits returns NaN if K and V are stored uncompressed.
- */
+ * kvd_gpu_method_held. kvd_gpu_method_bits returns NaN if K and V are stored uncompressed. */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
 int kvd_gpu_method_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);

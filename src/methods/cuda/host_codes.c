@@ -72,10 +72,8 @@ int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err)
     return k->prompts ? kvd_kvtc_prompt_coder_finish(k->prompts, err) : 0;
 }
 
-/*
- * Queues the copy of n rows `x` from the GPU to `to` in host memory, where rows are k->pitch
- * elements apart.
- */
+/* Queues the copy of n rows `x` from the GPU to `to` in host memory, where rows are k->pitch
+ * elements apart. */
 static int fetch_rows(const kvd_host_codes *k, uint16_t *to, const uint16_t *x, size_t ld,
                       size_t width, size_t n, cudaStream_t stream, kvd_err *err)
 {
@@ -169,10 +167,8 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
     return reserve_rows(k, ((fresh > longest ? fresh : longest) + 7) / 8 * 8, err);
 }
 
-/*
- * Applies RoPE (if `table` is k->rope) or undoes it (if k->back) in the keys of n tokens, the first
- * of which has position `first`. Rounds to bf16.
- */
+/* Applies RoPE (if `table` is k->rope) or undoes it (if k->back) in the keys of n tokens, the first
+ * of which has position `first`. Rounds to bf16. */
 static void turn(const kvd_host_codes *k, int layer, const float *table, size_t first, size_t n,
                  uint16_t *row)
 {
@@ -211,10 +207,8 @@ static int keep_layer(const kvd_host_codes *k, kvd_host_slot *s, int layer, size
     return 0;
 }
 
-/*
- * Appends n new tokens to a layer's array s->mass, and adds the attention probabilities that all
- * its tokens received. `i` is the request's index in the iteration.
- */
+/* Appends n new tokens to a layer's array s->mass, and adds the attention probabilities that all
+ * its tokens received. `i` is the request's index in the iteration. */
 static int keep_mass(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_t i, size_t n,
                      bool fresh, kvd_err *err)
 {
@@ -254,10 +248,8 @@ static void count_unseen(const kvd_host_codes *k, kvd_host_slot *s)
                     : 0;
 }
 
-/*
- * Appends K and V of request i's n new tokens, rows of k->row from `at` on, to the state `s`. The
- * first `coded` tokens of a new request are already quantised and have no rows.
- */
+/* Appends K and V of request i's n new tokens, rows of k->row from `at` on, to the state `s`. The
+ * first `coded` tokens of a new request are already quantised and have no rows. */
 static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, size_t n,
                 bool fresh, size_t coded, kvd_err *err)
 {
@@ -309,20 +301,16 @@ static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
         from = first < from ? first : from;
         end = w->ready[side] > end ? w->ready[side] : end;
     }
-    /*
-     * kvd_append writes groups of 8 rows, and zeros after the last row. Hence the last row must
-     * complete a group or be the newest.
-     */
+    /* kvd_append writes groups of 8 rows, and zeros after the last row. Hence the last row must
+     * complete a group or be the newest. */
     end = (end + 7) / 8 * 8;
     w->end[kind] = end && end < s->n ? end : s->n;
     /* If no token was quantised, rewrites the newest row, because each listed request needs one. */
     w->from[kind] = end ? from : s->n - 1;
 }
 
-/*
- * Determines which tokens of a request are quantised after this iteration, and which rows of the
- * GPU's pages change.
- */
+/* Determines which tokens of a request are quantised after this iteration, and which rows of the
+ * GPU's pages change. */
 static kvd_host_written plan_slot(const kvd_host_codes *k, kvd_host_slot *s)
 {
     const kvd_plan *const p = k->method->plan;
@@ -340,10 +328,8 @@ static kvd_host_written plan_slot(const kvd_host_codes *k, kvd_host_slot *s)
     return w;
 }
 
-/*
- * Copies the changed rows of a request to k->row, and deletes the rows of tokens whose K and V are
- * both quantised.
- */
+/* Copies the changed rows of a request to k->row, and deletes the rows of tokens whose K and V are
+ * both quantised. */
 static void take_rows(const kvd_host_codes *k, const kvd_host_written *w)
 {
     kvd_host_slot *const s = w->slot;
@@ -369,10 +355,8 @@ static void take_rows(const kvd_host_codes *k, const kvd_host_written *w)
     memcpy(s->coded, w->ready, sizeof s->coded);
 }
 
-/*
- * Lists the rows of K and V that quantisation changed in requests first .. first + n - 1, for
- * layers with a sliding window (kind KVD_LAYERS_NEAR) or for layers without one.
- */
+/* Lists the rows of K and V that quantisation changed in requests first .. first + n - 1, for
+ * layers with a sliding window (kind KVD_LAYERS_NEAR) or for layers without one. */
 static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t first, size_t n)
 {
     const kvd_paged_cache *const c = k->method->cache;
@@ -401,10 +385,8 @@ static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t fir
     return r;
 }
 
-/*
- * Writes the decoded rows of requests first .. first + n - 1 to the GPU's cache, and waits for the
- * GPU.
- */
+/* Writes the decoded rows of requests first .. first + n - 1 to the GPU's cache, and waits for the
+ * GPU. */
 static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;
@@ -428,10 +410,8 @@ static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
     return kvd_cuda_check(cudaStreamSynchronize(stream), what, err);
 }
 
-/*
- * Quantises tokens of n requests, and writes the changed rows to the GPU's cache. Processes as many
- * requests at a time as fit into k->row.
- */
+/* Quantises tokens of n requests, and writes the changed rows to the GPU's cache. Processes as many
+ * requests at a time as fit into k->row. */
 static int code_slices(kvd_host_codes *k, size_t n, kvd_err *err)
 {
     while (n && !k->written[n - 1].changed)

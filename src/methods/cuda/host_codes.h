@@ -28,17 +28,13 @@ typedef struct {
     bool turned;       /* true: keys of the rows that are written are after RoPE */
 } kvd_host_rows;
 
-/*
- * kvd_host_codes_take returns true if the CPU can quantise K and V and the plan drops no tokens.
- * kvd_host_codes_take_entries does so if the plan drops tokens.
- */
+/* kvd_host_codes_take returns true if the CPU can quantise K and V and the plan drops no tokens.
+ * kvd_host_codes_take_entries does so if the plan drops tokens. */
 bool kvd_host_codes_take(const kvd_plan *plan);
 bool kvd_host_codes_take_entries(const kvd_plan *plan);
-/*
- * Returns tables that apply RoPE or, if `undoes`, its inverse: cosines [2][max_len][d_head / 2],
+/* Returns tables that apply RoPE or, if `undoes`, its inverse: cosines [2][max_len][d_head / 2],
  * then sines. Index 1 is for layers with rope_local_theta. The caller frees the array. Returns NULL
- * without memory.
- */
+ * without memory. */
 float *kvd_host_codes_rope(const kvd_paged_cache *c, bool undoes, kvd_err *err);
 /* Creates m->codes, which quantises on the CPU. kvd_gpu_method_free frees it. */
 int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *err);
@@ -51,79 +47,59 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 /* Starts copying `width` elements per new token from x, where rows are `ld` apart, to the host. */
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err);
-/*
- * Queue GPU work for layer r->layer.
+/* Queue GPU work for layer r->layer.
  *
  * kvd_host_codes_append copies K and V of new tokens, and the layer's input if needed, to the host.
  *
  * kvd_host_codes_attended must be called after the layer's attention. It computes the attention
- * probabilities that the method needs, or compresses prompts on the GPU.
- */
+ * probabilities that the method needs, or compresses prompts on the GPU. */
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
-/*
- * Makes the GPU compress prompts if the method is kvtc with lanes=0, no layer has a sliding window,
- * and rows have keys before RoPE. Otherwise does nothing.
- */
+/* Makes the GPU compress prompts if the method is kvtc with lanes=0, no layer has a sliding window,
+ * and rows have keys before RoPE. Otherwise does nothing. */
 int kvd_host_codes_add_prompts(kvd_host_codes *k, kvd_err *err);
-/*
- * After an iteration, quantises all tokens that can be quantised, and writes the decoded rows to
- * the GPU's cache. Waits for the GPU.
- */
+/* After an iteration, quantises all tokens that can be quantised, and writes the decoded rows to
+ * the GPU's cache. Waits for the GPU. */
 int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err);
 void kvd_host_codes_drop(kvd_host_codes *k, size_t slot);
 /* Waits until the bits of all iterations are counted. */
 int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err);
-/*
- * Return the bits of K and V of one request, and the bytes of all requests. kvd_host_codes_finish
- * must have been called.
- */
+/* Return the bits of K and V of one request, and the bytes of all requests. kvd_host_codes_finish
+ * must have been called. */
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
 double kvd_host_codes_held(const kvd_host_codes *k);
-/*
- * Returns the bits of cached tokens that the latest decode step did not read, because they had left
- * the window.
- */
+/* Returns the bits of cached tokens that the latest decode step did not read, because they had left
+ * the window. */
 double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot);
 
 /* Attention probabilities that tokens receive, for methods that rank tokens by them (zipcache). */
 typedef struct kvd_host_received kvd_host_received;
-/*
- * Allocates m->lse, m->lse_steps and the arrays of an iteration's attention probabilities. Returns
- * NULL on failure. The caller frees the result.
- */
+/* Allocates m->lse, m->lse_steps and the arrays of an iteration's attention probabilities. Returns
+ * NULL on failure. The caller frees the result. */
 kvd_host_received *kvd_host_received_new(kvd_gpu_method *m, kvd_err *err);
 void kvd_host_received_free(kvd_host_received *x);
-/*
- * Queues GPU work that sums, for each token, the attention probabilities it received in a layer,
- * and copies the sums to the host. Must be called after the layer's attention.
- */
+/* Queues GPU work that sums, for each token, the attention probabilities it received in a layer,
+ * and copies the sums to the host. Must be called after the layer's attention. */
 int kvd_host_received_attended(const kvd_host_received *x, const kvd_paged_rows *r, kvd_err *err);
-/*
- * Adds to mass [n - first][n_kv_heads] the attention probabilities that tokens first .. n - 1 of a
+/* Adds to mass [n - first][n_kv_heads] the attention probabilities that tokens first .. n - 1 of a
  * request received in the iteration. `slice` is the request's index in the iteration, n its number
- * of tokens afterwards. If `prompt`, all these tokens are new.
- */
+ * of tokens afterwards. If `prompt`, all these tokens are new. */
 void kvd_host_received_add(const kvd_host_received *x, int layer, size_t slice, bool prompt,
                            size_t first, size_t n, double *mass);
 
 /* Callbacks by which a method that drops tokens tells how many tokens it caches, and where. */
 typedef struct {
-    /*
-     * Returns the number of cached tokens of a KV head after the latest iteration. Not called for
-     * layers with a sliding window.
-     */
+    /* Returns the number of cached tokens of a KV head after the latest iteration. Not called for
+     * layers with a sliding window. */
     size_t (*count)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
     /* Returns the device address of K of the token at `place`. V is 64 d_head elements later. */
     uint16_t *(*row)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, size_t place);
-    /*
-     * Queues the copy of the positions (in the sequence) of a request's cached tokens to the pinned
+    /* Queues the copy of the positions (in the sequence) of a request's cached tokens to the pinned
      * array `to` [layers without a window][n_kv_heads][room], in the order in which the cache holds
      * the tokens.
      *
      * NULL: tokens stay in order, no decode step drops one, and the method calls
-     * kvd_host_entries_note.
-     */
+     * kvd_host_entries_note. */
     int (*positions)(const kvd_gpu_method *m, size_t slot, uint32_t *to, cudaStream_t stream,
                      kvd_err *err);
     size_t room;
@@ -131,27 +107,21 @@ typedef struct {
 
 typedef struct kvd_host_entries kvd_host_entries;
 
-/*
- * Quantises kept tokens on the CPU. Creates m->kept, which kvd_gpu_method_free frees. Decode steps
- * must not merge tokens.
- */
+/* Quantises kept tokens on the CPU. Creates m->kept, which kvd_gpu_method_free frees. Decode steps
+ * must not merge tokens. */
 int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_err *err);
 int kvd_host_entries_make(kvd_host_entries *e, size_t slots, kvd_err *err);
 void kvd_host_entries_free(kvd_host_entries *e);
-/*
- * Starts copying `kept` [n_kv_heads][n_q8] from the device to the host: positions of the prompt
- * tokens that stay cached. Does nothing if e is NULL or positions are not needed.
- */
+/* Starts copying `kept` [n_kv_heads][n_q8] from the device to the host: positions of the prompt
+ * tokens that stay cached. Does nothing if e is NULL or positions are not needed. */
 int kvd_host_entries_note(kvd_host_entries *e, int layer, const int32_t *kept, cudaStream_t stream,
                           kvd_err *err);
 int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err *err);
 void kvd_host_entries_drop(kvd_host_entries *e, size_t slot);
 double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot);
 double kvd_host_entries_held(const kvd_host_entries *e);
-/*
- * Returns the bits of cached tokens that the latest decode step did not read, because they had left
- * the window.
- */
+/* Returns the bits of cached tokens that the latest decode step did not read, because they had left
+ * the window. */
 double kvd_host_entries_unseen(const kvd_host_entries *e, size_t slot);
 
 #endif

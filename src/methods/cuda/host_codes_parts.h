@@ -19,15 +19,11 @@ typedef struct {
     double *near;
     size_t room;   /* of `near` */
     double unseen; /* bits of tokens that the latest step no longer read */
-    /*
-     * [n_layers] arrays [n - first][pitch]: K and V of tokens first .. n - 1. Quantised numbers are
-     * replaced by their decoded values.
-     */
+    /* [n_layers] arrays [n - first][pitch]: K and V of tokens first .. n - 1. Quantised numbers are
+     * replaced by their decoded values. */
     uint16_t **row;
-    /*
-     * [n_layers] arrays [n - first][n_kv_heads]: attention probabilities that tokens first .. n - 1
-     * received. NULL if the method does not need them.
-     */
+    /* [n_layers] arrays [n - first][n_kv_heads]: attention probabilities that tokens first .. n - 1
+     * received. NULL if the method does not need them. */
     double **mass;
     uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
 } kvd_host_slot;
@@ -35,10 +31,9 @@ typedef struct {
 /* Layers without a sliding window, and layers with one. */
 enum { KVD_LAYERS_FULL, KVD_LAYERS_NEAR, KVD_LAYER_KINDS };
 
-/*
- * Rows of a request that are written to the GPU's cache again after quantisation. Arrays
- * [KVD_LAYER_KINDS] have an element for layers without a window and one for layers with a window.
- */
+/* Rows of a request that are written to the GPU's cache again after quantisation. Arrays
+ * [KVD_LAYER_KINDS] have an element for layers without a window and one for layers with a
+ * window. */
 typedef struct {
     kvd_host_slot *slot;
     bool changed;                                       /* false: no token was quantised */
@@ -55,21 +50,15 @@ struct kvd_host_codes {
     size_t layers;
     size_t pitch;  /* elements of a row on the CPU: rows.width, then the layer's input */
     size_t states; /* elements of kvd_bits_block.state */
-    /*
-     * Number of elements that a token's K and V have in all layers without a window, and in
-     * all layers with one.
-     */
+    /* Number of elements that a token's K and V have in all layers without a window, and in
+     * all layers with one. */
     size_t numbers[KVD_LAYER_KINDS][KVD_N_SIDES];
-    /*
-     * RoPE tables of kvd_host_codes_rope: `rope` applies RoPE, `back` undoes it. A table that is
-     * not needed is NULL.
-     */
+    /* RoPE tables of kvd_host_codes_rope: `rope` applies RoPE, `back` undoes it. A table that is
+     * not needed is NULL. */
     float *rope, *back;
-    /*
-     * Pinned rows [layers][room][pitch] of K and V: first those of new tokens from the GPU, later
+    /* Pinned rows [layers][room][pitch] of K and V: first those of new tokens from the GPU, later
      * those of quantised tokens to write back to it. `room` grows before an iteration, up to
-     * max_tokens.
-     */
+     * max_tokens. */
     uint16_t *row;
     size_t room;
     uint16_t *x;                 /* device [max_tokens][rows.ld] */
@@ -89,19 +78,15 @@ static inline int kvd_host_codes_kind(const kvd_host_codes *k, size_t layer)
     return k->method->cache->layer[layer].map.window ? KVD_LAYERS_NEAR : KVD_LAYERS_FULL;
 }
 
-/*
- * Returns the index of the first of a request's n tokens that layers of `kind` (KVD_LAYERS_NEAR:
- * with a sliding window, or KVD_LAYERS_FULL) still store.
- */
+/* Returns the index of the first of a request's n tokens that layers of `kind` (KVD_LAYERS_NEAR:
+ * with a sliding window, or KVD_LAYERS_FULL) still store. */
 static inline size_t kvd_host_codes_first_held(const kvd_host_codes *k, int kind, size_t n)
 {
     return kind == KVD_LAYERS_NEAR ? kvd_gpu_first_held(k->method, k->method->cache->window, n) : 0;
 }
 
-/*
- * Quantises on all threads the tokens of n requests that are ready (w[i].ready): replaces their
- * numbers by decoded ones and adds the bits of their codes.
- */
+/* Quantises on all threads the tokens of n requests that are ready (w[i].ready): replaces their
+ * numbers by decoded ones and adds the bits of their codes. */
 int kvd_host_codes_quantise(const kvd_host_codes *k, kvd_host_written *w, size_t n, kvd_err *err);
 
 #endif

@@ -8,10 +8,8 @@
 
 static const char what[] = KVD_HOST_CODES_WHAT;
 
-/*
- * Tokens that one thread quantises: one part (such as K of one KV head) of one layer. `bits` is the
- * size of their codes.
- */
+/* Tokens that one thread quantises: one part (such as K of one KV head) of one layer. `bits` is the
+ * size of their codes. */
 typedef struct {
     const kvd_host_written *of;
     size_t place;   /* layer * n_parts + part */
@@ -19,10 +17,8 @@ typedef struct {
     double bits;
 } task;
 
-/*
- * Returns the tokens of layer place / n_parts whose part place % n_parts (such as K of one head)
- * must be quantised now. Tokens that have left the layer's window are skipped.
- */
+/* Returns the tokens of layer place / n_parts whose part place % n_parts (such as K of one head)
+ * must be quantised now. Tokens that have left the layer's window are skipped. */
 static task task_of(const kvd_host_codes *k, const kvd_host_written *w, size_t place)
 {
     const kvd_host_slot *const s = w->slot;
@@ -34,10 +30,8 @@ static task task_of(const kvd_host_codes *k, const kvd_host_written *w, size_t p
     return (task){.of = w, .place = place, .from = from, .n = n};
 }
 
-/*
- * Arrays of a task. x [2 n][d]: n vectors to quantise, then the n decoded vectors. input
- * [n][rows.input]: inputs of the layer, if needed.
- */
+/* Arrays of a task. x [2 n][d]: n vectors to quantise, then the n decoded vectors. input
+ * [n][rows.input]: inputs of the layer, if needed. */
 typedef struct {
     double *mass; /* [2 n] kvd_bits_block.mass, then `seen`; or NULL */
     float *x, *input;
@@ -77,10 +71,8 @@ static int code_blocks(const kvd_host_codes *k, task *t, const task_rows *r, kvd
     return 0;
 }
 
-/*
- * Sets r->mass [2 n]: first the attention that each token of the task received, then the number of
- * queries that gave it.
- */
+/* Sets r->mass [2 n]: first the attention that each token of the task received, then the number of
+ * queries that gave it. */
 static int find_mass(const kvd_host_codes *k, const task *t, task_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;
@@ -128,10 +120,8 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
     return kvd_status(status);
 }
 
-/*
- * Divides w->near, the bits of the new codes in layers with a window, equally among the tokens
- * quantised now. Adds each token's share to s->near, the bits per token of the request.
- */
+/* Divides w->near, the bits of the new codes in layers with a window, equally among the tokens
+ * quantised now. Adds each token's share to s->near, the bits per token of the request. */
 static void count_near(const kvd_host_codes *k, const kvd_host_written *w)
 {
     kvd_host_slot *const s = w->slot;

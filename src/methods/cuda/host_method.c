@@ -1,8 +1,6 @@
-/*
- * Text generation with methods that only quantise and run on the CPU (host_codes.h). The decoded
+/* Text generation with methods that only quantise and run on the CPU (host_codes.h). The decoded
  * numbers in bf16 pages take as much memory as an uncompressed cache, so kvdim-jct does not run
- * such methods. Also sums attention probabilities for the method.
- */
+ * such methods. Also sums attention probabilities for the method. */
 #include <stdlib.h>
 
 #include "methods/bits/bits.h"
@@ -11,10 +9,9 @@
 
 static const char what[] = "codes on the CPU";
 
-/*
- * Attention probabilities that tokens received in one iteration, first in prompts, and from element
- * of_steps on in decode steps. `sum` (device) has one layer, `host` (pinned) is [n_layers][room].
- */
+/* Attention probabilities that tokens received in one iteration, first in prompts, and from element
+ * of_steps on in decode steps. `sum` (device) has one layer, `host` (pinned) is
+ * [n_layers][room]. */
 struct kvd_host_received {
     kvd_gpu_method *method; /* borrowed */
     float *sum, *host;
@@ -62,10 +59,8 @@ void kvd_host_received_free(kvd_host_received *x)
     free(x);
 }
 
-/*
- * Queues the computation of the sums of attention probabilities of prompts or of decode steps, and
- * their copy to the host.
- */
+/* Queues the computation of the sums of attention probabilities of prompts or of decode steps, and
+ * their copy to the host. */
 static int queue(const kvd_host_received *x, const kvd_paged_rows *r, bool prompts, kvd_err *err)
 {
     const kvd_gpu_method *const m = x->method;
@@ -150,10 +145,8 @@ bool kvd_host_codes_take(const kvd_plan *plan)
 bool kvd_host_codes_take_entries(const kvd_plan *plan)
 {
     const kvd_tokens_method *const t = plan->tokens;
-    /*
-     * Plugins are not supported: they may need each token's position in the sequence, but get its
-     * index among the cached tokens.
-     */
+    /* Plugins are not supported: they may need each token's position in the sequence, but get its
+     * index among the cached tokens. */
     const bool plugin = plan->bits && !plan->bits->info.gpu;
     return takes_rows(plan) && t && !plugin && !plan->maker && !plan->dims;
 }

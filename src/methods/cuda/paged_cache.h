@@ -41,10 +41,8 @@ typedef struct kvd_paged_cache {
     int n_full;
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
-    /*
-     * True if, in iterations without decode steps, prompts attend to unprojected K and V. The
-     * caller sets it before kvd_paged_cache_init, which clears it if no head is projected.
-     */
+    /* True if, in iterations without decode steps, prompts attend to unprojected K and V. The
+     * caller sets it before kvd_paged_cache_init, which clears it if no head is projected. */
     bool exact_prompts;
     /* True if the method lets prompts attend to unprojected K and V. */
     bool exact_method;
@@ -54,10 +52,8 @@ typedef struct kvd_paged_cache {
     size_t outliers;
     /* [max_slices + 1] First token of each prompt in the batch, if exact_prompts is set. */
     size_t *offset;
-    /*
-     * [n_layers] Layer descriptions without projections, for prompts that attend to unprojected K
-     * and V.
-     */
+    /* [n_layers] Layer descriptions without projections, for prompts that attend to unprojected K
+     * and V. */
     kvd_cache_layer *whole;
     void *whole_pool;
     /* Projections padded to each layer's widest head, for kernels that require equal widths. */
@@ -69,35 +65,27 @@ typedef struct kvd_paged_cache {
     kvd_device_memory memory;
     int hopper, n_sms;
     size_t max_len; /* tokens of the longest request */
-    /*
-     * [n_layers] Index of each layer's group in work_map. Layers with equal head dimensions form a
-     * group, whose attention is divided among CTAs once.
-     */
+    /* [n_layers] Index of each layer's group in work_map. Layers with equal head dimensions form a
+     * group, whose attention is divided among CTAs once. */
     int *work_of;
     int n_works, n_full_works;
     /* [n_works] Head dimensions of each group of layers with equal heads. */
     const kvd_attn_map **work_map;
-    /*
-     * Numbers of groups of layers whose decode attention is divided among CTAs together: all
-     * groups, and those without a window.
-     */
+    /* Numbers of groups of layers whose decode attention is divided among CTAs together: all
+     * groups, and those without a window. */
     int n_step_works, n_full_step_works;
     /* [n_step_works] Workspace in device memory for the decode attention of a group of layers. */
     void **workspace;
-    /*
-     * [n_step_works][max_slices + 1] CTAs per KV head and request, by group of layers and number of
-     * decoding requests; -1 if not yet determined.
-     */
+    /* [n_step_works][max_slices + 1] CTAs per KV head and request, by group of layers and number of
+     * decoding requests; -1 if not yet determined. */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
     /* Attention tiles of prompts, for layers without and with a sliding window. */
     kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
-    /*
-     * Bytes of one page per layer, summed over the layers without a window. Layers that share pages
-     * count as one.
-     */
+    /* Bytes of one page per layer, summed over the layers without a window. Layers that share pages
+     * count as one. */
     size_t page_bytes;
     /* Bytes of a page, summed over the layers without a window that have pages of their own. */
     size_t kept_page_bytes;
@@ -107,50 +95,40 @@ typedef struct kvd_paged_cache {
 
 /* Returns a layer's sliding window in tokens, or 0 if no window is below max_len. */
 size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
-/*
- * Opens the cache. *c must be zeroed, except attention, exact_prompts and outliers. `near` assigns
+/* Opens the cache. *c must be zeroed, except attention, exact_prompts and outliers. `near` assigns
  * the pages of layers with a sliding window; NULL if no layer has one. The caller must release *c,
- * even after a failure.
- */
+ * even after a failure. */
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
-/*
- * Allocates the cache and fills it with random numbers, for timing. Layers with a window get
+/* Allocates the cache and fills it with random numbers, for timing. Layers with a window get
  * near_pages pages. Other layers get `pages` pages, or twice as many if prompts are processed twice
- * (kvd_plan_copies).
- */
+ * (kvd_plan_copies). */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);
 void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
-/*
- * Returns the bytes of `works`, the host array that kvd_paged_cache_describe fills. The caller
- * copies it to the device for kvd_paged_cache_plan, which divides decode attention among CTAs.
- */
+/* Returns the bytes of `works`, the host array that kvd_paged_cache_describe fills. The caller
+ * copies it to the device for kvd_paged_cache_plan, which divides decode attention among CTAs. */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
 int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, cudaStream_t stream,
                          kvd_err *err);
 
-/*
- * kvd_paged_cache_put stores new K and V, and records when the phases of the iteration up to
+/* kvd_paged_cache_put stores new K and V, and records when the phases of the iteration up to
  * KVD_PHASE_APPEND end.
  *
  * kvd_paged_cache_attend writes the attention output, o_pitch elements per token, first of decode
  * steps, then of prompts. *open receives the phase of the iteration that is still running; the
- * caller must record its end.
- */
+ * caller must record its end. */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err);
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
-/*
- * Returns the device address of K of the token at `place` in the pages of a running request (slot);
+/* Returns the device address of K of the token at `place` in the pages of a running request (slot);
  * V is 64 d_head elements after it. If the token's page has left the window, the address is in the
- * padding page.
- */
+ * padding page. */
 uint16_t *kvd_paged_cache_row(const kvd_paged_cache *c, size_t slot, int layer, int kv_head,
                               size_t place);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
@@ -163,10 +141,8 @@ typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
-    /*
-     * True if the host has copied the page table and lengths to the device, so that no kernel
-     * writes them.
-     */
+    /* True if the host has copied the page table and lengths to the device, so that no kernel
+     * writes them. */
     bool uploaded;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
@@ -182,35 +158,27 @@ typedef struct {
     int32_t n, n_rows, n_q8;      /* n_q8: sum of q_len rounded up to multiples of 8 */
     bool turned;                  /* true: RoPE has been applied to K */
 } kvd_paged_rewrite;
-/*
- * Replaces K and V of tokens in a layer's pages by rows r->x, which must be adjacent (r->ld is
- * ignored). Overwrites the buffer in which the queries of prompts are stored.
- */
+/* Replaces K and V of tokens in a layer's pages by rows r->x, which must be adjacent (r->ld is
+ * ignored). Overwrites the buffer in which the queries of prompts are stored. */
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
-/*
- * Returns the timed phase during which the attention hook is called. The hook must record its end.
- */
+/* Returns the timed phase during which the attention hook is called. The hook must record its
+ * end. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
-/*
- * Discards the tiles of query rows of earlier prompts. Must be called before the first layer of an
- * iteration.
- */
+/* Discards the tiles of query rows of earlier prompts. Must be called before the first layer of an
+ * iteration. */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 
-/*
- * The next functions divide decode attention among CTAs, once per group of layers with equal heads.
- */
+/* The next functions divide decode attention among CTAs, once per group of layers with equal
+ * heads. */
 /* Groups layers with equal head dimensions, and sums the bytes of a page over the layers. */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
 /* Allocates device memory for decode attention, per group of layers with equal head widths. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
-/*
- * Returns the decode attention's arguments for n steps in group `work` of layers, without `pool`,
- * `o` and `sinks`. CUDA graphs replay them with other lengths, so they contain none.
- */
+/* Returns the decode attention's arguments for n steps in group `work` of layers, without `pool`,
+ * `o` and `sinks`. CUDA graphs replay them with other lengths, so they contain none. */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
 /* Returns the compression method if it acts on the layer, else NULL. */

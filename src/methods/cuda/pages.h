@@ -1,7 +1,5 @@
-/*
- * Assigns pages to running requests. Page n_pages is the padding page, which the slots that fill up
- * a batch use.
- */
+/* Assigns pages to running requests. Page n_pages is the padding page, which the slots that fill up
+ * a batch use. */
 #ifndef KVD_METHODS_CUDA_PAGES_H
 #define KVD_METHODS_CUDA_PAGES_H
 
@@ -66,10 +64,8 @@ static inline size_t kvd_pages_of(size_t tokens)
 
 /* Assigns pages for `tokens` tokens. If `fresh`, frees old pages first. Fails if pages run out. */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
-/*
- * Like kvd_pages_hold, for a request whose tokens before `from` are no longer read. Pages with only
- * these tokens are freed. If `from` decreases, frees all pages first.
- */
+/* Like kvd_pages_hold, for a request whose tokens before `from` are no longer read. Pages with only
+ * these tokens are freed. If `from` decreases, frees all pages first. */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
 /* Frees a request's pages that hold only tokens before `from`. */

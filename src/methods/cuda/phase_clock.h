@@ -23,10 +23,8 @@ typedef struct {
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
 
-/*
- * kvd_clock_start, kvd_clock_end and kvd_clock_fetch queue work on the stream: they record the
- * start time, record the end time of phase p, and copy all times to the host.
- */
+/* kvd_clock_start, kvd_clock_end and kvd_clock_fetch queue work on the stream: they record the
+ * start time, record the end time of phase p, and copy all times to the host. */
 int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
 int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);

@@ -19,10 +19,8 @@ typedef struct {
     int32_t *seq_len;
     /* [1] Number of decode steps before the padding. */
     int32_t *live;
-    /*
-     * [max_slices] Number of new tokens of each request. For prompts also the index of the first of
-     * them among the prompt tokens; `start` of decode steps is not used.
-     */
+    /* [max_slices] Number of new tokens of each request. For prompts also the index of the first of
+     * them among the prompt tokens; `start` of decode steps is not used. */
     int32_t *q_len, *start;
     /* [max_slices] Each request's first row in Q, where requests begin at multiples of 8 rows. */
     int32_t *q_start;

@@ -1,9 +1,7 @@
-/*
- * Methods that reduce dimensions: each KV head keeps projections of Q and K, and of V.
+/* Methods that reduce dimensions: each KV head keeps projections of Q and K, and of V.
  *
  * Scores are (q A_q) . (k A_k) / sqrt(d_head), with A [d_head][d_qk]. The output is (P v A_v) B_v,
- * with attention probabilities P, A_v [d_head][d_v] and B_v [d_v][d_head].
- */
+ * with attention probabilities P, A_v [d_head][d_v] and B_v [d_v][d_head]. */
 #ifndef KVD_METHODS_DIMS_DIMS_H
 #define KVD_METHODS_DIMS_DIMS_H
 
@@ -20,10 +18,8 @@ typedef struct {
     float *a_q, *a_k;
     /* [d_qk][d_head] Matrix that rebuilds keys if kvd_dims.rebuild is set, otherwise NULL. */
     float *b_k;
-    /*
-     * [d_head][d_v] Projection of V. If kvd_dims.rebuild is set, KV heads share it, and it is
-     * [heads * d_head][d_v].
-     */
+    /* [d_head][d_v] Projection of V. If kvd_dims.rebuild is set, KV heads share it, and it is
+     * [heads * d_head][d_v]. */
     float *a_v;
     /* [d_v][d_head] Matrix that projects the attention output back to d_head dimensions. */
     float *b_v;
@@ -40,18 +36,14 @@ typedef struct kvd_dims {
     kvd_dims_head *head;
 } kvd_dims;
 
-/*
- * Method that makes its own projections, from a calibration text or a file. `make` gets a zeroed
- * *d, which the caller releases with kvd_dims_release.
- */
+/* Method that makes its own projections, from a calibration text or a file. `make` gets a zeroed
+ * *d, which the caller releases with kvd_dims_release. */
 typedef struct {
     kvd_method_info info; /* must be the first member */
     /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
-    /*
-     * Returns true if the method takes the ranks of random projections, used for timing, from the
-     * singular values in a spectrum file.
-     */
+    /* Returns true if the method takes the ranks of random projections, used for timing, from the
+     * singular values in a spectrum file. */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
     int (*make)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d,
@@ -77,29 +69,23 @@ typedef struct {
     /* Numbers of cached prompt tokens and of dimensions; x [n][d] has their keys or values. */
     size_t n, d;
     const float *x;
-    /*
-     * Set only if `stacks` is true, else 0. For K: number of tokens (n_q) and of query heads
+    /* Set only if `stacks` is true, else 0. For K: number of tokens (n_q) and of query heads
      * (group) of queries q [group][d], and floats between tokens (ldq). For V: `moment` [d][d],
-     * second moments of W_O.
-     */
+     * second moments of W_O. */
     size_t n_q, group, ldq;
     const float *q;
     const double *moment;
 } kvd_channels_rows;
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /*
-     * Sets keep[i] to 1 to store key channel i, 0 to prune it. The *newest newest tokens keep all
-     * channels. Thread-safe. NULL if the method projects.
-     */
+    /* Sets keep[i] to 1 to store key channel i, 0 to prune it. The *newest newest tokens keep all
+     * channels. Thread-safe. NULL if the method projects. */
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
-    /*
-     * `width` returns the number of columns of the projection. If `width` is NULL, kvd_plan.widths
+    /* `width` returns the number of columns of the projection. If `width` is NULL, kvd_plan.widths
      * has the number. `project` computes the projection [d][width] from prompt tokens and must be
      * thread-safe. If `project` is NULL, all requests share one. Both are NULL if the method
-     * prunes.
-     */
+     * prunes. */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
     /* True if K is decomposed together with the queries, and V together with W_O. */
@@ -127,10 +113,8 @@ typedef struct {
 extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_dims_balanced,
     kvd_dims_fisher, kvd_dims_matryoshka;
 
-/*
- * Makes projections from the first columns of each KV head's rotation matrix in `s`. `w` has the
- * numbers of columns. Fails if rotations are missing, not finite, per query head or before RoPE.
- */
+/* Makes projections from the first columns of each KV head's rotation matrix in `s`. `w` has the
+ * numbers of columns. Fails if rotations are missing, not finite, per query head or before RoPE. */
 int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);
 void kvd_dims_release(kvd_dims *d);

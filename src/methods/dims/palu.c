@@ -1,9 +1,7 @@
-/*
- * Method palu: groups of heads store latent vectors, from which keys are rebuilt before RoPE (Chang
+/* Method palu: groups of heads store latent vectors, from which keys are rebuilt before RoPE (Chang
  * et al. 2024, Palu, sections 3.1 to 3.3).
  *
- * The latent vector is the projection of K or V on its leading right singular vectors.
- */
+ * The latent vector is the projection of K or V on its leading right singular vectors. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -235,10 +233,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
     return status;
 }
 
-/*
- * Copies r columns of `basis` from column `from` on (cyclic) to *a [wide][r], and the transpose of
- * head h's part to *b [r][d]. The caller must free both.
- */
+/* Copies r columns of `basis` from column `from` on (cyclic) to *a [wide][r], and the transpose of
+ * head h's part to *b [r][d]. The caller must free both. */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
 {

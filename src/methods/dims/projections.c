@@ -46,10 +46,8 @@ const kvd_dims_method kvd_dims_fisher = {
     .biorthogonal = true,
 };
 
-/*
- * Method matryoshka: MatryoshkaKV before training (Lin et al. 2024, sections 3 and 4): principal
- * components of K and V, without subtracting the mean.
- */
+/* Method matryoshka: MatryoshkaKV before training (Lin et al. 2024, sections 3 and 4): principal
+ * components of K and V, without subtracting the mean. */
 const kvd_dims_method kvd_dims_matryoshka = {
     .info = {.name = "matryoshka",
              .summary = "principal components of K after RoPE and of V, a width per head "
@@ -57,10 +55,8 @@ const kvd_dims_method kvd_dims_matryoshka = {
     .pair = {KVD_PAIR_K, KVD_PAIR_V},
 };
 
-/*
- * Method projected: trained matrices from a file (MatryoshkaKV: Lin et al. 2024, arXiv 2410.14731;
- * CSKV: Wang et al. 2024, arXiv 2409.10593).
- */
+/* Method projected: trained matrices from a file (MatryoshkaKV: Lin et al. 2024, arXiv 2410.14731;
+ * CSKV: Wang et al. 2024, arXiv 2409.10593). */
 
 static const kvd_parameter parameters[] = {
     {"p", 0, 0, 0.999, false,

@@ -1,9 +1,7 @@
-/*
- * Methods that project K and V of each request on the leading columns of a rotation.
+/* Methods that project K and V of each request on the leading columns of a rotation.
  *
  * strawman takes right singular vectors of the prompt's K and V. Other methods with parameter
- * online=1 stack queries on K and W_O on V first. With explicit=1, rotations come from a file.
- */
+ * online=1 stack queries on K and W_O on V first. With explicit=1, rotations come from a file. */
 #include <math.h>
 #include <stdlib.h>
 

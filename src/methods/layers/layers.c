@@ -1,11 +1,9 @@
-/*
- * Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
+/* Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
  * 2024, MiniCache, section 4).
  *
  * Vectors of K and V keep their norms; the directions of a token's vectors in two layers are
  * replaced by one, interpolated at `t`. Vectors stay unmerged if the angle between them is in the
- * upper fraction `gamma` of the prompt's range of angles.
- */
+ * upper fraction `gamma` of the prompt's range of angles. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -104,10 +102,8 @@ const kvd_layers_method kvd_layers_minicache = {
     .merge = minicache_merge,
 };
 
-/*
- * Method xkv: adjacent layers share singular vectors (Chang et al. 2025, xKV, section 3). K and V
- * of `layers` layers get their best approximation of rank rank_k or rank_v.
- */
+/* Method xkv: adjacent layers share singular vectors (Chang et al. 2025, xKV, section 3). K and V
+ * of `layers` layers get their best approximation of rank rank_k or rank_v. */
 
 enum { LAYERS, RANK_K, RANK_V };
 static const kvd_parameter xkv_parameters[] = {

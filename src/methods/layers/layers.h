@@ -35,10 +35,8 @@ struct kvd_layers_method {
 
 extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 
-/*
- * Computes the rank of K or V for a prompt of n tokens with `wide` elements each. Fails if the rank
- * is not valid.
- */
+/* Computes the rank of K or V for a prompt of n tokens with `wide` elements each. Fails if the rank
+ * is not valid. */
 int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
                  kvd_err *err);
 

@@ -24,10 +24,8 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/*
- * Sets how many newest tokens stay unquantised, and the block size. If the plugin's numbers are
- * invalid, uses defaults, and the later call of `code` fails.
- */
+/* Sets how many newest tokens stay unquantised, and the block size. If the plugin's numbers are
+ * invalid, uses defaults, and the later call of `code` fails. */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))
@@ -360,10 +358,8 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
     return kvd_plugin_wrong(m, "group", err, "gave another answer for the same layer");
 }
 
-/*
- * Returns how many layers the plugin merges from `layer` on. If its number is invalid, returns 1,
- * and the later call of `merge` fails.
- */
+/* Returns how many layers the plugin merges from `layer` on. If its number is invalid, returns 1,
+ * and the later call of `merge` fails. */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
     int n;

@@ -38,10 +38,8 @@ typedef struct {
     const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /*
-     * Set after an invalid result of a callback that cannot report errors. A later callback then
-     * reports the error.
-     */
+    /* Set after an invalid result of a callback that cannot report errors. A later callback then
+     * reports the error. */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 

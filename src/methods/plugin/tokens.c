@@ -32,10 +32,8 @@ static size_t window(const kvd_parameter_values *v)
     return rows < WINDOW_MOST ? rows : WINDOW_MOST;
 }
 
-/*
- * Returns the bytes of the plugin's state. If they are too many, returns 0, and the next callback
- * that can fail reports an error.
- */
+/* Returns the bytes of the plugin's state. If they are too many, returns 0, and the next callback
+ * that can fail reports an error. */
 static size_t state_bytes(const void *self, size_t n)
 {
     const kvd_plugin_opened *const o = self;
@@ -268,10 +266,8 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
-/*
- * Returns the bits that the plugin reads to choose tokens. If its number is invalid, returns 0, and
- * the later call of `choose` fails.
- */
+/* Returns the bits that the plugin reads to choose tokens. If its number is invalid, returns 0, and
+ * the later call of `choose` fails. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {

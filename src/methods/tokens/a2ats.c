@@ -1,7 +1,5 @@
-/*
- * Method a2ats: a step reads only tokens whose quantised keys have the largest products with the
- * query (He et al. 2025, A2ATS, arXiv 2502.12665, section 4).
- */
+/* Method a2ats: a step reads only tokens whose quantised keys have the largest products with the
+ * query (He et al. 2025, A2ATS, arXiv 2502.12665, section 4). */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -34,10 +32,8 @@ typedef struct {
     size_t size, d;
     /* [n_layers][n_kv_heads][d][d] Cholesky factors of the queries' second moments. */
     float *factor;
-    /*
-     * [n_layers][n_kv_heads][size][d] Key centroids times the Cholesky factor of the queries'
-     * second moments, for Euclidean distances from keys times that factor.
-     */
+    /* [n_layers][n_kv_heads][size][d] Key centroids times the Cholesky factor of the queries'
+     * second moments, for Euclidean distances from keys times that factor. */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;

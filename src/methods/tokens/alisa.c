@@ -1,7 +1,5 @@
-/*
- * Method alisa: a step reads the newest tokens and those that recent steps attended to (Zhao et al.
- * 2024, ALISA, arXiv 2403.17312, section IV).
- */
+/* Method alisa: a step reads the newest tokens and those that recent steps attended to (Zhao et al.
+ * 2024, ALISA, arXiv 2403.17312, section IV). */
 #include <stdlib.h>
 #include <string.h>
 

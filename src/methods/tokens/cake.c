@@ -1,7 +1,5 @@
-/*
- * Method cake: larger token budgets for layers whose attention is more spread and more variable
- * (Qin et al. 2025, CAKE, arXiv 2503.12491, section 4).
- */
+/* Method cake: larger token budgets for layers whose attention is more spread and more variable
+ * (Qin et al. 2025, CAKE, arXiv 2503.12491, section 4). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,20 +18,16 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/*
- * Returns the number of doubles stored per layer: its weight in the token budget, then scores
- * [n_kv_heads][old] of the `old` prompt tokens before the window of newest ones.
- */
+/* Returns the number of doubles stored per layer: its weight in the token budget, then scores
+ * [n_kv_heads][old] of the `old` prompt tokens before the window of newest ones. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_self *const c = self;
     return 1 + (size_t)c->config->n_kv_heads * kvd_tokens_window_old(c->v, n);
 }
 
-/*
- * Considers a query head's attention from the window of newest tokens to the `old` tokens before
- * it. Adds its entropy to *h, its variance to *v and the tokens' scores to score [old].
- */
+/* Considers a query head's attention from the window of newest tokens to the `old` tokens before
+ * it. Adds its entropy to *h, its variance to *v and the tokens' scores to score [old]. */
 static void add_head(const kvd_tokens_self *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
                      double *score)

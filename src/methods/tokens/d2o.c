@@ -1,7 +1,5 @@
-/*
- * Method d2o: chooses tokens like h2o, and merges dropped tokens into similar kept ones (Wan et al.
- * 2024, D2O, arXiv 2406.13035, section 3.3).
- */
+/* Method d2o: chooses tokens like h2o, and merges dropped tokens into similar kept ones (Wan et al.
+ * 2024, D2O, arXiv 2406.13035, section 3.3). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,5 @@
-/*
- * Method elasticcache: merges dropped prompt tokens into the nearest kept ones. Decode steps drop
- * the token at a fixed index (Liu et al. 2024, Elastic Cache, arXiv 2407.18121, section 3).
- */
+/* Method elasticcache: merges dropped prompt tokens into the nearest kept ones. Decode steps drop
+ * the token at a fixed index (Liu et al. 2024, Elastic Cache, arXiv 2407.18121, section 3). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

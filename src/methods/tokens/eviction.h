@@ -10,26 +10,20 @@
 
 struct kvd_parameter_values;
 
-/*
- * Number of tokens that stay in each KV head. After a prompt, the `keep_new` newest tokens stay,
+/* Number of tokens that stay in each KV head. After a prompt, the `keep_new` newest tokens stay,
  * and `keep_old` older ones with the largest scores. Above `limit` tokens, a decode step drops at
- * least `drop` tokens, but never the `recent` newest.
- */
+ * least `drop` tokens, but never the `recent` newest. */
 typedef struct {
     int32_t keep_new, keep_old;
     int32_t limit, recent;
     int32_t drop; /* number of entries dropped at once, where 0 means one */
-    /*
-     * Used with kvd_evict_rule.fixed. at: decode steps never drop the first `at` tokens. place:
+    /* Used with kvd_evict_rule.fixed. at: decode steps never drop the first `at` tokens. place:
      * index in the pages of the token that a step drops, or -1. share: if above 0, `limit` is
-     * replaced by this fraction of all tokens.
-     */
+     * replaced by this fraction of all tokens. */
     int32_t at, place;
     double share;
-    /*
-     * Number of prompt tokens, and of decode steps in which the softmax temperature of scores rises
-     * from rule.tau0 to rule.tau1 (method keyformer).
-     */
+    /* Number of prompt tokens, and of decode steps in which the softmax temperature of scores rises
+     * from rule.tau0 to rule.tau1 (method keyformer). */
     int32_t prompt, steps;
     /* Old tokens that each KV head keeps by its own scores. Heads share the rest of keep_old. */
     int32_t keep_own;
@@ -45,17 +39,13 @@ typedef enum {
     KVD_EVICT_ODD_KEYS,
     /* Log of |v| times attention expected from later queries. Only at the end of a prompt. */
     KVD_EVICT_EXPECTED,
-    /*
-     * Mean + gamma * variance of the probabilities that the token received from the last queries.
-     * Only at the end of a prompt, not in decode steps.
-     */
+    /* Mean + gamma * variance of the probabilities that the token received from the last queries.
+     * Only at the end of a prompt, not in decode steps. */
     KVD_EVICT_SPREAD,
     /* Minus the number of recent queries whose attention to the token is below the mean. */
     KVD_EVICT_PIVOTAL,
-    /*
-     * The larger of the mean probabilities from the last `window` queries and from all queries,
-     * each divided by its mean over tokens. Only at the end of a prompt.
-     */
+    /* The larger of the mean probabilities from the last `window` queries and from all queries,
+     * each divided by its mean over tokens. Only at the end of a prompt. */
     KVD_EVICT_IMPORTANT,
     /* Largest probability received from a copy of the prompt. Only at the end of a prompt. */
     KVD_EVICT_REPEATED,
@@ -66,15 +56,11 @@ typedef enum {
 /* How dropped tokens merge into kept tokens of their KV head. */
 typedef enum {
     KVD_MERGE_NONE,
-    /*
-     * Merges a dropped token into the kept token with the most similar key, if their cosine reaches
-     * the running mean of such cosines.
-     */
+    /* Merges a dropped token into the kept token with the most similar key, if their cosine reaches
+     * the running mean of such cosines. */
     KVD_MERGE_LIKE,
-    /*
-     * Merges a dropped token with a large score into the kept token with the most similar key, if
-     * their cosine reaches kvd_evict_rule.cosine.
-     */
+    /* Merges a dropped token with a large score into the kept token with the most similar key, if
+     * their cosine reaches kvd_evict_rule.cosine. */
     KVD_MERGE_IMPORTANT,
     /* Merges into the kept token nearest by position, but not into the first `sink` or the last. */
     KVD_MERGE_NEAREST,
@@ -82,11 +68,9 @@ typedef enum {
     KVD_MERGE_RUNS
 } kvd_merge_kind;
 
-/*
- * Scoring rule. A token's score is the attention that it received or, if tau0 > 0 (method
+/* Scoring rule. A token's score is the attention that it received or, if tau0 > 0 (method
  * keyformer), the sum of softmax((x + noise) / tau) over queries. x are attention scores, and
- * temperature tau runs from tau0 to tau1.
- */
+ * temperature tau runs from tau0 to tau1. */
 typedef struct {
     /* Softmax temperature of the prompt and of the last step, linear between them. */
     float tau0, tau1;
@@ -112,21 +96,17 @@ typedef struct {
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
     /* Number of adjacent tokens that stay or are dropped together, or 0 for single tokens. */
     int32_t review;
-    /*
-     * If tokens stay or are dropped in groups (review > 0): number of consecutive layers that keep
-     * the tokens which the first of them chooses.
-     */
+    /* If tokens stay or are dropped in groups (review > 0): number of consecutive layers that keep
+     * the tokens which the first of them chooses. */
     int32_t layers;
     /* 1: a group of adjacent tokens scores the mean of its better half. 0: the mean of all. */
     int32_t largest;
-    /*
-     * Method kvcrush, if not 0: part of the token budget (the fraction `crush`) goes to tokens that
+    /* Method kvcrush, if not 0: part of the token budget (the fraction `crush`) goes to tokens that
      * would be dropped, evenly spaced by the Hamming distance of their bits (one per query head)
      * from an anchor.
      *
      * Anchor 1 is 0 1 0 1 ..., anchor 2 the majority of all tokens' bits. Requires whole_layer and
-     * KVD_EVICT_ATTENTION.
-     */
+     * KVD_EVICT_ATTENTION. */
     int32_t anchor;
     double crush;
     int32_t merge; /* a kvd_merge_kind */
@@ -151,37 +131,29 @@ typedef enum {
     KVD_READ_LANDMARKS
 } kvd_read_ranking;
 
-/*
- * Rule by which a decode step chooses the tokens it reads: `budget` tokens (a fraction of all if
- * below 1), in groups of `page` adjacent tokens, the selection pages.
- */
+/* Rule by which a decode step chooses the tokens it reads: `budget` tokens (a fraction of all if
+ * below 1), in groups of `page` adjacent tokens, the selection pages. */
 typedef struct {
     double budget;
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
-    /*
-     * For KVD_READ_RECENT. local: fraction of the budget for the newest tokens. history: number of
-     * recent queries whose probabilities count.
-     */
+    /* For KVD_READ_RECENT. local: fraction of the budget for the newest tokens. history: number of
+     * recent queries whose probabilities count. */
     double local;
     int32_t history;
     /* For KVD_READ_CODES: numbers of first and newest tokens, read in addition to `budget`. */
     int32_t sink, newest;
-    /*
-     * For KVD_READ_CLUSTERS, which divides large clusters of adjacent tokens into small ones.
+    /* For KVD_READ_CLUSTERS, which divides large clusters of adjacent tokens into small ones.
      * large: tokens of a large cluster. first: fraction of the large clusters whose small clusters
      * are scored. alpha: weight of a cluster's largest keys in its score, 1 - alpha being that of
      * its smallest keys. threshold: a prompt token stays cached if one of the last queries (the
-     * fraction `rows` of all) gives it at least this probability.
-     */
+     * fraction `rows` of all) gives it at least this probability. */
     int32_t large;
     double first, alpha, rows, threshold;
-    /*
-     * For KVD_READ_LANDMARKS, which stores prompt keys at low rank. rank: that rank. outliers:
+    /* For KVD_READ_LANDMARKS, which stores prompt keys at low rank. rank: that rank. outliers:
      * number of the prompt's selection pages (groups of `page` tokens) that are also stored
      * exactly. last: number of its last pages that are only stored exactly. Steps always read both
-     * kinds of pages.
-     */
+     * kinds of pages. */
     int32_t rank, outliers, last;
 } kvd_read_rule;
 
@@ -203,26 +175,20 @@ typedef struct {
 typedef struct {
     size_t n;
     int n_layers;
-    /*
-     * [n_layers][each] With KVD_EVICT_SPREAD: entropy and variance of a layer's attention.
-     * Otherwise: score of each prompt token, summed over heads.
-     */
+    /* [n_layers][each] With KVD_EVICT_SPREAD: entropy and variance of a layer's attention.
+     * Otherwise: score of each prompt token, summed over heads. */
     const double *x;
     /* Number of statistics per layer: 2 with KVD_EVICT_SPREAD, otherwise one per prompt token. */
     size_t each;
 } kvd_evict_layers;
 
 typedef struct {
-    /*
-     * Sets the members of *rule that the method uses. Before the call, `smooth` is 1, `seed` is
-     * set, and all other members are 0.
-     */
+    /* Sets the members of *rule that the method uses. Before the call, `smooth` is 1, `seed` is
+     * set, and all other members are 0. */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
-    /*
-     * Sets the budget of each layer from statistics of all layers. `budget` then returns only the
-     * mean budget. NULL: a layer's budget does not depend on the others.
-     */
+    /* Sets the budget of each layer from statistics of all layers. `budget` then returns only the
+     * mean budget. NULL: a layer's budget does not depend on the others. */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);
     /* True if ranking needs keys before projection, so that no method may remove dimensions. */

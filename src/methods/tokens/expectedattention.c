@@ -1,10 +1,8 @@
-/*
- * Method expectedattention: keeps prompt tokens that later queries are expected to attend to
+/* Method expectedattention: keeps prompt tokens that later queries are expected to attend to
  * (Devoto et al. 2025, Expected Attention, arXiv 2510.00636, section 3).
  *
  * Later queries are modelled by mean and covariance of the prompt's queries, rotated by the mean
- * RoPE of the next positions.
- */
+ * RoPE of the next positions. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -29,10 +27,8 @@ typedef struct {
     /* RoPE tables [n + future][d / 2], then their means over the last `future` rows [d / 2]. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /*
-     * [n][d] k: keys, rotated back by the mean RoPE of the `future` positions after the prompt. y:
-     * `k` multiplied by the queries' covariance.
-     */
+    /* [n][d] k: keys, rotated back by the mean RoPE of the `future` positions after the prompt. y:
+     * `k` multiplied by the queries' covariance. */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
     /* [n] z: expected logits of one query head. score: softmax of z, averaged over query heads. */

@@ -1,7 +1,5 @@
-/*
- * Method h2o: each KV head keeps the `recent` newest tokens, and the `heavy` older ones with the
- * largest sums of attention (Zhang et al. 2023, H2O, Algorithm 1).
- */
+/* Method h2o: each KV head keeps the `recent` newest tokens, and the `heavy` older ones with the
+ * largest sums of attention (Zhang et al. 2023, H2O, Algorithm 1). */
 #include <string.h>
 
 #include "methods/tokens/tokens.h"

@@ -1,10 +1,8 @@
-/*
- * Methods importance and received (ZDC section 5): the most important tokens of each layer keep
+/* Methods importance and received (ZDC section 5): the most important tokens of each layer keep
  * more dimensions.
  *
  * A token's importance is the log of the sum of its softmax denominators over query heads or, in
- * `received`, the attention it received.
- */
+ * `received`, the attention it received. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,5 @@
-/*
- * Method keyformer: keeps recent tokens, and those with the largest sums of a softmax with Gumbel
- * noise and rising temperature (Adnan et al. 2024, Keyformer, section 3).
- */
+/* Method keyformer: keeps recent tokens, and those with the largest sums of a softmax with Gumbel
+ * noise and rising temperature (Adnan et al. 2024, Keyformer, section 3). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,8 @@
-/*
- * Method kvcrush: part of the budget goes to evenly spaced tokens that snapkv would drop (Jha et
+/* Method kvcrush: part of the budget goes to evenly spaced tokens that snapkv would drop (Jha et
  * al. 2025, KVCrush, arXiv 2503.00022).
  *
  * A token has one bit per query head, 1 if that head alone would keep it. Tokens are ordered by the
- * Hamming distance of their bits from reference bits, the anchor.
- */
+ * Hamming distance of their bits from reference bits, the anchor. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,6 @@
-/*
- * Method kvmerger: merges runs of prompt tokens with similar keys into the most attended token
+/* Method kvmerger: merges runs of prompt tokens with similar keys into the most attended token
  * (Wang et al. 2024, KVMerger, arXiv 2407.08454, section 4). Weights are Gaussian in the distance
- * of keys.
- */
+ * of keys. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,8 +1,6 @@
-/*
- * Method kvzip: keeps the cached tokens that the model needs to repeat the prompt (Kim et al. 2025,
+/* Method kvzip: keeps the cached tokens that the model needs to repeat the prompt (Kim et al. 2025,
  * KVzip, arXiv 2505.23416, section 3). A token's score is its largest probability from a copy of
- * the prompt.
- */
+ * the prompt. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>

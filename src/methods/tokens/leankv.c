@@ -1,10 +1,8 @@
-/*
- * Method leankv (registered as sparsity): KV heads drop insignificant tokens and store less
+/* Method leankv (registered as sparsity): KV heads drop insignificant tokens and store less
  * significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1).
  *
  * A token's significance is the mean probability that it received from later tokens, relative to
- * the sum of these means over the tokens older than the window.
- */
+ * the sum of these means over the tokens older than the window. */
 #include <stdlib.h>
 #include <string.h>
 

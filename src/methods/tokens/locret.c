@@ -1,8 +1,6 @@
-/*
- * Method locret: keeps prompt tokens that trained networks score highest (Huang et al. 2024,
+/* Method locret: keeps prompt tokens that trained networks score highest (Huang et al. 2024,
  * Locret, arXiv 2410.01805, section 3). A layer's network computes a token's scores from its Q, K
- * and V of all heads.
- */
+ * and V of all heads. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,5 @@
-/*
- * Method mpcache: drops prompt tokens that get little attention, then reads only the clusters of
- * keys most similar to the query (Zeng et al. 2025, MPCache, arXiv 2501.06807, section 4).
- */
+/* Method mpcache: drops prompt tokens that get little attention, then reads only the clusters of
+ * keys most similar to the query (Zeng et al. 2025, MPCache, arXiv 2501.06807, section 4). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,10 +57,8 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/*
- * Returns the bits of the small clusters' extremes (largest and smallest key per channel), which
- * `select` reads. The extremes of large clusters follow from them.
- */
+/* Returns the bits of the small clusters' extremes (largest and smallest key per channel), which
+ * `select` reads. The extremes of large clusters follow from them. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {

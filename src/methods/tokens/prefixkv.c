@@ -1,7 +1,5 @@
-/*
- * Method prefixkv: sets token budgets so that all layers keep equal fractions of attention (Wang et
- * al. 2024, PrefixKV, arXiv 2412.03409, section 3).
- */
+/* Method prefixkv: sets token budgets so that all layers keep equal fractions of attention (Wang et
+ * al. 2024, PrefixKV, arXiv 2412.03409, section 3). */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,5 @@
-/*
- * Method quest: a step reads cache pages whose keys may have large scores (Tang et al. 2024, Quest,
- * arXiv 2406.10774, section 3). Bounds come from the extremes of each channel.
- */
+/* Method quest: a step reads cache pages whose keys may have large scores (Tang et al. 2024, Quest,
+ * arXiv 2406.10774, section 3). Bounds come from the extremes of each channel. */
 #include <stdlib.h>
 #include <string.h>
 

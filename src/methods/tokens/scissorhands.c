@@ -38,10 +38,8 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/*
- * Estimates the number of recent queries, over query heads, that gave the token below-mean
- * attention. Returns it times `history`, so that the result is whole.
- */
+/* Estimates the number of recent queries, over query heads, that gave the token below-mean
+ * attention. Returns it times `history`, so that the result is whole. */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

@@ -1,9 +1,7 @@
-/*
- * Method shadowkv: stores prompt keys in low rank, and reads groups of tokens whose mean key has
+/* Method shadowkv: stores prompt keys in low rank, and reads groups of tokens whose mean key has
  * the largest scores (Sun et al. 2024, ShadowKV, arXiv 2410.21465, section 4).
  *
- * Groups whose keys are least similar to their mean key are always read, with exact keys.
- */
+ * Groups whose keys are least similar to their mean key are always read, with exact keys. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

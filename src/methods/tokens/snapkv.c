@@ -1,7 +1,5 @@
-/*
- * Method snapkv: keeps prompt tokens that the last prompt tokens attend to (Li et al. 2024, SnapKV,
- * section 4). Scores are averaged over `kernel` neighbours.
- */
+/* Method snapkv: keeps prompt tokens that the last prompt tokens attend to (Li et al. 2024, SnapKV,
+ * section 4). Scores are averaged over `kernel` neighbours. */
 #include "methods/tokens/tokens.h"
 
 static const kvd_parameter parameters[] = {

@@ -1,7 +1,5 @@
-/*
- * Method taskkv: keeps the whole prompt in the KV heads whose attention outputs differ most from
- * the mean (He et al. 2025, Task-KV, arXiv 2501.15113).
- */
+/* Method taskkv: keeps the whole prompt in the KV heads whose attention outputs differ most from
+ * the mean (He et al. 2025, Task-KV, arXiv 2501.15113). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,10 +18,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/*
- * Computes the mean attention output of each KV head over the last queries, x [n_heads][d], and its
- * squared distance from the mean over heads.
- */
+/* Computes the mean attention output of each KV head over the last queries, x [n_heads][d], and its
+ * squared distance from the mean over heads. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {

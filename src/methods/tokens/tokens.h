@@ -6,10 +6,8 @@
 #include "methods/axis.h"
 #include "methods/tokens/eviction.h"
 
-/*
- * Attention of a prompt in one KV head, by which a method chooses tokens: exact statistics of
- * probabilities per token, and Q, K and V.
- */
+/* Attention of a prompt in one KV head, by which a method chooses tokens: exact statistics of
+ * probabilities per token, and Q, K and V. */
 typedef struct {
     int layer, kv_head, group; /* group is the number of query heads of the KV head */
     size_t n;
@@ -46,10 +44,8 @@ typedef struct {
     /* Index of the layer among those in which the method chooses tokens. */
     int layer;
     size_t n;
-    /*
-     * Queries [rows][n_heads][d_head] and keys [rows][n_kv_heads][d_head] after RoPE. rows is n, or
-     * 2 n if a copy follows the prompt.
-     */
+    /* Queries [rows][n_heads][d_head] and keys [rows][n_kv_heads][d_head] after RoPE. rows is n, or
+     * 2 n if a copy follows the prompt. */
     const float *q, *k;
     size_t window;      /* sliding window in tokens, as in kvd_attention_in */
     const float *sinks; /* [n_heads] attention sinks, or NULL */
@@ -129,82 +125,62 @@ struct kvd_tokens_method {
     kvd_read_codes (*read_codes)(const void *self);
     /* Returns the token-scoring networks of an open method with ranking KVD_EVICT_TRAINED. */
     const struct kvd_retaining_heads *(*retaining)(const void *self);
-    /*
-     * Returns the number of the prompt's last queries whose probabilities are in
-     * kvd_prompt_attention.recent. NULL: 0.
-     */
+    /* Returns the number of the prompt's last queries whose probabilities are in
+     * kvd_prompt_attention.recent. NULL: 0. */
     size_t (*window)(const kvd_parameter_values *v);
-    /*
-     * Adds noise to an attention score and divides it by a temperature (method keyformer), for
-     * kvd_prompt_attention.score_mass. May be NULL.
-     */
+    /* Adds noise to an attention score and divides it by a temperature (method keyformer), for
+     * kvd_prompt_attention.score_mass. May be NULL. */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
     /* Fails for parameters that the method cannot use. May be NULL. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
-    /*
-     * Opens the method and stores its private data in *self. On failure it frees all of it, and
-     * `close` is not called. NULL: the private data is a kvd_tokens_self.
-     */
+    /* Opens the method and stores its private data in *self. On failure it frees all of it, and
+     * `close` is not called. NULL: the private data is a kvd_tokens_self. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
     /* Returns the bytes of a KV head's state for n tokens, allocated as zeros. NULL: no state. */
     size_t (*state_bytes)(const void *self, size_t n);
     bool repeats; /* true if each prompt is followed by a copy of itself */
-    /*
-     * `observe` computes the numbers of a layer by which `rank` chooses tokens, and must be
+    /* `observe` computes the numbers of a layer by which `rank` chooses tokens, and must be
      * thread-safe. `observed` returns how many there are for a prompt of n tokens. If both are
-     * NULL, `rank` uses softmax denominators.
-     */
+     * NULL, `rank` uses softmax denominators. */
     size_t (*observed)(const void *self, size_t n);
     int (*observe)(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err);
-    /*
-     * Chooses the precision of a prompt's tokens in all layers, in a first pass over the prompt:
+    /* Chooses the precision of a prompt's tokens in all layers, in a first pass over the prompt:
      * level [n_layers][n] or, if the method has `observe`, [n_layers][n_kv_heads][n]. NULL: no
-     * first pass.
-     */
+     * first pass. */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
     /* Writes a prompt's precision levels [n], which are KVD_LEVEL_HIGH before, and the state. */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
-    /*
-     * Sets the precision level [n] of a KV head's tokens after a decode step. The newest token
+    /* Sets the precision level [n] of a KV head's tokens after a decode step. The newest token
      * begins at KVD_LEVEL_HIGH, and levels must not rise. `forget` reduces the state to the n
-     * remaining tokens, whose old indices are kept [n].
-     */
+     * remaining tokens, whose old indices are kept [n]. */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
-    /*
-     * Like `prompt` and `step`, but for all n_heads KV heads of a layer at once. A method sets at
+    /* Like `prompt` and `step`, but for all n_heads KV heads of a layer at once. A method sets at
      * most one of `prompt` and `prompt_heads`, and one of `step` and `step_heads`. A method without
-     * `select` must set `prompt` or `prompt_heads`.
-     */
+     * `select` must set `prompt` or `prompt_heads`. */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
-    /*
-     * `merge` chooses how dropped tokens merge into kept ones, after prompts and, if merges_steps
+    /* `merge` chooses how dropped tokens merge into kept ones, after prompts and, if merges_steps
      * is true, after decode steps. into[i] is the index of the kept token that receives token i, or
      * n if there is none. weight[i] is the weight of token i. Before the call, into[i] is n and
-     * weight[i] is 1. NULL: no merging.
-     */
+     * weight[i] is 1. NULL: no merging. */
     bool merges_steps;
     int (*merge)(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err);
-    /*
-     * Computes low-rank keys of a prompt. Writes approximate keys before RoPE to k [n][d], their
+    /* Computes low-rank keys of a prompt. Writes approximate keys before RoPE to k [n][d], their
      * bits to *bits, and the state. If the function sets exact[i] to 1, key i stays exact. NULL:
-     * all keys are exact. Methods with this function must have `select`.
-     */
+     * all keys are exact. Methods with this function must have `select`. */
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
-    /*
-     * Chooses the tokens that a step reads: read[i], at first 1, becomes 0 to skip token i. NULL:
-     * all are read.
-     */
+    /* Chooses the tokens that a step reads: read[i], at first 1, becomes 0 to skip token i. NULL:
+     * all are read. */
     int (*select)(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err);
     /* Returns the bits that a decode step reads to choose among n tokens of d numbers. */
@@ -264,10 +240,8 @@ int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_atten
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
-/*
- * Check parameters and return the token budget, for methods whose first two parameters are the
- * numbers of heavy and of newest tokens.
- */
+/* Check parameters and return the token budget, for methods whose first two parameters are the
+ * numbers of heavy and of newest tokens. */
 int kvd_tokens_check_heavy(const kvd_parameter_values *v, kvd_err *err);
 kvd_evict_budget kvd_tokens_heavy_budget(const kvd_parameter_values *v, const kvd_evict_request *r);
 
@@ -289,24 +263,18 @@ int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_atten
                            size_t budget, uint8_t *level, kvd_err *err);
 
 int32_t kvd_evict_count(size_t n);
-/*
- * Returns the budget of a method that keeps the `recent` newest and `old` older tokens after the
- * prompt and after each decode step.
- */
+/* Returns the budget of a method that keeps the `recent` newest and `old` older tokens after the
+ * prompt and after each decode step. */
 kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
-/*
- * Returns the budget of a method that drops tokens only after the prompt, and then keeps the
- * `newest` newest and `old` older ones.
- */
+/* Returns the budget of a method that drops tokens only after the prompt, and then keeps the
+ * `newest` newest and `old` older ones. */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
 /* Keeps the k of n tokens with the largest scores. On ties, later tokens stay. */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
-/*
- * Writes to a [n] the probability that token t gives each token up to t. `product` is scratch
- * memory.
- */
+/* Writes to a [n] the probability that token t gives each token up to t. `product` is scratch
+ * memory. */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 

@@ -1,7 +1,5 @@
-/*
- * Method tova: keeps the tokens to which the newest token attends most, the same in all KV heads
- * (Oren et al. 2024, TOVA, arXiv 2401.06104, section 4).
- */
+/* Method tova: keeps the tokens to which the newest token attends most, the same in all KV heads
+ * (Oren et al. 2024, TOVA, arXiv 2401.06104, section 4). */
 #include <stdlib.h>
 #include <string.h>
 

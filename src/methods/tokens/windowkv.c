@@ -1,7 +1,5 @@
-/*
- * Method windowkv: keeps windows of consecutive tokens, the same in all layers of a group (Zuo et
- * al. 2025, WindowKV, arXiv 2503.17922, section 3). Budgets fall as in pyramidkv.
- */
+/* Method windowkv: keeps windows of consecutive tokens, the same in all layers of a group (Zuo et
+ * al. 2025, WindowKV, arXiv 2503.17922, section 3). Budgets fall as in pyramidkv. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -137,10 +135,8 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/*
- * Returns the token budget. If windows of tokens are dropped, it is a whole number of windows, in
- * which a shorter last window counts as a whole one.
- */
+/* Returns the token budget. If windows of tokens are dropped, it is a whole number of windows, in
+ * which a shorter last window counts as a whole one. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t review = (size_t)v->value[REVIEW], each = (size_t)v->value[LAYERS],

@@ -1,9 +1,7 @@
-/*
- * Opens a checkpoint, reads its configuration, and finds tensors by Hugging Face names.
+/* Opens a checkpoint, reads its configuration, and finds tensors by Hugging Face names.
  *
  * Accepts a safetensors folder or file, a llama2.c export (NAME.bin), or a GGUF file. Files are
- * memory-mapped. Functions that return pointers return NULL and fill *err on failure.
- */
+ * memory-mapped. Functions that return pointers return NULL and fill *err on failure. */
 #ifndef KVD_MODEL_CHECKPOINT_CHECKPOINT_H
 #define KVD_MODEL_CHECKPOINT_CHECKPOINT_H
 
@@ -14,20 +12,16 @@
 
 typedef struct kvd_checkpoint kvd_checkpoint;
 
-/*
- * Opens a checkpoint. Fails if a tensor is missing or unused.
+/* Opens a checkpoint. Fails if a tensor is missing or unused.
  *
  * Tensor names always have the prefix of the model family. A tied output head has its own name and
- * that of the embedding.
- */
+ * that of the embedding. */
 kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
 
-/*
- * Returns a checkpoint of random weights: matrices near normal with variance 1 / columns, gains 1,
+/* Returns a checkpoint of random weights: matrices near normal with variance 1 / columns, gains 1,
  * biases 0.
  *
- * `path` is a name for messages. `hash` must identify the configuration and the seed.
- */
+ * `path` is a name for messages. `hash` must identify the configuration and the seed. */
 kvd_checkpoint *kvd_checkpoint_random(const char *path, const char *hash, const kvd_config *config,
                                       uint64_t seed, kvd_err *err);
 /* Replaces all weights by random ones. Must be called before any tensor is read. */
@@ -39,10 +33,8 @@ const char *kvd_checkpoint_path(const kvd_checkpoint *c);
 /* Returns the path of config.json, or NULL if the weight file has the configuration. */
 const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
 
-/*
- * Makes kvd_weight_read round matrices to `bits` bits, 2 to 8, or 0 for none. Each `group` weights
- * of a row share a scale; KVD_WEIGHT_GROUP is the largest `group`.
- */
+/* Makes kvd_weight_read round matrices to `bits` bits, 2 to 8, or 0 for none. Each `group` weights
+ * of a row share a scale; KVD_WEIGHT_GROUP is the largest `group`. */
 enum { KVD_WEIGHT_GROUP = 4096 };
 void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group);
 /* Returns the bits per weight set by kvd_checkpoint_quantise, or 0. *group: weights per scale. */

@@ -106,10 +106,8 @@ typedef struct {
     int rope_original_positions;
     /* Factor by which LongRoPE and YaRN multiply RoPE's cosines and sines. */
     double rope_attention_factor;
-    /*
-     * YaRN keeps frequencies with more turns than rope_beta_fast in the original context, and
-     * divides those with fewer than rope_beta_slow.
-     */
+    /* YaRN keeps frequencies with more turns than rope_beta_fast in the original context, and
+     * divides those with fewer than rope_beta_slow. */
     double rope_beta_fast, rope_beta_slow;
     bool rope_truncate;
     /* LongRoPE's divisors for short and for long sequences. */
@@ -130,10 +128,8 @@ typedef struct {
     bool bias_experts;
     /* true in gpt-oss: gate and up matrices of experts are two tensors */
     bool experts_apart;
-    /*
-     * numbers of gpt-oss: a hidden unit is min(g, limit) * sigmoid(alpha * min(g, limit)) * (1 +
-     * clamp(u, -limit, limit)), with gate g and up u
-     */
+    /* numbers of gpt-oss: a hidden unit is min(g, limit) * sigmoid(alpha * min(g, limit)) * (1 +
+     * clamp(u, -limit, limit)), with gate g and up u */
     double expert_limit, expert_alpha;
     /* true if each query head has a learned logit in the softmax denominator */
     bool sinks;
@@ -144,10 +140,8 @@ typedef struct {
     double expert_scale;
     /* true if scores of routed experts are sigmoids of the router's logits */
     bool route_sigmoid;
-    /*
-     * Latent attention (DeepSeek-V2, arXiv:2405.04434) if latent > 0. The cache then holds a latent
-     * and a rotated key of rope_dims dimensions, used by all heads.
-     */
+    /* Latent attention (DeepSeek-V2, arXiv:2405.04434) if latent > 0. The cache then holds a latent
+     * and a rotated key of rope_dims dimensions, used by all heads. */
     int latent, d_nope, d_value;
     /* Rank of the query projection if it is two matrices; 0 if it is one. */
     int q_rank;
@@ -158,18 +152,14 @@ typedef struct {
     int bos_id, eos_id;
 } kvd_config;
 
-/*
- * Read config.json into *c. `name` is for messages.
+/* Read config.json into *c. `name` is for messages.
  *
- * Absent keys take Hugging Face's defaults. Unsupported or contradictory settings are errors.
- */
+ * Absent keys take Hugging Face's defaults. Unsupported or contradictory settings are errors. */
 int kvd_config_read(const char *path, kvd_config *c, kvd_err *err);
 int kvd_config_parse(const char *name, const char *json, size_t len, kvd_config *c, kvd_err *err);
 
-/*
- * A score is softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0. `sink` is
- * an extra logit of the softmax, or NULL.
- */
+/* A score is softcap * tanh(scale * q . k / softcap), or scale * q . k if softcap is 0. `sink` is
+ * an extra logit of the softmax, or NULL. */
 typedef struct {
     float scale, softcap;
     const float *sink;

@@ -94,12 +94,10 @@ enum {
     KVD_CFG_ROPE_QUERY_SCALE = KVD_CFG_ROPE_PARTIAL << 1
 };
 
-/*
- * Reads rope_theta and RoPE scaling. c->d_head and c->max_positions must be set before.
+/* Reads rope_theta and RoPE scaling. c->d_head and c->max_positions must be set before.
  *
  * original  default of original_max_position_embeddings; 0 means required
- * types     accepted scalings, as bits 1 << kvd_rope_scaling, and KVD_CFG_ROPE_ bits
- */
+ * types     accepted scalings, as bits 1 << kvd_rope_scaling, and KVD_CFG_ROPE_ bits */
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
 /* Reads RoPE's parameters. `absent` is the default of partial_rotary_factor. */

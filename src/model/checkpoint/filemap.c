@@ -44,10 +44,8 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     const entry *e = atomic_load(&list);
     while (e && at - atomic_load(&e->begin) >= atomic_load(&e->len))
         e = e->next;
-    /*
-     * Restores the old handler if the address is in no mapped file. The processor repeats the
-     * access, and the old handler receives SIGBUS.
-     */
+    /* Restores the old handler if the address is in no mapped file. The processor repeats the
+     * access, and the old handler receives SIGBUS. */
     if (!e) {
         (void)sigaction(signal, &earlier_action, NULL);
         return;

@@ -11,11 +11,9 @@ typedef struct {
     size_t len;
 } kvd_filemap;
 
-/*
- * Maps the regular file `path`.
+/* Maps the regular file `path`.
  *
- * If the file shrinks later, access to the lost part ends the process with a message.
- */
+ * If the file shrinks later, access to the lost part ends the process with a message. */
 int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err);
 void kvd_filemap_release(kvd_filemap *m); /* may be called on a zeroed kvd_filemap */
 

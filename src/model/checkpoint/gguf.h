@@ -1,7 +1,5 @@
-/*
- * Reads and checks a memory-mapped GGUF file, versions 2 and 3, little-endian
- * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
- */
+/* Reads and checks a memory-mapped GGUF file, versions 2 and 3, little-endian
+ * (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). */
 #ifndef KVD_MODEL_CHECKPOINT_GGUF_H
 #define KVD_MODEL_CHECKPOINT_GGUF_H
 

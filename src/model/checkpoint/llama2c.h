@@ -1,11 +1,9 @@
-/*
- * Reads llama2.c v0 exports: seven little-endian int32 dim, hidden_dim, n_layers, n_heads,
+/* Reads llama2.c v0 exports: seven little-endian int32 dim, hidden_dim, n_layers, n_heads,
  * n_kv_heads, vocab_size (negative if the head is not tied), seq_len; then float32 tok_embeddings;
  * rms_att, wq, wk, wv, wo, rms_ffn, w1, w2, w3, each for all layers; rms_final; two unused RoPE
  * tables [seq_len][d_head/2]; an untied head.
  *
- * Fixed: norm_eps 1e-5, theta 10000, interleaved RoPE.
- */
+ * Fixed: norm_eps 1e-5, theta 10000, interleaved RoPE. */
 #ifndef KVD_MODEL_CHECKPOINT_LLAMA2C_H
 #define KVD_MODEL_CHECKPOINT_LLAMA2C_H
 

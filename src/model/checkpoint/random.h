@@ -1,9 +1,7 @@
-/*
- * Random weights that are not stored: element i depends on the key and i only.
+/* Random weights that are not stored: element i depends on the key and i only.
  *
  * The generator is Philox4x32-10 (Salmon et al., SC 2011). An element is the sum of four 16-bit
- * random integers times one float, which is near normal and equal on every machine.
- */
+ * random integers times one float, which is near normal and equal on every machine. */
 #ifndef KVD_MODEL_CHECKPOINT_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_RANDOM_H
 

@@ -1,7 +1,5 @@
-/*
- * Reads a memory-mapped safetensors file (https://github.com/huggingface/safetensors). Opening
- * checks the header.
- */
+/* Reads a memory-mapped safetensors file (https://github.com/huggingface/safetensors). Opening
+ * checks the header. */
 #ifndef KVD_MODEL_CHECKPOINT_SAFETENSORS_H
 #define KVD_MODEL_CHECKPOINT_SAFETENSORS_H
 
@@ -60,12 +58,10 @@ typedef const char *kvd_safetensors_note[2];
 
 typedef struct kvd_safetensors_writer kvd_safetensors_writer;
 
-/*
- * Creates a file and writes its header.
+/* Creates a file and writes its header.
  *
  * spec [n]  in the order of kvd_tensor_spec_order; borrowed until kvd_safetensors_finish
- * notes     entries of __metadata__, or NULL
- */
+ * notes     entries of __metadata__, or NULL */
 kvd_safetensors_writer *kvd_safetensors_create(const char *path, const kvd_tensor_spec *spec,
                                                size_t n, const kvd_safetensors_note *notes,
                                                kvd_err *err);

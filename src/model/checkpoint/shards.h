@@ -23,10 +23,8 @@ int kvd_path_exists(const char *path, kvd_err *err);
 /* If *found is NULL and the file exists, moves `path` to *found. Otherwise frees `path`. */
 int kvd_path_take_existing(char *path, char **found, kvd_err *err);
 
-/*
- * Finds the tokenizer NAME.tok*.bin of NAME.bin. *found receives its allocated path or NULL. Two
- * are an error.
- */
+/* Finds the tokenizer NAME.tok*.bin of NAME.bin. *found receives its allocated path or NULL. Two
+ * are an error. */
 int kvd_path_tok_bin(const char *path, char **found, kvd_err *err);
 
 typedef struct {
@@ -57,14 +55,12 @@ int kvd_shards_find(const kvd_shards *s, const char *tensor, kvd_tensor *out, kv
 int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *spec,
                       const void **data, size_t *bytes, const char **file);
 
-/*
- * Tensors with the matrices of all experts of a layer, as in gpt-oss:
+/* Tensors with the matrices of all experts of a layer, as in gpt-oss:
  *
  * "x.experts.N.y.weight"  is matrix N of "x.experts.y" [n_experts][in][out]; in MXFP4, of
  * "x.experts.y_blocks" [n_experts][out][in / 32][16] and "x.experts.y_scales" [n_experts][out][in /
  * 32]
- * "x.experts.N.y.bias"    is row N of "x.experts.y_bias" [n_experts][out]
- */
+ * "x.experts.N.y.bias"    is row N of "x.experts.y_bias" [n_experts][out] */
 
 /* Finds one expert's part of a tensor. Returns 1 if there is none. */
 int kvd_stacked_find(const kvd_shards *s, const char *name, size_t n_experts, kvd_tensor *out,

@@ -129,9 +129,8 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
     }
 }
 
-/*
- * Decodes a block: two float16 factors, 12 bytes of scales, 32 of fifth bits (Q5_K), 128 of codes.
- */
+/* Decodes a block: two float16 factors, 12 bytes of scales, 32 of fifth bits (Q5_K), 128 of
+ * codes. */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
     const unsigned char *high = b + 16, *low = fifth_bit ? b + 48 : b + 16;

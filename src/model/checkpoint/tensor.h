@@ -9,13 +9,10 @@
 #include "common/half.h"
 #include "model/checkpoint/random.h"
 
-/*
- * Formats and results equal those of ggml bit for bit:
- * https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c
- */
+/* Formats and results equal those of ggml bit for bit:
+ * https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c */
 
-/*
- * Element formats, named as in ggml. q: code; d, m, s, s': scales of a block or group.
+/* Element formats, named as in ggml. q: code; d, m, s, s': scales of a block or group.
  *
  *   PLAIN               no blocks
  *   RANDOM              no bytes: computed (random.h)
@@ -25,8 +22,7 @@
  *   MXFP4               blocks of 32: 2^(e - 127) times a 4-bit float (E2M1)
  *   MXFP4_APART         as MXFP4, two adjacent numbers per byte, scales in another tensor
  *   Q2_K, Q4_K, Q5_K    blocks of 256: d s q - m s', scales s and s' for each group
- *   Q3_K, Q6_K          blocks of 256: d s (q - 4), d s (q - 32)
- */
+ *   Q3_K, Q6_K          blocks of 256: d s (q - 4), d s (q - 32) */
 typedef enum {
     KVD_PLAIN,
     KVD_Q8_0,
@@ -66,15 +62,13 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 
 enum { KVD_TENSOR_RANK = 4 };
 
-/*
- * Order of rows in the file. kvd_tensor_read always returns the order of Hugging Face files.
+/* Order of rows in the file. kvd_tensor_read always returns the order of Hugging Face files.
  *
  *   KVD_ROWS_IN_PAIRS   rows i and i + d_head / 2 of a head are rows 2i and 2i + 1 in the file
  *   KVD_ROWS_IN_STACKS  the file has all query heads, then all key heads, then all value heads;
  *                       Hugging Face files have, for each KV head, `group` query heads, a key
  *                       head and a value head
- *   KVD_ROWS_AS_COLUMNS the file has the transposed matrix
- */
+ *   KVD_ROWS_AS_COLUMNS the file has the transposed matrix */
 typedef enum {
     KVD_ROWS_IN_ORDER,
     KVD_ROWS_IN_PAIRS,

@@ -9,10 +9,8 @@
 #include "common/threads.h"
 #include "model/pass/blocks.h"
 
-/*
- * Computes attention of one head for `rows` queries. q and out point to the first query, k and v to
- * token 0.
- */
+/* Computes attention of one head for `rows` queries. q and out point to the first query, k and v to
+ * token 0. */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
                    size_t ldv, kvd_scores score, float *scores, size_t lds, size_t width,

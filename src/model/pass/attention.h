@@ -1,7 +1,5 @@
-/*
- * Interface of attention on the CPU. A hook receives Q, K and V and computes attention, densely or
- * with a KV cache.
- */
+/* Interface of attention on the CPU. A hook receives Q, K and V and computes attention, densely or
+ * with a KV cache. */
 #ifndef KVD_MODEL_PASS_ATTENTION_H
 #define KVD_MODEL_PASS_ATTENTION_H
 
@@ -66,21 +64,17 @@ typedef struct {
 void kvd_dense_attention_init(kvd_dense_attention *a);
 void kvd_dense_attention_release(kvd_dense_attention *a);
 
-/*
- * Computes attention of one head of one sequence.
+/* Computes attention of one head of one sequence.
  *
  * q [n][d_qk], k [n][d_qk], v [n][d_v], out [n][d_v]; tokens are ldq, ldk, ldv, ldo floats apart.
  * scores [n][n] receives the probabilities. Between kvd_blas_serial and kvd_blas_restore, runs on
- * the calling thread, else on all.
- */
+ * the calling thread, else on all. */
 void kvd_attend_head(size_t n, size_t window, size_t d_qk, size_t d_v, const float *q, size_t ldq,
                      const float *k, size_t ldk, const float *v, size_t ldv, kvd_scores score,
                      float *scores, float *out, size_t ldo);
 
-/*
- * Like kvd_attend_head for `rows` queries on the calling thread; q and out point to the first.
- * scores [rows][first + rows] is scratch.
- */
+/* Like kvd_attend_head for `rows` queries on the calling thread; q and out point to the first.
+ * scores [rows][first + rows] is scratch. */
 void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size_t d_v,
                      const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);

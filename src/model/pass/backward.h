@@ -1,8 +1,6 @@
-/*
- * Gradient of a model's loss with respect to keys and values, on the CPU in float32.
+/* Gradient of a model's loss with respect to keys and values, on the CPU in float32.
  *
- * The loss is the sum of -log p(next token), in nats.
- */
+ * The loss is the sum of -log p(next token), in nats. */
 #ifndef KVD_MODEL_PASS_BACKWARD_H
 #define KVD_MODEL_PASS_BACKWARD_H
 
@@ -44,12 +42,10 @@ typedef struct {
 
 typedef struct kvd_backward kvd_backward;
 
-/*
- * Makes later runs draw target tokens from the model's probabilities.
+/* Makes later runs draw target tokens from the model's probabilities.
  *
  * The mean outer product of gradients is then the Fisher information F: a small change e of the
- * weights has KL divergence e^T F e / 2.
- */
+ * weights has KL divergence e^T F e / 2. */
 void kvd_backward_draw(kvd_backward *w, uint64_t seed);
 
 /* Opens a backward pass. The checkpoint must outlive it. */

@@ -43,10 +43,8 @@ int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, 
 
 int kvd_layer_check(const kvd_config *c, int layer, kvd_err *err);
 
-/*
- * Writes the token after each one to `target`, or UINT32_MAX at a sequence's end. Unless NULL, u
- * receives random numbers in [0, 1).
- */
+/* Writes the token after each one to `target`, or UINT32_MAX at a sequence's end. Unless NULL, u
+ * receives random numbers in [0, 1). */
 void kvd_batch_targets(const kvd_batch *b, uint32_t *target, uint64_t seed, double *u);
 
 size_t kvd_batch_longest(const kvd_batch *b);

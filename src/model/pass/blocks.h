@@ -1,8 +1,6 @@
-/*
- * Operations of the forward pass in float32 on the CPU. Row i of x and y belongs to token i.
+/* Operations of the forward pass in float32 on the CPU. Row i of x and y belongs to token i.
  *
- * Equal calls with equal numbers of threads give equal bits.
- */
+ * Equal calls with equal numbers of threads give equal bits. */
 #ifndef KVD_MODEL_PASS_BLOCKS_H
 #define KVD_MODEL_PASS_BLOCKS_H
 

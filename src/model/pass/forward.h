@@ -1,7 +1,5 @@
-/*
- * The forward pass on the CPU. Weights are converted one layer at a time, so a checkpoint may
- * exceed memory. Equal batches and thread counts give equal bits.
- */
+/* The forward pass on the CPU. Weights are converted one layer at a time, so a checkpoint may
+ * exceed memory. Equal batches and thread counts give equal bits. */
 #ifndef KVD_MODEL_PASS_FORWARD_H
 #define KVD_MODEL_PASS_FORWARD_H
 
@@ -15,10 +13,8 @@
 
 typedef struct kvd_forward kvd_forward;
 
-/*
- * Opens a forward pass for max_tokens tokens and sequences of max_len. The checkpoint must stay
- * open. Only one thread may use it at a time.
- */
+/* Opens a forward pass for max_tokens tokens and sequences of max_len. The checkpoint must stay
+ * open. Only one thread may use it at a time. */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);
 void kvd_forward_free(kvd_forward *f);
@@ -27,12 +23,10 @@ void kvd_forward_free(kvd_forward *f);
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
 
-/*
- * Runs layers 0 .. last_layer, or all if -1. `hidden` [n_tokens][d_model] receives the input of the
+/* Runs layers 0 .. last_layer, or all if -1. `hidden` [n_tokens][d_model] receives the input of the
  * output head; if NULL, the last layer ends after its attention.
  *
- * Fails on an invalid batch, or if an activation is not finite.
- */
+ * Fails on an invalid batch, or if an activation is not finite. */
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
                     float *hidden, kvd_err *err);
 
@@ -49,12 +43,10 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 
-/*
- * Write weights of one layer in float32, without biases.
+/* Write weights of one layer in float32, without biases.
  *
  * w_o [n_heads][d_head][d_model]     output projection
- * w_v [n_kv_heads][d_head][d_model]  V projection
- */
+ * w_v [n_kv_heads][d_head][d_model]  V projection */
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 

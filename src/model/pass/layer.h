@@ -1,7 +1,5 @@
-/*
- * One layer of any model family on a block of tokens. After kvd_blas_serial, threads may compute
- * different blocks at once.
- */
+/* One layer of any model family on a block of tokens. After kvd_blas_serial, threads may compute
+ * different blocks at once. */
 #ifndef KVD_MODEL_PASS_LAYER_H
 #define KVD_MODEL_PASS_LAYER_H
 
@@ -73,12 +71,10 @@ void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_p
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o,
                                 size_t rows, float *scratch, float *x);
 
-/*
- * Routed experts (arXiv:1701.06538): x += the sum over chosen experts of p_e F_e(norm(x)).
+/* Routed experts (arXiv:1701.06538): x += the sum over chosen experts of p_e F_e(norm(x)).
  *
  * The p_e are the softmax of the router's logits; ties go to the lower index. Experts that no token
- * chose are not read.
- */
+ * chose are not read. */
 
 typedef struct kvd_experts kvd_experts;
 
@@ -94,10 +90,8 @@ void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
 void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, int layer,
                                   const float *o, size_t n, float *x);
 
-/*
- * Turns dx from the gradient of the layer's output into that of x, without the part through Q, K
- * and V. d_o is the gradient of o.
- */
+/* Turns dx from the gradient of the layer's output into that of x, without the part through Q, K
+ * and V. d_o is the gradient of o. */
 int kvd_experts_behind_back(kvd_experts *e, const kvd_layer_weights *w, int layer, const float *x,
                             const float *o, size_t n, float *dx, float *d_o, kvd_err *err);
 

@@ -32,10 +32,8 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
         rms_row(x + i * d, gain, eps, d, dy + i * d, dx + i * d);
 }
 
-/*
- * Adds the gradient of a layer norm: dx += s (g dy - mean(g dy) - z mean(g dy z)), with s = 1 /
- * std(x), z = (x - mean(x)) s.
- */
+/* Adds the gradient of a layer norm: dx += s (g dy - mean(g dy) - z mean(g dy z)), with s = 1 /
+ * std(x), z = (x - mean(x)) s. */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
 {
@@ -294,12 +292,10 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
     add(x1, x, rows * d);
 }
 
-/*
- * For the layer x1 + norm_down(ffn(y)) with x1 = x + norm_o(W_O o), turns dx into the gradient of
+/* For the layer x1 + norm_down(ffn(y)) with x1 = x + norm_o(W_O o), turns dx into the gradient of
  * x, except through attention, and computes d_o, that of the attention output o.
  *
- * y is norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH.
- */
+ * y is norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH. */
 static void behind_branch_norms_back(const kvd_config *c, const kvd_layer_weights *w,
                                      const float *x, const float *o, size_t rows, float *scratch,
                                      float *dx, float *d_o)

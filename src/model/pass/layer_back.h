@@ -17,22 +17,18 @@ void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add);
 
-/*
- * Computes the gradient: dy [n] becomes dx without a gate; with one, dy becomes the gradient of
- * `up`, and x that of the gate.
- */
+/* Computes the gradient: dy [n] becomes dx without a gate; with one, dy becomes the gradient of
+ * `up`, and x that of the gate. */
 void kvd_activate_back(kvd_activation a, float *x, const float *up, size_t n, float *dy);
 /* Computes the gradient: dy [n] becomes that of `up`, gate [n] that of the gate. */
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
                              float *dy);
 
-/*
- * Gradient of attention for one KV head and its `group` query heads.
+/* Gradient of attention for one KV head and its `group` query heads.
  *
  * q, o, d_o, dq   [n][group][d], ldq floats apart; dq is written
  * k, v, dk, dv    [n][d], ldk floats apart; dk and dv are written
- * scratch         2 * KVD_ATTEND_ROWS * n floats, with a softcap 3 * KVD_ATTEND_ROWS * n
- */
+ * scratch         2 * KVD_ATTEND_ROWS * n floats, with a softcap 3 * KVD_ATTEND_ROWS * n */
 typedef struct {
     size_t n, window, group, d, ldq, ldk;
     kvd_scores score;
@@ -50,10 +46,8 @@ size_t kvd_layer_back_scratch(const kvd_config *c);
 void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *gain, size_t rows,
                               const float *dy, float *dx);
 
-/*
- * Turns dx from the gradient of the layer's output into that of x, without the part through Q, K
- * and V. d_o is the gradient of o.
- */
+/* Turns dx from the gradient of the layer's output into that of x, without the part through Q, K
+ * and V. d_o is the gradient of o. */
 void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            const float *o, size_t rows, float *scratch, float *dx, float *d_o);
 

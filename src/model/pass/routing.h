@@ -1,10 +1,8 @@
-/*
- * Chooses experts, with the groups of DeepSeek-V2 (arXiv:2405.04434) and V3 (arXiv:2412.19437).
+/* Chooses experts, with the groups of DeepSeek-V2 (arXiv:2405.04434) and V3 (arXiv:2412.19437).
  *
  * score         softmax probability (V2), sigmoid of the logit (V3)
  * value         score (V2), score plus a learned bias (V3); orders experts
- * group value   largest value (V2), sum of the two largest (V3)
- */
+ * group value   largest value (V2), sum of the two largest (V3) */
 #ifndef KVD_MODEL_PASS_ROUTING_H
 #define KVD_MODEL_PASS_ROUTING_H
 
@@ -36,10 +34,8 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
 /* number of elements of the scratch of kvd_route_groups, per expert */
 enum { KVD_ROUTE_SCRATCH = 3 };
 
-/*
- * Chooses a token's experts, best first; ties go to the lower index. `factor` receives the factors
- * on their outputs; `bias` may be NULL.
- */
+/* Chooses a token's experts, best first; ties go to the lower index. `factor` receives the factors
+ * on their outputs; `bias` may be NULL. */
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, double *scratch,
                       size_t *expert, float *factor);
 

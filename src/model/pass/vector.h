@@ -17,11 +17,9 @@
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
 
-/*
- * Returns e^x within 1.1 units in the last place; 0 below -87.7, infinity above 88.37.
+/* Returns e^x within 1.1 units in the last place; 0 below -87.7, infinity above 88.37.
  *
- * x = n ln 2 + r: a polynomial gives e^r (Cephes expf), the exponent bits 2^n.
- */
+ * x = n ln 2 + r: a polynomial gives e^r (Cephes expf), the exponent bits 2^n. */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
     /* number whose addition rounds to an integer in the low bits of the sum */

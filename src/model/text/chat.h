@@ -1,7 +1,5 @@
-/*
- * Chat formats: the text around the messages of a user and an assistant. Templates are recognised
- * by parts of their text, not run.
- */
+/* Chat formats: the text around the messages of a user and an assistant. Templates are recognised
+ * by parts of their text, not run. */
 #ifndef KVD_MODEL_TEXT_CHAT_H
 #define KVD_MODEL_TEXT_CHAT_H
 

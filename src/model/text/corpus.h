@@ -1,8 +1,6 @@
-/*
- * Sequences of token ids from texts, id lists or a random generator.
+/* Sequences of token ids from texts, id lists or a random generator.
  *
- * A document is cut into sequences of seq_len tokens. Ids are in a temporary file in $TMPDIR.
- */
+ * A document is cut into sequences of seq_len tokens. Ids are in a temporary file in $TMPDIR. */
 #ifndef KVD_MODEL_TEXT_CORPUS_H
 #define KVD_MODEL_TEXT_CORPUS_H
 
@@ -39,10 +37,8 @@ void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *labe
 
 typedef struct kvd_corpus kvd_corpus;
 
-/*
- * Opens a corpus. Exactly one of spec->text, spec->ids and spec->n_random must be set. Empty input
- * is an error.
- */
+/* Opens a corpus. Exactly one of spec->text, spec->ids and spec->n_random must be set. Empty input
+ * is an error. */
 kvd_corpus *kvd_corpus_open(const kvd_corpus_spec *spec, const kvd_tokenizer *tok, kvd_err *err);
 void kvd_corpus_close(kvd_corpus *c);
 

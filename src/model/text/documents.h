@@ -10,12 +10,10 @@
 /* Is called for each document. Returns 0 to continue, 1 to stop, or -1 with *err. */
 typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *err);
 
-/*
- * Calls `document` for each document. Returns 0, 1 if stopped, or -1 with *err. Empty files and
+/* Calls `document` for each document. Returns 0, 1 if stopped, or -1 with *err. Empty files and
  * empty fields are errors.
  *
- * field  JSON key or CSV column, "a,b" for two joined by a line feed; NULL means "text"
- */
+ * field  JSON key or CSV column, "a,b" for two joined by a line feed; NULL means "text" */
 int kvd_documents_read(const char *path, const char *field, kvd_document document, void *ctx,
                        kvd_err *err);
 

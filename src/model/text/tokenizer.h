@@ -1,5 +1,4 @@
-/*
- * Converts text to token ids and back, as Hugging Face tokenizers (tokenizer.json, BPE models) and
+/* Converts text to token ids and back, as Hugging Face tokenizers (tokenizer.json, BPE models) and
  * llama2.c do.
  *
  * Supported in tokenizer.json; anything else is an error:
@@ -13,8 +12,7 @@
  * post-processors  Sequence, ByteLevel, TemplateProcessing for one sequence
  * decoders         Sequence, ByteLevel, Metaspace, Replace, ByteFallback, Fuse, Strip
  *
- * Without byte fallback and unk_token, a character outside the vocabulary gives no id.
- */
+ * Without byte fallback and unk_token, a character outside the vocabulary gives no id. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_H
 #define KVD_MODEL_TEXT_TOKENIZER_H
 
@@ -36,12 +34,10 @@ int kvd_ids_push(kvd_ids *ids, uint32_t id, kvd_err *err);
 void kvd_ids_release(kvd_ids *ids);
 int kvd_ids_append(kvd_ids *ids, const uint32_t *id, size_t n, kvd_err *err);
 
-/*
- * Opens a tokenizer: JSON, a GGUF file or a llama2.c binary.
+/* Opens a tokenizer: JSON, a GGUF file or a llama2.c binary.
  *
  * A llama2.c binary must hold exactly vocab_size tokens. In other files, ids of vocab_size or more
- * are an error, unless it is 0.
- */
+ * are an error, unless it is 0. */
 kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *err);
 kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t len,
                                    size_t vocab_size, kvd_err *err);
@@ -53,10 +49,8 @@ size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 /* Returns true if the tokenizer has far fewer ids than vocab_size; then *note is a warning. */
 bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *note);
 
-/*
- * Appends the token ids of a document. Invalid UTF-8 is an error, which leaves *ids unchanged.
- * Thread-safe.
- */
+/* Appends the token ids of a document. Invalid UTF-8 is an error, which leaves *ids unchanged.
+ * Thread-safe. */
 int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, bool add_special,
                          kvd_ids *ids, kvd_err *err);
 

@@ -168,10 +168,8 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/*
- * Returns the largest relative change, over dimensions, of the mean singular value of all heads
- * from one calibration to the other. NaN if one lacks the pair.
- */
+/* Returns the largest relative change, over dimensions, of the mean singular value of all heads
+ * from one calibration to the other. NaN if one lacks the pair. */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
     double worst = 0;
@@ -248,10 +246,8 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
     return *least != *most;
 }
 
-/*
- * Computes perplexity, or calibration time, with the largest fraction of sequences pruned (or the
- * most K-means centroids) divided by that with the smallest (or the fewest).
- */
+/* Computes perplexity, or calibration time, with the largest fraction of sequences pruned (or the
+ * most K-means centroids) divided by that with the smallest (or the fewest). */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
     const bool pruning = strncmp(name, "prune-", 6) == 0, time = strstr(name, "-time") != NULL;

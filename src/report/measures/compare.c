@@ -151,10 +151,8 @@ static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
     return 0;
 }
 
-/*
- * Returns "inside" if each value is in the other's 95 % interval, else "outside". If neither value
- * has an interval: "equal" or "differs".
- */
+/* Returns "inside" if each value is in the other's 95 % interval, else "outside". If neither value
+ * has an interval: "equal" or "differs". */
 static const char *verdict_of(const kvd_observation *a, const kvd_observation *b)
 {
     bool ia = !isnan(a->lo) && !isnan(a->hi), ib = !isnan(b->lo) && !isnan(b->hi);
@@ -185,10 +183,8 @@ static const char *differ(const kvd_observation *a, const kvd_observation *b)
                                            : NULL;
 }
 
-/*
- * Returns the number in `y` that measures what *p measures, under equal conditions, or NULL.
- * *other: the first such number under different conditions, or NULL.
- */
+/* Returns the number in `y` that measures what *p measures, under equal conditions, or NULL.
+ * *other: the first such number under different conditions, or NULL. */
 static const kvd_observation *match(const kvd_observations *y, const kvd_observation *p,
                                     const kvd_observation **other)
 {

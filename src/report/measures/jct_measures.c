@@ -76,10 +76,8 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/*
- * Returns true if `sizes` is "all" or lists this input and output length, as "6300x243+204x139"
- * lists 204 and 139 tokens.
- */
+/* Returns true if `sizes` is "all" or lists this input and output length, as "6300x243+204x139"
+ * lists 204 and 139 tokens. */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -206,10 +204,8 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/*
- * Appends by how many percentage points the share of q->rest's phases in the job completion time
- * grows from the first job size to the last.
- */
+/* Appends by how many percentage points the share of q->rest's phases in the job completion time
+ * grows from the first job size to the last. */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -237,10 +233,8 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/*
- * Returns the log perplexity of `method` at the job time of `e`, interpolated, or NaN. If `slower`:
- * its lowest one, if `e` is slower than all its results.
- */
+/* Returns the log perplexity of `method` at the job time of `e`, interpolated, or NaN. If `slower`:
+ * its lowest one, if `e` is slower than all its results. */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const char *method, const kvd_result *x, size_t scored, bool slower)
 {
@@ -274,10 +268,8 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/*
- * Appends by how many percent method A's perplexity exceeds B's at equal job completion time, at
- * the times of A's jobs (of_a) or of B's.
- */
+/* Appends by how many percent method A's perplexity exceeds B's at equal job completion time, at
+ * the times of A's jobs (of_a) or of B's. */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
 {

@@ -321,10 +321,8 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/*
- * Appends values of the measures that are only shown next to the one that decides a claim. Writes
- * "trend" before the measure named `trend`.
- */
+/* Appends values of the measures that are only shown next to the one that decides a claim. Writes
+ * "trend" before the measure named `trend`. */
 static int say_beside(const kvd_results *r, char *measures, const char *trend, kvd_ledger_entry *e,
                       kvd_err *err)
 {

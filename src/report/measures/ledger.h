@@ -1,5 +1,4 @@
-/*
- * Ledger of claims: for every figure and table of the papers, the printed number, the measured
+/* Ledger of claims: for every figure and table of the papers, the printed number, the measured
  * number and a verdict. The rules are in ledger.csv.
  *
  * Columns of ledger.csv:
@@ -19,8 +18,7 @@
  * - cannot: reason why the claim cannot be measured
  *
  * figures.csv lists every figure and table. Its column `because` says why a figure has no claim.
- * Every other figure has a claim, whose id begins with the figure's name.
- */
+ * Every other figure has a claim, whose id begins with the figure's name. */
 #ifndef KVD_REPORT_MEASURES_LEDGER_H
 #define KVD_REPORT_MEASURES_LEDGER_H
 
@@ -32,8 +30,7 @@
 #include "report/report.h"
 #include "report/results.h"
 
-/*
- * Verdict on a claim. A limit L is a number, or "low" or "high", an end of the published range. A
+/* Verdict on a claim. A limit L is a number, or "low" or "high", an end of the published range. A
  * measured value v passes:
  *
  * - at-most L, at-least L: if v <= L, v >= L
@@ -45,8 +42,7 @@
  * - loads-above-null, loads-below-null: likewise, at 99 % of a curve's loads
  *
  * A value whose 95 % interval passes only in part is undecided. A claim passes if every value
- * passes, and fails if any value fails.
- */
+ * passes, and fails if any value fails. */
 
 typedef enum {
     KVD_REPRODUCED,
@@ -67,8 +63,7 @@ typedef struct {
     double low, high; /* published range; NaN if the paper prints no number */
 } kvd_verdict_rule;
 
-/*
- * Derives the verdict on a paper's claim from the measured values of the claim (`main`) and of a
+/* Derives the verdict on a paper's claim from the measured values of the claim (`main`) and of a
  * weaker claim (`trend`). If the paper prints a number:
  *
  * - all values of `main` pass their test: reproduced
@@ -81,22 +76,17 @@ typedef struct {
  * test must be one of the four of a null (null: range that is expected if the claim is false), and
  * the verdict is "holds", "does not hold" or "cannot tell".
  *
- * Fails on an unknown test, or one that needs a published number where the paper prints none.
- */
+ * Fails on an unknown test, or one that needs a published number where the paper prints none. */
 int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
-/*
- * Returns the fraction of loads 0.1 to 1 at which a curve is between lo and hi. A load is a request
- * rate / the baseline's highest.
- */
+/* Returns the fraction of loads 0.1 to 1 at which a curve is between lo and hi. A load is a request
+ * rate / the baseline's highest. */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
-/*
- * Returns the number of curves over the load (request rate), or 0 if the rule does not test loads.
+/* Returns the number of curves over the load (request rate), or 0 if the rule does not test loads.
  * *least, *most: smallest and largest fraction of a curve's loads at which its value passes the
- * test.
- */
+ * test. */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
 
@@ -137,19 +127,15 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
 /* Writes a text such as "104 figures and tables of the papers: 40 measured here, ...". */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
-/*
- * Writes the range of a claim's measured values, such as "-20 to -3 %, at 35 % of the loads"
- * (request rates at which the claim holds).
- */
+/* Writes the range of a claim's measured values, such as "-20 to -3 %, at 35 % of the loads"
+ * (request rates at which the claim holds). */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
 /* Writes a published range, such as "0.07 to 0.351 %", or "none printed" for NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
-/*
- * Largest number of data sets in a published table. The table gives numbers epsilon and delta for
- * the rotation matrix R of each data set: mean |R| and mean |R - R_ref|.
- */
+/* Largest number of data sets in a published table. The table gives numbers epsilon and delta for
+ * the rotation matrix R of each data set: mean |R| and mean |R - R_ref|. */
 
 enum { KVD_MOST_DATASETS = 6 };
 
@@ -176,26 +162,20 @@ typedef struct {
 int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
-/*
- * Number of pairs of data sets, and of pairs whose printed numbers contradict each other:
+/* Number of pairs of data sets, and of pairs whose printed numbers contradict each other:
  * |epsilon_a - epsilon_b| > delta_a + delta_b. epsilon: mean |R| of a rotation; delta: mean |R -
- * R_ref|.
- */
+ * R_ref|. */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
-/*
- * Returns true if one number x explains a model's published rows: within rounding, each delta is
- * |epsilon - x|, as if it were a difference of means.
- */
+/* Returns true if one number x explains a model's published rows: within rounding, each delta is
+ * |epsilon - x|, as if it were a difference of means. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/*
- * number of models whose published deltas are all differences |epsilon - x| to one number x; the
- * number expected if deltas were in random order, and the probability of so many
- */
+/* number of models whose published deltas are all differences |epsilon - x| to one number x; the
+ * number expected if deltas were in random order, and the probability of so many */
 typedef struct {
     size_t fits;
     double expected, probability;

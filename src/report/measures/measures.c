@@ -67,20 +67,16 @@ typedef struct {
 
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
-/*
- * Returns true for rotations per query head (per_query) or per KV head (not per_query); always true
- * in models that have as many KV heads as query heads.
- */
+/* Returns true for rotations per query head (per_query) or per KV head (not per_query); always true
+ * in models that have as many KV heads as query heads. */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
     return s->model.n_heads == s->model.n_kv_heads || (s->pairing == KVD_PER_QUERY) == per_query;
 }
 
-/*
- * Sets the range of the sum of the smaller half of singular values, as a share of the sum of all,
+/* Sets the range of the sum of the smaller half of singular values, as a share of the sum of all,
  * that random vectors would have: (1 - sqrt(d / n)) / 2 to 1 / 2 for n vectors of d dimensions
- * (Marchenko and Pastur 1967).
- */
+ * (Marchenko and Pastur 1967). */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
     const double c = sqrt((double)s->model.d_head / (double)s->pair[pair].n_rows);
@@ -89,10 +85,8 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
         out->value[out->n - 1].null_name = "a flat spectrum of independent rows";
 }
 
-/*
- * Sets the range that is expected if a paper's claim is false: that of this model with random
- * weights. Returns false if no result has random weights.
- */
+/* Sets the range that is expected if a paper's claim is false: that of this model with random
+ * weights. Returns false if no result has random weights. */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -145,10 +139,8 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/*
- * Sets the range that is expected if rotations of two texts do not agree: squared norm that a
- * random rotation keeps, in percent of that in the text's own rotation.
- */
+/* Sets the range that is expected if rotations of two texts do not agree: squared norm that a
+ * random rotation keeps, in percent of that in the text's own rotation. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -170,10 +162,8 @@ bool kvd_of_token_counts(const kvd_similarity *s)
     return false;
 }
 
-/*
- * Returns true if x only compares calibrations on different numbers of tokens of a text, and
- * another file of this model compares different texts.
- */
+/* Returns true if x only compares calibrations on different numbers of tokens of a text, and
+ * another file of this model compares different texts. */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
     bool other = false;
@@ -254,10 +244,8 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     return 0;
 }
 
-/*
- * Appends the relative difference (delta / epsilon) of a text's rotations from a reference's, one
- * value per number of calibration tokens, or their fall.
- */
+/* Appends the relative difference (delta / epsilon) of a text's rotations from a reference's, one
+ * value per number of calibration tokens, or their fall. */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;

@@ -28,10 +28,8 @@ typedef struct {
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
-/*
- * Compares rotations calibrated on different numbers of tokens of a text with those of a reference
- * (file 0). The caller frees *points.
- */
+/* Compares rotations calibrated on different numbers of tokens of a text with those of a reference
+ * (file 0). The caller frees *points. */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
 /* Returns true if files a and b were calibrated on one text: equal labels, or equal text hashes. */
@@ -39,10 +37,8 @@ bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
 /* Returns true for the file with most tokens among those of its label, or the first of several. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
-/*
- * Returns true if two of the compared files have the same text label, so that they differ in the
- * number of calibration tokens.
- */
+/* Returns true if two of the compared files have the same text label, so that they differ in the
+ * number of calibration tokens. */
 bool kvd_of_token_counts(const kvd_similarity *s);
 
 /* Returns true unless the result is of a single random seed. */
@@ -82,8 +78,7 @@ typedef struct {
     size_t n;
 } kvd_measured;
 
-/*
- * Computes a measure from all result files. `name` is "NAME:MATRICES" or "NAME:MATRICES:NUMBER";
+/* Computes a measure from all result files. `name` is "NAME:MATRICES" or "NAME:MATRICES:NUMBER";
  * MATRICES share a rotation (qk, vw, k, ..., all). If no file has the measure, out->n is 0. An
  * unknown name is an error.
  *
@@ -135,8 +130,7 @@ typedef struct {
  * - proposal-over-oracle:all kvd_proposals_measure
  * - serving-...:TRACE kvd_serving_measure
  * - jct-...:SIZES kvd_jct_measure
- * - NAME:all kvd_setting_measure, kvd_token_measure
- */
+ * - NAME:all kvd_setting_measure, kvd_token_measure */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 /* Appends a finite value with a text that says what was measured. */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
@@ -145,21 +139,16 @@ int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt,
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
 /* Sets, for the value appended last, the range that is expected if the paper's claim is false. */
 void kvd_values_null(kvd_measured *v, double lo, double hi);
-/*
- * Marks values from index `first` on as times measured on a device. `engine` begins with the
- * device's name, which ends at the first ',' or ';'.
- */
+/* Marks values from index `first` on as times measured on a device. `engine` begins with the
+ * device's name, which ends at the first ',' or ';'. */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
-/*
- * Returns true if method `text` has the name and parameters of `asked` ("zack,p=0.3") and none that
- * it excludes ("!p").
- */
+/* Returns true if method `text` has the name and parameters of `asked` ("zack,p=0.3") and none that
+ * it excludes ("!p"). */
 bool kvd_report_is_method(const char *text, const char *asked);
 
-/*
- * Measures of job completion times (JCT) on a GPU, one value per job that matches. The first
+/* Measures of job completion times (JCT) on a GPU, one value per job that matches. The first
  * function returns true if `name` is such a measure, the second computes it.
  *
  * Parts of a name:
@@ -184,28 +173,24 @@ bool kvd_report_is_method(const char *text, const char *asked);
  * - jct-shared-METHOD-PHASES:SIZES, jct-shared-change-A-PHASES-over-B:SIZES: jct-share and
  *   jct-parts on GPUs that divide each prompt
  *
- * A job without time in PHASES has no jct-share, jct-of-... or jct-shared.
- */
+ * A job without time in PHASES has no jct-share, jct-of-... or jct-shared. */
 bool kvd_jct_measure_known(const char *name);
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
                     kvd_err *err);
 
-/*
- * Knows two kinds of measures, from searches for the strongest compression (--target):
+/* Knows two kinds of measures, from searches for the strongest compression (--target):
  *
  * - p99-A:TEXT: largest fraction of the cache that method A can remove and keep 99 % of the score
  * - p99-A-less-B:TEXT: that fraction of A - that of B, both from the same file
  *
  * TEXT is part of the label of the evaluated texts, or of the only task. A may end in "-RULE", the
  * rule that chose kept dimensions. With "-by-METRIC" before the colon, only searches that kept this
- * score count. Scores that compare with the uncompressed model's output never count.
- */
+ * score count. Scores that compare with the uncompressed model's output never count. */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err);
 
-/*
- * Measures that compare settings of methods, one value per accuracy file and text. KL: divergence
+/* Measures that compare settings of methods, one value per accuracy file and text. KL: divergence
  * of predictions from the uncompressed model. Null: value that is expected if the claim is false.
  *
  * - mirror-kl: KL of method hetero with 2 bits for K and 4 for V / KL with 4 and 2; mirror-kl-high:
@@ -218,13 +203,11 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
  * - kv-over-weights: perplexity of hetero with 4-bit K and V / of 4-bit weights, - 1, in percent;
  *   kv-over-weights-prompt: the same if prompts attend to uncompressed K and V
  * - h2o-over-sparsity-kl: KL of method h2o / KL of method sparsity (thresholds th = tl) at the same
- *   cache size; null: 1
- */
+ *   cache size; null: 1 */
 bool kvd_setting_measure_known(const char *name);
 int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/*
- * Measures of token statistics, one value per kvdim/tokens file of a trained model. A layer's
+/* Measures of token statistics, one value per kvdim/tokens file of a trained model. A layer's
  * important (unimportant) tokens are the fixed fraction with the highest (lowest) mean attention
  * scores of their queries.
  *
@@ -248,15 +231,12 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
  * - critical-requests: standard deviation over requests / mean, in percent
  *
  * The range expected if a paper's claim is false is that of random weights; for critical-layers and
- * critical-heads also the ratios that chance explains.
- */
+ * critical-heads also the ratios that chance explains. */
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/*
- * parameters that kvdim-fit --regression proposed, and loss and cache size measured with them (ZDC
- * paper, section 8)
- */
+/* parameters that kvdim-fit --regression proposed, and loss and cache size measured with them (ZDC
+ * paper, section 8) */
 
 typedef struct {
     const kvd_result *file;     /* kvdim/rates file with the proposed parameters */
@@ -266,39 +246,29 @@ typedef struct {
     double asked;          /* allowed loss: perplexity / perplexity of the uncompressed model - 1 */
     kvd_interval measured; /* measured loss, and its confidence interval */
     double share;          /* size of the cache as a fraction of a 16-bit cache */
-    /*
-     * smallest cache, as a fraction of a 16-bit cache, that the method has with parameters not
-     * proposed, at a loss of at most `asked`; NaN if none
-     */
+    /* smallest cache, as a fraction of a 16-bit cache, that the method has with parameters not
+     * proposed, at a loss of at most `asked`; NaN if none */
     double oracle_asked;
-    /*
-     * smallest cache (fraction of a 16-bit cache) of parameters that were not proposed, at a loss
-     * of at most measured.value
-     */
+    /* smallest cache (fraction of a 16-bit cache) of parameters that were not proposed, at a loss
+     * of at most measured.value */
     double oracle_measured;
-    /*
-     * smallest caches (fractions of a 16-bit cache) of parameters that were not proposed, at losses
-     * of at most measured.lo and measured.hi
-     */
+    /* smallest caches (fractions of a 16-bit cache) of parameters that were not proposed, at losses
+     * of at most measured.lo and measured.hi */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
 /* Compares parameters that kvdim-fit proposed with the best measured. The caller frees *all. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/*
- * Computes by how many percent caches with parameters that kvdim-fit proposed exceed the smallest
- * cache measured at no larger loss.
- */
+/* Computes by how many percent caches with parameters that kvdim-fit proposed exceed the smallest
+ * cache measured at no larger loss. */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
 /* smallest number of results from which saved bytes at 99 % of the accuracy are read */
 enum { KVD_FEWEST_POINTS = 3 };
 
-/*
- * Returns the result of the search for the strongest compression that keeps the fraction `target`
- * of the score, with the method and text of *e, or NULL.
- */
+/* Returns the result of the search for the strongest compression that keeps the fraction `target`
+ * of the score, with the method and text of *e, or NULL. */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
 /* Reads the bytes saved at 99 % of the accuracy from a method's results, largest bytes first. */
@@ -328,19 +298,16 @@ typedef struct {
     double perplexity;
 } kvd_calibration_point;
 
-/*
- * Lists accuracy results whose calibration file is in *r, ordered by text, method and removed
- * fraction. The list is empty if no calibration was pruned or clustered. The caller frees *points.
- */
+/* Lists accuracy results whose calibration file is in *r, ordered by text, method and removed
+ * fraction. The list is empty if no calibration was pruned or clustered. The caller frees
+ * *points. */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
 /* Returns true for equal methods and removed fractions p. */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
-/*
- * Returns true if two results have equal methods, removed fractions, kinds of calibration vectors
- * (tokens, centroids or weighted centroids) and, if `centroids`, numbers of K-means centroids.
- */
+/* Returns true if two results have equal methods, removed fractions, kinds of calibration vectors
+ * (tokens, centroids or weighted centroids) and, if `centroids`, numbers of K-means centroids. */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
@@ -348,14 +315,11 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/*
- * Writes the name of a figure's curve, such as "uniform on wiki: weighted": method, text (if
- * `texts`), and vectors of the calibration: tokens ("rows"), "centroids" or "weighted" ones.
- */
+/* Writes the name of a figure's curve, such as "uniform on wiki: weighted": method, text (if
+ * `texts`), and vectors of the calibration: tokens ("rows"), "centroids" or "weighted" ones. */
 void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
 
-/*
- * Measures "serving-WHAT-A-over-B:TRACE" compare methods A and B in simulated serving of requests;
+/* Measures "serving-WHAT-A-over-B:TRACE" compare methods A and B in simulated serving of requests;
  * results must agree in all but method and request rate. TRACE: end of the name of the requests. A
  * and B: "zack" means all parameters, "zack,p=0.3" this value of p, "zack,!p" results without p.
  * Load: request rate / highest rate of B within the latency bound, at most 1.
@@ -372,8 +336,7 @@ void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *bu
  *
  * Values that differ only in load form a curve. A value has `grows` set if A or B serves less than
  * 0.9 times the arrival rate, or ends its last request late by more than 5 % of the time of
- * arrivals.
- */
+ * arrivals. */
 bool kvd_serving_measure_known(const char *name);
 int kvd_serving_measure(const kvd_results *r, const char *name, const char *trace,
                         kvd_measured *out, kvd_err *err);
@@ -393,10 +356,9 @@ typedef struct {
     size_t n;
 } kvd_observations;
 
-/*
- * Adds to the report a comparison of two sets of files. *n_outside: number of verdicts "outside" or
- * "differs". Fails if the sets have no number in common that was measured under equal conditions.
- */
+/* Adds to the report a comparison of two sets of files. *n_outside: number of verdicts "outside" or
+ * "differs". Fails if the sets have no number in common that was measured under equal
+ * conditions. */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);
 

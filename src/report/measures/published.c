@@ -1,7 +1,5 @@
-/*
- * Checks the papers' tables of rotation matrices (epsilon: mean |R|, delta: mean difference to a
- * reference's R) for contradictions and copied numbers.
- */
+/* Checks the papers' tables of rotation matrices (epsilon: mean |R|, delta: mean difference to a
+ * reference's R) for contradictions and copied numbers. */
 #include "report/measures/ledger.h"
 
 #include <math.h>
@@ -133,20 +131,16 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/*
- * Returns true if |x - epsilon[i]| equals delta[order[i]] within rounding. epsilon, delta: printed
- * numbers of data set i; x: a possible epsilon of the reference.
- */
+/* Returns true if |x - epsilon[i]| equals delta[order[i]] within rounding. epsilon, delta: printed
+ * numbers of data set i; x: a possible epsilon of the reference. */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
     return fabs(fabs(x - e->value) - d->value) <= (e->half + d->half) * (1 + 1e-9);
 }
 
-/*
- * Returns true if one x explains all data sets: |x - epsilon| is the printed delta within rounding.
- * Tries those x that meet an end of one data set's rounding range.
- */
+/* Returns true if one x explains all data sets: |x - epsilon| is the printed delta within rounding.
+ * Tries those x that meet an end of one data set's rounding range. */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
     static const double sign[] = {-1, 1};
@@ -169,10 +163,8 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
     return one_epsilon(m, as_printed);
 }
 
-/*
- * Tries all orders of a model's printed deltas after the first k. *n counts orders, *fit those in
- * which one x makes every delta |epsilon - x|.
- */
+/* Tries all orders of a model's printed deltas after the first k. *n counts orders, *fit those in
+ * which one x makes every delta |epsilon - x|. */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {
@@ -193,10 +185,8 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /*
-     * p[k]: probability that, with each model's printed deltas in random order, k models have an x
-     * that makes every delta |epsilon - x|
-     */
+    /* p[k]: probability that, with each model's printed deltas in random order, k models have an x
+     * that makes every delta |epsilon - x| */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
@@ -336,10 +326,8 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
     return status;
 }
 
-/*
- * Returns the number of columns of equal heading in which row i of table a and row j of table b
- * print equal numbers, or 0 if one column differs.
- */
+/* Returns the number of columns of equal heading in which row i of table a and row j of table b
+ * print equal numbers, or 0 if one column differs. */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
     size_t n = 0;

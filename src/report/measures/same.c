@@ -8,10 +8,8 @@
 /* column that describes a condition of the measurement */
 typedef struct {
     const char *column;
-    /*
-     * Name by which a caller can leave out a column of result tables from the comparison: "widths"
-     * (kept dimensions), "sample" (texts), "bases" (rotations); or NULL.
-     */
+    /* Name by which a caller can leave out a column of result tables from the comparison: "widths"
+     * (kept dimensions), "sample" (texts), "bases" (rotations); or NULL. */
     const char *group;
     bool text;
 } condition;

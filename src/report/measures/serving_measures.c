@@ -48,10 +48,8 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/*
- * Returns how a method's text says that it rebuilds full K and V from stored projections: 1 with
- * the prompt's own rotations (online=1), 2 with a file's (explicit=1), 0 not at all.
- */
+/* Returns how a method's text says that it rebuilds full K and V from stored projections: 1 with
+ * the prompt's own rotations (online=1), 2 with a file's (explicit=1), 0 not at all. */
 static int rebuilds(const char *method)
 {
     return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;
@@ -87,10 +85,8 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/*
- * Returns true if the queue of requests grows: fewer than 0.9 of those that arrive are served, or
- * the last ends late by over 5 % of the time of arrivals.
- */
+/* Returns true if the queue of requests grows: fewer than 0.9 of those that arrive are served, or
+ * the last ends late by over 5 % of the time of arrivals. */
 static bool grows(const kvd_report_row *e)
 {
     const double served = kvd_report_real(e, "served_per_s"), drain = kvd_report_real(e, "drain_s"),
@@ -141,10 +137,8 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
         const size_t first = out->n;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        /*
-         * Clears the marks of growing queues, because this measure compares servers whose memory is
-         * too small, so that their queues grow.
-         */
+        /* Clears the marks of growing queues, because this measure compares servers whose memory is
+         * too small, so that their queues grow. */
         for (size_t k = first; k < out->n; k++)
             out->value[k].grows = false;
     }
@@ -163,10 +157,8 @@ static int by_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Collects results at all request rates that have the method, model, trace and limits of `row`. The
- * caller frees c->at.
- */
+/* Collects results at all request rates that have the method, model, trace and limits of `row`. The
+ * caller frees c->at. */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
 {
@@ -212,10 +204,8 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/*
- * Largest ratio load / highest load of B at which two loads count as equal. Two searches for the
- * highest request rate can differ by 0.4 %.
- */
+/* Largest ratio load / highest load of B at which two loads count as equal. Two searches for the
+ * highest request rate can differ by 0.4 %. */
 static const double last_load = 1.005;
 
 static void end_at_highest_rate(kvd_measured *v, size_t first)
@@ -267,10 +257,8 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/*
- * Appends a curve over the load for each result that gives method A's highest request rate. `top`:
- * method B's highest rate under equal conditions.
- */
+/* Appends a curve over the load for each result that gives method A's highest request rate. `top`:
+ * method B's highest rate under equal conditions. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

@@ -26,10 +26,8 @@ static bool is(const kvd_result *x, size_t row, size_t none, const char *method)
            !kvd_rows_differ(x, none, x, row, "method,settings,rule,widths,bases");
 }
 
-/*
- * Finds results *a and *b of method hetero, measured as the uncompressed result `none` was: *a has
- * bits[0] for K and bits[1] for V, *b has bits[2] and bits[3].
- */
+/* Finds results *a and *b of method hetero, measured as the uncompressed result `none` was: *a has
+ * bits[0] for K and bits[1] for V, *b has bits[2] and bits[3]. */
 static bool find_mirrored(const kvd_result *x, size_t none, const char *const bits[4], size_t *a,
                           size_t *b)
 {
@@ -188,10 +186,8 @@ static divergence h2o_at(const kvd_result *x, size_t none, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/*
- * Appends method h2o's KL divergence / method sparsity's at equal cache size. The paper claims more
- * than 1; 1 is expected if the claim is false.
- */
+/* Appends method h2o's KL divergence / method sparsity's at equal cache size. The paper claims more
+ * than 1; 1 is expected if the claim is false. */
 static int pruned(const kvd_result *x, size_t none, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -293,10 +289,8 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/*
- * Returns the search for the strongest compression that keeps 99 % of the score `metric` ("": of
- * any score against right answers), by the method whose name has `len` bytes, or NULL.
- */
+/* Returns the search for the strongest compression that keeps 99 % of the score `metric` ("": of
+ * any score against right answers), by the method whose name has `len` bytes, or NULL. */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len,
                                           const char *metric)
 {
@@ -323,10 +317,8 @@ static const char *searched_text(const kvd_result *x)
     return kvd_row_text(rows, 0, "label");
 }
 
-/*
- * Returns the fraction of the cache that a search removed, with its 95 % interval. An end of the
- * interval that was not found becomes 0 or 1.
- */
+/* Returns the fraction of the cache that a search removed, with its 95 % interval. An end of the
+ * interval that was not found becomes 0 or 1. */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -486,10 +478,8 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /*
-         * A smaller loss allows only larger caches, so the lower end compares with oracle_lo, the
-         * cache at the lower end of the loss's interval.
-         */
+        /* A smaller loss allows only larger caches, so the lower end compares with oracle_lo, the
+         * cache at the lower end of the loss's interval. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

@@ -20,10 +20,8 @@ static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/*
- * Returns the percentage of the tokens in `set` (most or least important ones) that neighbouring
- * layers share, minus that of first and last layer.
- */
+/* Returns the percentage of the tokens in `set` (most or least important ones) that neighbouring
+ * layers share, minus that of first and last layer. */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -134,10 +132,8 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /*
-     * Function that returns the largest ratio of means that chance explains if all layers' (or
-     * heads') true means are equal, or NULL.
-     */
+    /* Function that returns the largest ratio of means that chance explains if all layers' (or
+     * heads') true means are equal, or NULL. */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -150,10 +146,8 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/*
- * Measures of the important (or unimportant) tokens that two layers have in common. `by` is the
- * ranking that chose these tokens.
- */
+/* Measures of the important (or unimportant) tokens that two layers have in common. `by` is the
+ * ranking that chose these tokens. */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -217,10 +211,8 @@ static double student_quantile(double p, double degrees)
     return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees);
 }
 
-/*
- * Sets the 95 % interval of a percentage that neighbouring layers share. The mean of the layers'
- * standard errors bounds its standard error from above.
- */
+/* Sets the 95 % interval of a percentage that neighbouring layers share. The mean of the layers'
+ * standard errors bounds its standard error from above. */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {

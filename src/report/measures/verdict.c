@@ -1,7 +1,5 @@
-/*
- * Verdicts on the papers' claims. With a printed number: reproduced, trend holds or not reproduced;
- * without one: holds or does not hold; or cannot tell.
- */
+/* Verdicts on the papers' claims. With a printed number: reproduced, trend holds or not reproduced;
+ * without one: holds or does not hold; or cannot tell. */
 #include "report/measures/ledger.h"
 
 #include <math.h>
@@ -36,10 +34,8 @@ static int of_null(const char *test)
     return !strcmp(plain, "above-null") - !strcmp(plain, "below-null");
 }
 
-/*
- * Parses the limit of a test: a number, or an end of the range that the paper prints for the claim
- * ("low", "high").
- */
+/* Parses the limit of a test: a number, or an end of the range that the paper prints for the claim
+ * ("low", "high"). */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -128,18 +124,14 @@ static double part_between(double a, double b, double lo, double hi)
     return to > from ? to - from : 0;
 }
 
-/*
- * fractions of the loads (request rates / highest rate) at which a curve's value is inside, or
- * outside, the range that a test asks for
- */
+/* fractions of the loads (request rates / highest rate) at which a curve's value is inside, or
+ * outside, the range that a test asks for */
 typedef struct {
     double passed, failed;
 } held_loads;
 
-/*
- * Returns the fractions of loads (request rates) at which the curve is inside and outside lo .. hi.
- * Loads with a growing queue count as neither.
- */
+/* Returns the fractions of loads (request rates) at which the curve is inside and outside lo .. hi.
+ * Loads with a growing queue count as neither. */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};
@@ -170,16 +162,12 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
     return end;
 }
 
-/*
- * Fraction of the loads (request rates) that counts as all of them, because rounded request rates
- * may miss loads above 0.99.
- */
+/* Fraction of the loads (request rates) that counts as all of them, because rounded request rates
+ * may miss loads above 0.99. */
 static const double all_loads = 0.99;
 
-/*
- * Returns NO if the curve leaves lo .. hi at some request rate, YES if it stays inside at all and
- * no queue of requests grows, else UNSURE.
- */
+/* Returns NO if the curve leaves lo .. hi at some request rate, YES if it stays inside at all and
+ * no queue of requests grows, else UNSURE. */
 static answer curve_at_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     const held_loads held = held_at(v, n, lo, hi);
@@ -201,10 +189,8 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
     return all;
 }
 
-/*
- * Finds the fraction of loads (request rates) at which each curve of *v is inside lo .. hi. *least,
- * *most: smallest and largest fraction of a curve. Returns the number of curves.
- */
+/* Finds the fraction of loads (request rates) at which each curve of *v is inside lo .. hi. *least,
+ * *most: smallest and largest fraction of a curve. Returns the number of curves. */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
     size_t n = 0;

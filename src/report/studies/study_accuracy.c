@@ -1,7 +1,5 @@
-/*
- * Section of the report: accuracy against cache bytes, and results of searches for the smallest
- * cache at a given accuracy.
- */
+/* Section of the report: accuracy against cache bytes, and results of searches for the smallest
+ * cache at a given accuracy. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

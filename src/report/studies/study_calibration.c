@@ -93,10 +93,8 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
     return found;
 }
 
-/*
- * Adds, to the panel over numbers of centroids, horizontal lines at the values of calibrations on
- * all tokens without clustering.
- */
+/* Adds, to the panel over numbers of centroids, horizontal lines at the values of calibrations on
+ * all tokens without clustering. */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
     for (size_t i = 0; i < n; i++) {

@@ -30,10 +30,8 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
-/*
- * Adds a table of results. If they are in files of early versions of kvdim-eval, not of
- * kvdim-tasks, its name ends in "-of-eval".
- */
+/* Adds a table of results. If they are in files of early versions of kvdim-eval, not of
+ * kvdim-tasks, its name ends in "-of-eval". */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s)
 {

@@ -228,10 +228,8 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/*
- * Adds a panel of job completion times against the input length or, if `output`, the output length.
- * `other`: the other length, equal in all.
- */
+/* Adds a panel of job completion times against the input length or, if `output`, the output length.
+ * `other`: the other length, equal in all. */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {

@@ -227,17 +227,13 @@ static int by_score(const void *a, const void *b)
     return c ? c : (stored(x) > stored(y)) - (stored(x) < stored(y));
 }
 
-/*
- * Adds a table of the methods with the best scores among caches of at most each size. `size`
- * returns bytes as a share of a 16-bit cache.
- */
+/* Adds a table of the methods with the best scores among caches of at most each size. `size`
+ * returns bytes as a share of a 16-bit cache. */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
-    /*
-     * Limits on the cache: a half, a quarter, an eighth and a sixteenth of a 16-bit cache, plus a
-     * tenth for scales and positions.
-     */
+    /* Limits on the cache: a half, a quarter, an eighth and a sixteenth of a 16-bit cache, plus a
+     * tenth for scales and positions. */
     static const double shares[] = {0.55, 0.275, 0.1375, 0.06875};
     enum { MOST = 6 };
     kvd_table *const t = kvd_section_table(s, name, title);

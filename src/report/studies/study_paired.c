@@ -23,10 +23,8 @@ static double mean_kl(const double *kl, const double *predictions, const size_t 
     return sum / count;
 }
 
-/*
- * Returns cache bytes at mean KL divergence `wanted`, interpolated in the log of KL, or NaN. times
- * [n]: how often each sequence counts; NULL: once.
- */
+/* Returns cache bytes at mean KL divergence `wanted`, interpolated in the log of KL, or NaN. times
+ * [n]: how often each sequence counts; NULL: once. */
 static double bytes_at(const kvd_paired_curve *c, const double *predictions, const size_t *times,
                        size_t n, double wanted)
 {
@@ -87,10 +85,8 @@ static int by_falling_bytes(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/*
- * Fills *c with results first .. last if they are of `file`, ordered by cache bytes, largest first.
- * The caller frees c->setting.
- */
+/* Fills *c with results first .. last if they are of `file`, ordered by cache bytes, largest first.
+ * The caller frees c->setting. */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
 {

@@ -201,10 +201,8 @@ static void front_figure(const kvd_accuracy_entries *all, size_t label, size_t n
             s, "Left out: %zu settings without a KL divergence or a count of bytes.", unknown);
 }
 
-/*
- * Writes the fraction of cache bytes saved at 99 % of the uncompressed model's accuracy to *x.
- * Returns false if it is unknown.
- */
+/* Writes the fraction of cache bytes saved at 99 % of the uncompressed model's accuracy to *x.
+ * Returns false if it is unknown. */
 static bool target_of(const kvd_accuracy_entries *all, const char *method, const char *label,
                       kvd_target_result *x)
 {

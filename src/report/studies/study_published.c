@@ -1,7 +1,5 @@
-/*
- * Section of the report: the papers' tables of rotation matrices R, with epsilon (mean |R|) and
- * delta (mean difference to a reference's R).
- */
+/* Section of the report: the papers' tables of rotation matrices R, with epsilon (mean |R|) and
+ * delta (mean difference to a reference's R). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,10 +175,8 @@ static void extend(range *r, double x)
     r->n++;
 }
 
-/*
- * Returns the range of measured delta / epsilon: mean difference of two texts' rotation matrices /
- * mean element. `random`: one text is random token ids.
- */
+/* Returns the range of measured delta / epsilon: mean difference of two texts' rotation matrices /
+ * mean element. `random`: one text is random token ids. */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)
 {

@@ -1,7 +1,5 @@
-/*
- * Section of the report: smallest caches whose loss of accuracy stays under a limit, parameters
- * that kvdim-fit proposed, quantised weights.
- */
+/* Section of the report: smallest caches whose loss of accuracy stays under a limit, parameters
+ * that kvdim-fit proposed, quantised weights. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -11,10 +11,8 @@
 
 enum { ITERATIONS = 48 };
 
-/*
- * One program run in a timeline file. If a file has several runs, they differ in `pid`, and the
- * figure shows the first.
- */
+/* One program run in a timeline file. If a file has several runs, they differ in `pid`, and the
+ * figure shows the first. */
 typedef struct {
     const char *path;
     json_t *events;

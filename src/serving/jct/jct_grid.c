@@ -47,10 +47,8 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
         point[(*n)++] = (kvd_jct_point){longest, together, 0};
 }
 
-/*
- * Adds a decode step whose `batch` requests fill the cache, unless the latest step of this batch
- * has at least 80 % as many cached tokens.
- */
+/* Adds a decode step whose `batch` requests fill the cache, unless the latest step of this batch
+ * has at least 80 % as many cached tokens. */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
@@ -64,10 +62,8 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
         point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
 }
 
-/*
- * Returns the batch size after `batch` in the list of powers of two and, from ROWS on, each power
- * of two plus 1 (1, 2, 4, 8, 9, 16, 17 ...), at most `most`.
- */
+/* Returns the batch size after `batch` in the list of powers of two and, from ROWS on, each power
+ * of two plus 1 (1, 2, 4, 8, 9, 16, 17 ...), at most `most`. */
 static size_t next_batch(size_t batch, size_t most)
 {
     const bool power = !(batch & (batch - 1));
@@ -146,10 +142,8 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
     return 0;
 }
 
-/*
- * Runs n prompt tokens after `before` cached ones, in chunks. If `emits`, also computes the next
- * token; `last`: the request ends. *seconds: time of the last chunk.
- */
+/* Runs n prompt tokens after `before` cached ones, in chunks. If `emits`, also computes the next
+ * token; `last`: the request ends. *seconds: time of the last chunk. */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
 {

@@ -18,10 +18,8 @@ typedef struct {
     kvd_jct_trace *trace; /* timeline file, or NULL */
 } kvd_jct_loop;
 
-/*
- * Times of n served requests, in seconds from the start of the run. The gaps between tokens of
- * request r begin at gap[gap_at[r]].
- */
+/* Times of n served requests, in seconds from the start of the run. The gaps between tokens of
+ * request r begin at gap[gap_at[r]]. */
 typedef struct {
     kvd_jct_run run;
     size_t n;
@@ -43,13 +41,11 @@ uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 
 double kvd_jct_now(void);
 
-/*
- * Runs `batch` requests of equal lengths that arrive together, but only `steps` of their output - 1
+/* Runs `batch` requests of equal lengths that arrive together, but only `steps` of their output - 1
  * decode steps.
  *
  * Step times in out->run are multiplied by (output - 1) / steps. Requires an engine that can step
- * without having processed earlier tokens (facts.anywhere), and room for all requests.
- */
+ * without having processed earlier tokens (facts.anywhere), and room for all requests. */
 int kvd_jct_serve_sampled(const kvd_jct_loop *l, size_t batch, size_t input, size_t output,
                           size_t steps, kvd_jct_served *out, kvd_err *err);
 

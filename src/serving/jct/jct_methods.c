@@ -226,10 +226,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model = m->info,
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
-        /*
-         * Rotation matrices: methods that remove dimensions bring their own; others get the random
-         * ones, if random ones were made.
-         */
+        /* Rotation matrices: methods that remove dimensions bring their own; others get the random
+         * ones, if random ones were made. */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->spectrum[0]
                                            : NULL,

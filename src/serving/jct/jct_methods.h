@@ -27,10 +27,8 @@ typedef struct {
     kvd_activations calibration;
     kvd_fisher fisher;
     bool weighted; /* true if `fisher` (Fisher information of gradients) is loaded */
-    /*
-     * calibrated: true if recorded Q, K and V are open; made: spectrum[0] is random; drawn: the
-     * model is random too
-     */
+    /* calibrated: true if recorded Q, K and V are open; made: spectrum[0] is random; drawn: the
+     * model is random too */
     bool calibrated, made, drawn;
     kvd_point *point[KVD_JCT_METHODS];
     size_t n_points[KVD_JCT_METHODS];
@@ -38,19 +36,15 @@ typedef struct {
     size_t n;
 } kvd_jct_methods;
 
-/*
- * Returns true if rotations are random and a method lets heads keep different numbers of
- * dimensions, so that singular values must be read from --spread.
- */
+/* Returns true if rotations are random and a method lets heads keep different numbers of
+ * dimensions, so that singular values must be read from --spread. */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
 /* Reads the methods' input files. Call kvd_jct_methods_release also on failure. */
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
-/*
- * Warns about input files that no method reads, and about kept dimensions that were chosen for
- * rotations other than the given ones.
- */
+/* Warns about input files that no method reads, and about kept dimensions that were chosen for
+ * rotations other than the given ones. */
 int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program,
                          kvd_err *err);
 void kvd_jct_methods_release(kvd_jct_methods *m);

@@ -48,10 +48,8 @@ int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t 
                     size_t output, const kvd_jct_run *run, int n_runs, const double *gap,
                     size_t n_gaps, kvd_err *err);
 
-/*
- * Adds an iteration, measured n times (second), with its median. It has `piece` prompt tokens after
- * `before` cached ones, or is a decode step if `piece` is 0.
- */
+/* Adds an iteration, measured n times (second), with its median. It has `piece` prompt tokens after
+ * `before` cached ones, or is a decode step if `piece` is 0. */
 int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, size_t before,
                           size_t batch, double context, const double *second, int n, kvd_err *err);
 

@@ -92,10 +92,8 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /*
-     * The order of measured heads depends on the seed alone, so Q-K and V of a head get singular
-     * values of the same measured head.
-     */
+    /* The order of measured heads depends on the seed alone, so Q-K and V of a head get singular
+     * values of the same measured head. */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)

@@ -1,7 +1,5 @@
-/*
- * Makes random rotation matrices with singular values measured on another model. Times measured
- * with them are valid, accuracies are not.
- */
+/* Makes random rotation matrices with singular values measured on another model. Times measured
+ * with them are valid, accuracies are not. */
 #ifndef KVD_SERVING_JCT_SPREAD_H
 #define KVD_SERVING_JCT_SPREAD_H
 
@@ -19,18 +17,14 @@ typedef struct {
     double *sigma[KVD_N_PAIRS];
 } kvd_spread;
 
-/*
- * Reads singular values from a CSV file "pair,dim,NAME...", one column per head; values must fall
- * from dim to dim.
- */
+/* Reads singular values from a CSV file "pair,dim,NAME...", one column per head; values must fall
+ * from dim to dim. */
 int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err);
 void kvd_spread_release(kvd_spread *s);
 
-/*
- * Adds random rotations of matrices `pair` (such as Q and K) to *b, equal for all heads.
+/* Adds random rotations of matrices `pair` (such as Q and K) to *b, equal for all heads.
  *
- * Singular values are those of measured heads in random order, or 1 if s is NULL.
- */
+ * Singular values are those of measured heads in random order, or 1 if s is NULL. */
 int kvd_spread_pair(const kvd_spread *s, kvd_spectrum *b, kvd_pair pair, uint64_t seed,
                     kvd_err *err);
 

@@ -34,10 +34,8 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     const double *at = t->u + i;
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
-    /*
-     * If u equals a measured value, uses only the curve of that value, because the curve of the
-     * next one may cover a shorter range of v.
-     */
+    /* If u equals a measured value, uses only the curve of that value, because the curve of the
+     * next one may cover a shorter range of v. */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])
             return fmax(0, along(t, i + k, v, extrapolated));

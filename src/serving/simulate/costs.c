@@ -12,10 +12,8 @@
 struct kvd_costs {
     /* seconds of a prompt part, without attention, by its tokens (u) and by earlier tokens (v) */
     kvd_cost_table prompts;
-    /*
-     * seconds of an iteration on whole prompts, without attention. Coordinate u of the table:
-     * number of prompt tokens; v is 0
-     */
+    /* seconds of an iteration on whole prompts, without attention. Coordinate u of the table:
+     * number of prompt tokens; v is 0 */
     kvd_cost_table products;
     kvd_cost_table steps;
     double pair; /* seconds of attention per query-key product in a prompt */
@@ -100,13 +98,11 @@ static int same_setting(const kvd_rows *s, size_t first, size_t row, kvd_err *er
     return 0;
 }
 
-/*
- * Adds an iteration to one of three tables:
+/* Adds an iteration to one of three tables:
  *
  * c->prompts    part of one prompt; u: its tokens, v: earlier tokens
  * c->products   several prompts; u: all tokens, v: number of prompts
- * c->steps      decode step; u: requests, v: cached tokens of each
- */
+ * c->steps      decode step; u: requests, v: cached tokens of each */
 static int add_point(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
 {
     const bool piece = kvd_row_real(s, row, "piece") > 0,
@@ -131,11 +127,9 @@ static double pairs(double tokens, double before)
     return tokens * (before + tokens / 2);
 }
 
-/*
- * Returns seconds of attention per query-key product.
+/* Returns seconds of attention per query-key product.
  *
- * If only whole prompts of u tokens were measured, fits a u + c u^2 / 2 and returns c.
- */
+ * If only whole prompts of u tokens were measured, fits a u + c u^2 / 2 and returns c. */
 static double pair_seconds(const kvd_cost_table *t)
 {
     double least = HUGE_VAL;
@@ -153,10 +147,8 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/*
- * Subtracts the time of attention from the measured times of prompts. Copies those of prompts
- * without earlier tokens to c->products.
- */
+/* Subtracts the time of attention from the measured times of prompts. Copies those of prompts
+ * without earlier tokens to c->products. */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;
@@ -267,10 +259,8 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/*
- * Returns the seconds, without matrix products, that n prompt tokens take after `before` cached
- * ones. Sets *extrapolated to 1 outside the measured range.
- */
+/* Returns the seconds, without matrix products, that n prompt tokens take after `before` cached
+ * ones. Sets *extrapolated to 1 outside the measured range. */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {
     const double there = kvd_cost_table_at(&c->prompts, n, before, extrapolated),

@@ -1,5 +1,4 @@
-/*
- * Predicts the time of an iteration from measurements of kvdim-jct.
+/* Predicts the time of an iteration from measurements of kvdim-jct.
  *
  * - P(n, b): measured time of n tokens of one prompt after b cached tokens
  * - S(m, t): measured time of a decode step of m requests with t cached tokens each
@@ -7,8 +6,7 @@
  *   tokens
  *
  * An iteration with parts of several prompts takes L(sum of n) + sum of (P(n, b) - L(n)). Together
- * with a decode step S(m, t), the parts add L(m + sum of n) - L(m) instead of L(sum of n).
- */
+ * with a decode step S(m, t), the parts add L(m + sum of n) - L(m) instead of L(sum of n). */
 #ifndef KVD_SERVING_SIMULATE_COSTS_H
 #define KVD_SERVING_SIMULATE_COSTS_H
 
@@ -20,11 +18,9 @@ int kvd_costs_columns(const kvd_rows *r, const char *path, const char *texts, co
                       kvd_err *err);
 
 typedef struct kvd_costs kvd_costs;
-/*
- * Reads the iteration times of `method`. gpus: number of GPUs, 0 for the CPU, -1 for the only
+/* Reads the iteration times of `method`. gpus: number of GPUs, 0 for the CPU, -1 for the only
  * number in the file. Fails if rows contradict each other, or if fewer than two sizes were
- * measured.
- */
+ * measured. */
 kvd_costs *kvd_costs_load(const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_costs_free(kvd_costs *c);
 
@@ -36,10 +32,8 @@ double kvd_costs_weight_bytes(const kvd_costs *c); /* over all GPUs */
 /* Returns the bytes of the cache in the run that measured the times, or NaN. */
 double kvd_costs_cache_bytes(const kvd_costs *c);
 int kvd_costs_gpus(const kvd_costs *c); /* 0 means the CPU */
-/*
- * First function: returns true if measured decode steps ran as CUDA graphs. Second: returns true if
- * parts of an iteration were timed.
- */
+/* First function: returns true if measured decode steps ran as CUDA graphs. Second: returns true if
+ * parts of an iteration were timed. */
 bool kvd_costs_graphs(const kvd_costs *c);
 bool kvd_costs_phases(const kvd_costs *c);
 const char *kvd_costs_engine(const kvd_costs *c);

@@ -1,8 +1,6 @@
-/*
- * Reads several files of measured times as one (kvdim-serve --costs).
+/* Reads several files of measured times as one (kvdim-serve --costs).
  *
- * All files must agree in model and machine. A method's times come from one file.
- */
+ * All files must agree in model and machine. A method's times come from one file. */
 #ifndef KVD_SERVING_SIMULATE_COSTS_FILES_H
 #define KVD_SERVING_SIMULATE_COSTS_FILES_H
 
@@ -11,10 +9,8 @@
 
 typedef struct kvd_costs_files kvd_costs_files;
 
-/*
- * Opens files of iteration times measured on `gpus` GPUs (-1: any number). Borrows paths. Fails if
- * they differ in model, machine or options such as --dtype.
- */
+/* Opens files of iteration times measured on `gpus` GPUs (-1: any number). Borrows paths. Fails if
+ * they differ in model, machine or options such as --dtype. */
 kvd_costs_files *kvd_costs_files_open(const char *const *path, size_t n, int gpus, kvd_err *err);
 void kvd_costs_files_free(kvd_costs_files *f);
 

@@ -14,10 +14,8 @@ typedef struct {
     char engine[256];
 } kvd_replay;
 
-/*
- * Reads measured requests that kvdim-jct served with `method` on `gpus` GPUs (-1: any number).
- * Returns 1 if the file has none.
- */
+/* Reads measured requests that kvdim-jct served with `method` on `gpus` GPUs (-1: any number).
+ * Returns 1 if the file has none. */
 int kvd_replay_load(kvd_replay *r, const char *path, const char *method, int gpus, kvd_err *err);
 void kvd_replay_release(kvd_replay *r);
 

@@ -96,10 +96,8 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    /*
-     * seconds from the last arrival to the end of the last iteration, or 0 if that arrival is later
-     * because its request was refused
-     */
+    /* seconds from the last arrival to the end of the last iteration, or 0 if that arrival is later
+     * because its request was refused */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;

@@ -42,21 +42,17 @@ typedef struct {
 int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, double rate,
                       kvd_serve_point *out, kvd_err *err);
 
-/*
- * Finds the highest request rate, within 0.2 %, with a mean latency (job completion time / output
+/* Finds the highest request rate, within 0.2 %, with a mean latency (job completion time / output
  * tokens) of at most `bound` seconds. base_rate: rate of `requests`.
  *
- * *rate is 0 if every rate exceeds `bound`, infinite if none does.
- */
+ * *rate is 0 if every rate exceeds `bound`, infinite if none does. */
 int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests, double base_rate,
                        double bound, double *rate, kvd_err *err);
 
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err);
 
-/*
- * Computes how many pages of 64 tokens fit into memory - reserve (bytes per GPU) next to the
- * weights. NaN `memory`: as many as measured.
- */
+/* Computes how many pages of 64 tokens fit into memory - reserve (bytes per GPU) next to the
+ * weights. NaN `memory`: as many as measured. */
 int kvd_serve_pages(const kvd_costs *c, double memory, double reserve, size_t *pages, kvd_err *err);
 
 #endif

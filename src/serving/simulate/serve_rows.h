@@ -8,10 +8,8 @@
 typedef struct {
     const char *method, *trace;
     const kvd_serve_setting *setting;
-    /*
-     * bytes of a GPU's memory, and bytes to leave free. If `memory` is NaN, the cache is as large
-     * as in the measured run.
-     */
+    /* bytes of a GPU's memory, and bytes to leave free. If `memory` is NaN, the cache is as large
+     * as in the measured run. */
     double memory, reserve;
     size_t skipped;
 } kvd_serve_about;

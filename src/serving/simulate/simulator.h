@@ -1,8 +1,6 @@
-/*
- * Discrete-event simulation of replicas (copies of a model that serve requests).
+/* Discrete-event simulation of replicas (copies of a model that serve requests).
  *
- * At equal times, arrivals come first, then ends, then beginnings of iterations.
- */
+ * At equal times, arrivals come first, then ends, then beginnings of iterations. */
 #ifndef KVD_SERVING_SIMULATE_SIMULATOR_H
 #define KVD_SERVING_SIMULATE_SIMULATOR_H
 

@@ -14,16 +14,12 @@ typedef struct {
     kvd_packed_args *layer;
     /* [max_slices][max_pages] on the device: page table of the newest tokens' ring buffers. */
     int32_t *table;
-    /*
-     * [slots + 1] on the device: number of key outliers of each request; then the largest number of
-     * key outliers for which a page had no room.
-     */
+    /* [slots + 1] on the device: number of key outliers of each request; then the largest number of
+     * key outliers for which a page had no room. */
     uint32_t *counts;
     uint32_t *host_counts;
-    /*
-     * [max_slices + 1] on the device: number of pages of all earlier requests in the batch, in
-     * layers without [0] and with [1] a sliding window.
-     */
+    /* [max_slices + 1] on the device: number of pages of all earlier requests in the batch, in
+     * layers without [0] and with [1] a sliding window. */
     int32_t *pages_before[2];
     float *partial;
     void *sketched;

@@ -1,7 +1,5 @@
-/*
- * Quantised KV caches on the GPU: pages of quantised tokens, and the newest tokens in bf16 ring
- * buffers. Functions return nonzero and fill *err on failure.
- */
+/* Quantised KV caches on the GPU: pages of quantised tokens, and the newest tokens in bf16 ring
+ * buffers. Functions return nonzero and fill *err on failure. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_H
 #define KVD_METHODS_BITS_CUDA_PACKED_H
 
@@ -25,11 +23,9 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t 
 /* Returns the bits of tokens from .. m - 1 after quantisation in blocks. */
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
                                  size_t prompt);
-/*
- * For method allot, sets the sizes in *a that depend on the bits of each dimension. `word`, unless
+/* For method allot, sets the sizes in *a that depend on the bits of each dimension. `word`, unless
  * NULL, gets each dimension's first word in a page. first_kv_head is the index of this GPU's first
- * KV head in the model.
- */
+ * KV head in the model. */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
 /* Returns true if the method is turboquant with a whole number of bits. */
@@ -75,10 +71,9 @@ int kvd_gpu_packed_salience_make(kvd_gpu_method *m, kvd_packed_salience *s,
 /* Computes the attention that prompt tokens received. `*a` must hold only prompts. */
 int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salience *s,
                                  const kvd_paged_rows *r, kvd_packed_args *a, kvd_err *err);
-/*
- * Sets the page layout of `*a`, and zeroes its other members. head [n_kv_heads] has the stored
- * dimensions, or is NULL for those of `map`. `room` is the number of key outliers per page, or 0.
- */
+/* Sets the page layout of `*a`, and zeroes its other members. head [n_kv_heads] has the stored
+ * dimensions, or is NULL for those of `map`. `room` is the number of key outliers per page, or
+ * 0. */
 void kvd_gpu_packed_describe(const kvd_plan *plan, const kvd_config *c, const kvd_attn_map *map,
                              const kvd_dims_head *head, size_t room, kvd_packed_args *a);
 

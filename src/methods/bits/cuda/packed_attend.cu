@@ -191,10 +191,8 @@ __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&co
         y[e] = decoded(scale, raised_byte(code[e / 4], e % 4) - RAISED);
 }
 
-/*
- * Returns quantised numbers 2 k and 2 k + 1 times `step` plus `zero`, in float16. The byte 0x64
- * above a number n makes the float16 number 1024 + n.
- */
+/* Returns quantised numbers 2 k and 2 k + 1 times `step` plus `zero`, in float16. The byte 0x64
+ * above a number n makes the float16 number 1024 + n. */
 __device__ __forceinline__ uint32_t decoded_pair(uint32_t step, uint32_t zero,
                                                  const uint32_t (&code)[2], int k)
 {
@@ -234,10 +232,8 @@ __device__ __forceinline__ void decode_keys(const head_of &h, const octet &o,
     }
 }
 
-/*
- * Writes decoded keys plus the low-rank part of their quantisation errors to shared memory. Not
- * inlined, which saves registers.
- */
+/* Writes decoded keys plus the low-rank part of their quantisation errors to shared memory. Not
+ * inlined, which saves registers. */
 template <bool HALF>
 __device__ __noinline__ void put_group_keys(head_of h, octet o, group_of s,
                                             const right_factors *right, int lane)
@@ -315,10 +311,8 @@ __device__ __noinline__ void put_group_values(head_of h, octet o, group_of s,
     }
 }
 
-/*
- * Writes the values of the lane's token as float16, without the low-rank part. `log` is log2 of the
- * numbers per scale, or -1 if that is no integer.
- */
+/* Writes the values of the lane's token as float16, without the low-rank part. `log` is log2 of the
+ * numbers per scale, or -1 if that is no integer. */
 __device__ __forceinline__ void put_half_values(const head_of &h, const octet &o, int log, int lane)
 {
     const int d = width_of(o, 1), bits = h.a.gear.of.bits, group = h.a.gear.of.group;
@@ -394,10 +388,8 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /*
-     * Returns the e-th outlier of this thread's key channel in the prompt, or 0. The product with
-     * the reciprocal is exactly e / room, because both are below 2^16.
-     */
+    /* Returns the e-th outlier of this thread's key channel in the prompt, or 0. The product with
+     * the reciprocal is exactly e / room, because both are below 2^16. */
     __device__ __forceinline__ uint32_t outlier(int e) const
     {
         const int room = h.a.gear.k_room,

@@ -82,10 +82,8 @@ __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
                     fminf(fmaxf(bf16_of(pair, 1), -MOST), MOST));
 }
 
-/*
- * Copies the newest tokens, which are not quantised, from the ring buffer to shared memory, as
- * float16 if HALF. Tokens after the last one become 0.
- */
+/* Copies the newest tokens, which are not quantised, from the ring buffer to shared memory, as
+ * float16 if HALF. Tokens after the last one become 0. */
 template <bool HALF>
 __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded, int lane)
 {
@@ -336,12 +334,11 @@ __device__ __forceinline__ void copy_codes(const kvd_packed_args &a, int b, int 
         copy_16(address + (uint32_t)i, from + i);
 }
 
-/*
- * Restores the pages of a KV head of a request. If ATTEND, attends to them, otherwise copies them
+/* Restores the pages of a KV head of a request. If ATTEND, attends to them, otherwise copies them
  * to bf16 pages.
  *
- * PAGE restores one number format. All warps call PAGE.restore together, even warps without tokens.
- */
+ * PAGE restores one number format. All warps call PAGE.restore together, even warps without
+ * tokens. */
 template <class PAGE, bool ATTEND>
 __global__ void __launch_bounds__(THREADS, ATTEND ? PAGE::CTAS : 3)
     restore_pages_kernel(const __grid_constant__ packed_params p)
@@ -443,10 +440,8 @@ inline void launch_merge(const packed_params &p, int ctas, cudaStream_t stream)
         merge_parts_kernel<<<grid, D_MAX, 0, stream>>>(p, ctas);
 }
 
-/*
- * Launches the kernel that decodes pages and attends to them (ATTEND, with arguments `d`) or writes
- * them to bf16 pages (`d` may be NULL).
- */
+/* Launches the kernel that decodes pages and attends to them (ATTEND, with arguments `d`) or writes
+ * them to bf16 pages (`d` may be NULL). */
 template <class PAGE, bool ATTEND>
 cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, int ctas,
                    cudaStream_t stream)

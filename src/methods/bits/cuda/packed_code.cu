@@ -11,10 +11,8 @@ enum {
     FEW = 24 /* CTAs up to which code_kernel codes single tokens */
 };
 
-/*
- * Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16.
- * The upper half has its dimension, the lowest on ties.
- */
+/* Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16.
+ * The upper half has its dimension, the lowest on ties. */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
     float best = INFINITY;
@@ -380,10 +378,8 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /*
-     * Returns true if V of at most one token is quantised, and K of no token or, if the method
-     * stores indices of `levels`, of at most one.
-     */
+    /* Returns true if V of at most one token is quantised, and K of no token or, if the method
+     * stores indices of `levels`, of at most one. */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));

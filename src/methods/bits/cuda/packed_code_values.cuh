@@ -50,10 +50,8 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
     hi = max_of_rows(hi);
 }
 
-/*
- * Returns a token's smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as
- * float16. The upper half has its dimension, the lowest on ties.
- */
+/* Returns a token's smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as
+ * float16. The upper half has its dimension, the lowest on ties. */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
 {

@@ -1,11 +1,9 @@
-/*
- * Kernels that quantise KV cache pages and restore them to bf16. The newest tokens are not
+/* Kernels that quantise KV cache pages and restore them to bf16. The newest tokens are not
  * quantised. Their page p is in page p % ring_pages of a ring buffer.
  *
  * Keys are quantised in blocks of k_block tokens; those of an incomplete last block are not. If
  * form.v_channels is true, values are quantised with the keys of their tokens. Otherwise the values
- * of all tokens but the newest v_newest are quantised.
- */
+ * of all tokens but the newest v_newest are quantised. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 #define KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 
@@ -22,10 +20,8 @@ extern "C" {
 typedef struct {
     int32_t wide;
     const uint8_t *bits; /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
-    /*
-     * [n_kv_heads][2][wide] Index of the first word with quantised numbers of each dimension of K
-     * and of V, from the start of the KV head's part of a page.
-     */
+    /* [n_kv_heads][2][wide] Index of the first word with quantised numbers of each dimension of K
+     * and of V, from the start of the KV head's part of a page. */
     const uint16_t *word;
     const float *scale; /* [n_kv_heads][2][wide][2] mean and standard deviation */
     const float *level; /* [2][9][256] ascending levels of each number of bits */
@@ -51,10 +47,8 @@ typedef struct {
     int32_t turned;
     /* Factor that narrows a vector's range before quantisation (method rotatekv), or 0 for none. */
     float clip;
-    /*
-     * [n_kv_heads * d_head] on the device: stored number i of a token's keys is number order[i] of
-     * the rotated keys. NULL: keys are not reordered.
-     */
+    /* [n_kv_heads * d_head] on the device: stored number i of a token's keys is number order[i] of
+     * the rotated keys. NULL: keys are not reordered. */
     const uint32_t *order;
 } kvd_packed_row_codes;
 
@@ -62,10 +56,8 @@ typedef struct {
     kvd_packed_classes of;
     /* [slots][n_kv_heads][64 * ring_pages] in device memory: attention that each token received. */
     float *received;
-    /*
-     * Prompts, in device memory. mass [n_heads][n_q8]: attention that each token received; score
-     * [n_kv_heads][n_q8]: scratch; q_start [n]: index of each prompt's first token.
-     */
+    /* Prompts, in device memory. mass [n_heads][n_q8]: attention that each token received; score
+     * [n_kv_heads][n_q8]: scratch; q_start [n]: index of each prompt's first token. */
     const float *mass;
     float *score;
     const int32_t *q_start;
@@ -76,10 +68,8 @@ typedef struct {
     kvd_packed_split of;
     /* On the device: cosines and sines of 2 pi i / m, from index m * (m - 1) on. */
     const double *wave;
-    /*
-     * Turboquant's tables for channels with more [0] and fewer [1] bits, on the device: matrices
-     * [m][m] for m channels, and quantisation levels [3][256].
-     */
+    /* Turboquant's tables for channels with more [0] and fewer [1] bits, on the device: matrices
+     * [m][m] for m channels, and quantisation levels [3][256]. */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
 
@@ -113,10 +103,8 @@ typedef struct {
     const int32_t *page_table;    /* device [n][max_pages] */
     /* Number of CTAs among which the pages of a KV head of a request are divided. */
     int32_t pages_side_by_side;
-    /*
-     * [2][2][2^bits] on the device, for K and V: levels to search for the nearest, then the numbers
-     * they decode to. NULL means equal steps.
-     */
+    /* [2][2][2^bits] on the device, for K and V: levels to search for the nearest, then the numbers
+     * they decode to. NULL means equal steps. */
     const float *level;
     /* [n_kv_heads][2] in device memory: scales of floating-point keys and values. NULL means 1. */
     const float *scale;
@@ -139,9 +127,8 @@ typedef struct {
     int32_t x_key, d_head, interleaved;
     bool before_rope;
     const float *cosine, *sine; /* device [positions][d_head / 2]; NULL: no RoPE */
-    /*
-     * [d][d] Transposed matrices that rotate vectors before quantisation, and rotate outputs back.
-     */
+    /* [d][d] Transposed matrices that rotate vectors before quantisation, and rotate outputs
+     * back. */
     const float *turn_rows, *turn_outputs;
     /* [d][d] Random matrices: to sketch errors of keys by signs, and to restore the errors. */
     const float *sketch_rows, *sketch_back;
@@ -151,12 +138,10 @@ typedef struct {
 
 /* Quantises all but the newest tokens, which it copies to the ring buffer. */
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
-/*
- * Kernels of turboquant. Prompts are quantised from a->rows. Before attention,
+/* Kernels of turboquant. Prompts are quantised from a->rows. Before attention,
  * kvd_packed_turn_steps quantises the newest tokens and rotates q [n][q_pitch] (bf16). After it,
  * kvd_packed_turn_outputs rotates o [n][o_pitch] back. `sketched` [n][q_pitch] gets the sketch of
- * q, or is NULL.
- */
+ * q, or is NULL. */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,
                                   cudaStream_t stream);
@@ -172,10 +157,8 @@ cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stre
 /* Quantise and restore the pages of method zipcache. */
 cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
-/*
- * Adds the attention of a decode step to a->classes.received, for tokens not yet quantised. q
- * [n][map.q_pitch] is bf16. lse [n][n_heads] has the natural logs of the softmax denominators.
- */
+/* Adds the attention of a decode step to a->classes.received, for tokens not yet quantised. q
+ * [n][map.q_pitch] is bf16. lse [n][n_heads] has the natural logs of the softmax denominators. */
 cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,
                                cudaStream_t stream);
 /* Quantise and restore the pages of methods hetero and rotatekv. */
@@ -188,10 +171,8 @@ cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
 /* For timing, makes pages of random bytes decodable, with `per_page` key outliers per KV head. */
 cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
                                       cudaStream_t stream);
-/*
- * Fills table [n][max_pages]: page p of request b is page p % ring_pages of the ring buffer of
- * slot[b], which holds the newest tokens.
- */
+/* Fills table [n][max_pages]: page p of request b is page p % ring_pages of the ring buffer of
+ * slot[b], which holds the newest tokens. */
 cudaError_t kvd_packed_ring_table(const int32_t *slot, int32_t n, int32_t max_pages,
                                   int32_t ring_pages, int32_t *table, cudaStream_t stream);
 
@@ -221,10 +202,8 @@ cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_de
 cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
 
-/*
- * Bytes of a table of RoPE rotations, for keys of d dimensions that are quantised before RoPE.
- * kvd_packed_rope_table computes it from cosines and sines [positions][d / 2].
- */
+/* Bytes of a table of RoPE rotations, for keys of d dimensions that are quantised before RoPE.
+ * kvd_packed_rope_table computes it from cosines and sines [positions][d / 2]. */
 size_t kvd_packed_rope_table_bytes(int d);
 cudaError_t kvd_packed_rope_table(const float *cosine, const float *sine, int d, uint32_t *turn,
                                   cudaStream_t stream);

@@ -33,10 +33,8 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/*
- * Reads pages of uniformly quantised B-bit numbers. FINE: 16 numbers share a scale. CHANNELS: V has
- * scales per channel. ANY: KV heads differ in width.
- */
+/* Reads pages of uniformly quantised B-bit numbers. FINE: 16 numbers share a scale. CHANNELS: V has
+ * scales per channel. ANY: KV heads differ in width. */
 template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : code_reader<N> {
     using code_reader<N>::code_reader;
     /* Number of adjacent tiles of 16 tokens that have the same scales. */

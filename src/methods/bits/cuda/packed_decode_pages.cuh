@@ -30,10 +30,8 @@ struct kvd_packed_decode_params {
 
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
-/*
- * The kvd_packed_*_kernel functions return the attention kernel for the number format a->form, or
- * NULL if there is none. `uneven`: KV heads differ in width.
- */
+/* The kvd_packed_*_kernel functions return the attention kernel for the number format a->form, or
+ * NULL if there is none. `uneven`: KV heads differ in width. */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
@@ -350,10 +348,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /*
-     * After block i (16 dimensions) of K or V was used, loads the block AHEAD blocks later into its
-     * registers: from `same` or, after the last block, from `next`.
-     */
+    /* After block i (16 dimensions) of K or V was used, loads the block AHEAD blocks later into its
+     * registers: from `same` or, after the last block, from `next`. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {

@@ -1,7 +1,5 @@
-/*
- * Attention of decode steps on rotated vectors (turboquant): K and V are norm * level[code] per
- * token. packed_turn.cu rotates queries and outputs.
- */
+/* Attention of decode steps on rotated vectors (turboquant): K and V are norm * level[code] per
+ * token. packed_turn.cu rotates queries and outputs. */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
 

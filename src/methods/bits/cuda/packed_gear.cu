@@ -26,10 +26,8 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
     return l.side ? number_at(l.o, 1, l.line, place) : number_at(l.o, 0, place, l.line);
 }
 
-/*
- * Calls f(index, valid, number) for numbers from .. to - 1 of a key channel or of a token's V.
- * `valid` is false in lanes that have no number.
- */
+/* Calls f(index, valid, number) for numbers from .. to - 1 of a key channel or of a token's V.
+ * `valid` is false in lanes that have no number. */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
 {
@@ -72,10 +70,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/*
- * Outliers are numbers below `low` or above `high`, the first `lows` numbers equal to `low`, and
- * those equal to `high` except the first `highs`.
- */
+/* Outliers are numbers below `low` or above `high`, the first `lows` numbers equal to `low`, and
+ * those equal to `high` except the first `highs`. */
 struct limits {
     int low, lows, high, highs;
 };
@@ -112,10 +108,8 @@ __device__ limits find_limits(const line_of &l, int k, int *low, int *high, int 
     return r;
 }
 
-/*
- * Moves the k smallest and k largest numbers of a key channel or of a token's V to the outliers of
- * the page, and leaves NaN. Returns the mean of the rest.
- */
+/* Moves the k smallest and k largest numbers of a key channel or of a token's V to the outliers of
+ * the page, and leaves NaN. Returns the mean of the rest. */
 __device__ float take_outliers(const line_of &l, int k, int *shared, int lane)
 {
     const limits r = find_limits(l, k, shared, shared + 256, lane);

@@ -142,10 +142,8 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/*
- * Writes the outliers from number 32 * QUICK on that belong to tile `pass` to this tile in shared
- * memory or, if `away`, zeros in their place.
- */
+/* Writes the outliers from number 32 * QUICK on that belong to tile `pass` to this tile in shared
+ * memory or, if `away`, zeros in their place. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)

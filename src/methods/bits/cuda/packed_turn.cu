@@ -132,10 +132,8 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/*
- * Stores the norm of a vector and, for keys of which signs of projected errors are stored
- * (form.sketch), the norm of the error.
- */
+/* Stores the norm of a vector and, for keys of which signs of projected errors are stored
+ * (form.sketch), the norm of the error. */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)
@@ -158,10 +156,8 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
             q[r * (int)blockDim.x + i] = to_bits(x[r]);
 }
 
-/*
- * Multiplies the rotated queries and the key's error by the random matrix S. Returns the sign of
- * number i of the key's product. Begins and ends with a barrier.
- */
+/* Multiplies the rotated queries and the key's error by the random matrix S. Returns the sign of
+ * number i of the key's product. Begins and ends with a barrier. */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
                                                 uint16_t *sketched, int b, int g,
                                                 const float (&y)[ROWS], float *rest, int i)

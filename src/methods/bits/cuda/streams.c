@@ -12,10 +12,8 @@ typedef struct {
     kvd_stream_side side[KVD_N_SIDES];
     /* Transform of K or V to components, as a sum of two bf16 matrices [2][wide][pitch]. */
     const uint16_t *to[KVD_N_SIDES];
-    /*
-     * Matrices in device memory that turn components back into K and V: [d_head][rank] per KV head
-     * or, for all KV heads together, [rank / 8][wide][8].
-     */
+    /* Matrices in device memory that turn components back into K and V: [d_head][rank] per KV head
+     * or, for all KV heads together, [rank / 8][wide][8]. */
     const uint16_t *from;
     const kvd_latent_head *head;
     uint16_t *sink;

@@ -17,12 +17,10 @@ typedef struct {
     int32_t scales; /* number of scales per token, one per group of components; 0: none */
 } kvd_stream_room;
 
-/*
- * Byte offsets of the parts of an entropy-coded block: coder states uint32_t
+/* Byte offsets of the parts of an entropy-coded block: coder states uint32_t
  * [n_streams][KVD_LANES], numbers of words and exceptions uint32_t [n_streams][2], words uint16_t
  * [n_streams][room.words], exceptions (integers missing from the frequency tables)
- * [n_streams][room.exceptions], scales [KVD_PAGE_TOKENS][room.scales].
- */
+ * [n_streams][room.exceptions], scales [KVD_PAGE_TOKENS][room.scales]. */
 typedef struct {
     size_t counts, words, exceptions, scales, bytes;
 } kvd_stream_parts;
@@ -74,27 +72,21 @@ typedef struct {
 
 /* Sets `*bytes` to the shared memory for the decoder's lookup tables of one coded stream. */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
-/*
- * Decodes all tokens but each request's newest into bf16 latent vectors [pages][latent_page]. The
+/* Decodes all tokens but each request's newest into bf16 latent vectors [pages][latent_page]. The
  * component with index tables.kept is set to 1, by which the inverse transform adds the mean, later
- * ones to 0.
- */
+ * ones to 0. */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
-/*
- * Encodes the components of at most `most` new tokens per request: y[0] [tokens][ld] for K, y[1]
+/* Encodes the components of at most `most` new tokens per request: y[0] [tokens][ld] for K, y[1]
  * for V. May overwrite y. units [slots] grows by the words written. *beyond is raised to the number
- * of words of a stream that does not fit.
- */
+ * of words of a stream that does not fit. */
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
                              uint32_t *beyond, cudaStream_t stream);
-/*
- * Copies K and V of the first n_sink tokens from bf16 pages to sink
+/* Copies K and V of the first n_sink tokens from bf16 pages to sink
  * [slots][n_sink][map.page_elements / KVD_PAGE_TOKENS]. If `back`, copies them to the pages, except
- * each request's newest token.
- */
+ * each request's newest token. */
 cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
                              uint16_t *sink, bool back, cudaStream_t stream);
 /* One layer of cachegen in device memory. Tokens of incomplete pages are bf16 in a ring buffer. */
@@ -117,18 +109,14 @@ typedef struct {
 /* Restores K and V of all tokens in l->rows, from entropy-coded blocks and from the ring buffer. */
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
-/*
- * Encodes the pages that new tokens fill. An incomplete page goes to the ring buffer. units [slots]
+/* Encodes the pages that new tokens fill. An incomplete page goes to the ring buffer. units [slots]
  * grows by the words written. *beyond is raised to the number of words of a stream that does not
- * fit.
- */
+ * fit. */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
-/*
- * Replaces the tokens of complete blocks in l->rows by decoded numbers. units and part [slots] grow
- * by the whole words and the remaining sixteenths of a bit that the blocks would take.
- */
+/* Replaces the tokens of complete blocks in l->rows by decoded numbers. units and part [slots] grow
+ * by the whole words and the remaining sixteenths of a bit that the blocks would take. */
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
@@ -138,20 +126,16 @@ typedef struct {
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /*
-     * [wide] Code length of an integer missing from a component's frequency table, minus that of
-     * integer 0, in 1/16 bit.
-     */
+    /* [wide] Code length of an integer missing from a component's frequency table, minus that of
+     * integer 0, in 1/16 bit. */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld;
 } kvd_whole_stream;
-/*
- * Rounds the components of at most `most` new tokens per request, except its first n_sink tokens.
+/* Rounds the components of at most `most` new tokens per request, except its first n_sink tokens.
  * Adds the size of their code to units[slot], in whole 16-bit words, and to part[slot], the rest in
- * 1/16 bit.
- */
+ * 1/16 bit. */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);
@@ -192,11 +176,9 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 #include "methods/cuda/paged_cache.h"
 
 typedef struct {
-    /*
-     * [2 n + 1] in device memory for n requests: number of compressed 16-bit words of each request;
+    /* [2 n + 1] in device memory for n requests: number of compressed 16-bit words of each request;
      * largest number of words of a stream that exceeded its room; further compressed bits of each
-     * request, in 1/16 bit.
-     */
+     * request, in 1/16 bit. */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
     uint32_t *tokens; /* [n] tokens of the request in each slot; 0: no request */
@@ -221,11 +203,9 @@ kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_r
 enum { KVD_TRANSFORM_PAD = 8 /* components of a decoded row after the last; the first is 1 */ };
 /* Transform of K or V of one layer to components y = (x - mean) to, and back, in device memory. */
 typedef struct {
-    /*
-     * `to` maps K or V to components: the sum of two bf16 matrices [2][wide][wide]. `from` [wide +
+    /* `to` maps K or V to components: the sum of two bf16 matrices [2][wide][wide]. `from` [wide +
      * KVD_TRANSFORM_PAD][wide] maps components back: the inverse transform, then the mean, then
-     * zeros.
-     */
+     * zeros. */
     uint16_t *to, *from;
     float *bias; /* [wide] mean times `to` */
 } kvd_transform;
@@ -238,10 +218,8 @@ typedef struct {
 /* Allocates the arrays. The caller frees them, even after a failure. */
 int kvd_transform_tables_new(kvd_transform_tables *t, size_t wide, kvd_err *err);
 void kvd_transform_tables_free(kvd_transform_tables *t);
-/*
- * Creates on the device the transform of K or V to components by `to` [wide][wide], and back by
- * `from`, or by `to` transposed if `from` is NULL. `memory` owns the device arrays.
- */
+/* Creates on the device the transform of K or V to components by `to` [wide][wide], and back by
+ * `from`, or by `to` transposed if `from` is NULL. `memory` owns the device arrays. */
 int kvd_transform_make(kvd_transform *s, const float *to, const float *from, const float *mean,
                        const kvd_transform_tables *t, kvd_device_memory *memory, kvd_err *err);
 /* Computes y [n][wide] = x * `to` for n vectors x, `ld` elements apart. Adds no bias. */
@@ -255,10 +233,8 @@ int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_
                           kvd_err *err);
 /* Compresses prompts of kvtc: quantised on the GPU, then DEFLATE in CPU threads. */
 typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
-/*
- * Creates a coder that compresses K and V of prompts, or returns NULL. It writes decoded K and V to
- * x [max_tokens][ld], after `before` other elements of each row.
- */
+/* Creates a coder that compresses K and V of prompts, or returns NULL. It writes decoded K and V to
+ * x [max_tokens][ld], after `before` other elements of each row. */
 kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
                                                  size_t before, kvd_err *err);
 void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);

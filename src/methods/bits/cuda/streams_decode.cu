@@ -261,10 +261,8 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
     return (int)search(p.side.tables.start + of.at, of.n, x) + of.least;
 }
 
-/*
- * Returns this lane's component of group k, decoded, or as an integer to be scaled later (SCALES).
- * WHOLE: all lookup tables are in shared memory.
- */
+/* Returns this lane's component of group k, decoded, or as an integer to be scaled later (SCALES).
+ * WHOLE: all lookup tables are in shared memory. */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
                                               int k, int lane, uint32_t &x)
@@ -308,10 +306,8 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/*
- * Writes the components that are not in the stream: integers missing from its frequency tables, the
- * constant 1 (factor of the mean), and zeros as padding.
- */
+/* Writes the components that are not in the stream: integers missing from its frequency tables, the
+ * constant 1 (factor of the mean), and zeros as padding. */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -404,10 +400,8 @@ __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *t
             *reinterpret_cast<const uint4 *>(tile + 8 * octet);
 }
 
-/*
- * Decodes token t of a page: its own numbers if it is the first of a group (FIRST), else its
- * differences from the first. WHOLE: all lookup tables are in shared memory.
- */
+/* Decodes token t of a page: its own numbers if it is the first of a group (FIRST), else its
+ * differences from the first. WHOLE: all lookup tables are in shared memory. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at image,
                                              const float *step, float *anchor, int t,

@@ -19,11 +19,9 @@ typedef struct {
     kvd_xquant_form form;
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
-    /*
-     * bf16 matrices of all layers: `down` [pitch][d_model] projects layer inputs and is absent if
+    /* bf16 matrices of all layers: `down` [pitch][d_model] projects layer inputs and is absent if
      * these are stored; `up` gives K and V, [wide][rank] or, for kernels that restore all KV heads
-     * together, [rank / 8][wide][8].
-     */
+     * together, [rank / 8][wide][8]. */
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */

@@ -1,5 +1,4 @@
-/*
- * Kernels of method xquant: quantise vectors Y of `rank` numbers, which are a layer's inputs or
+/* Kernels of method xquant: quantise vectors Y of `rank` numbers, which are a layer's inputs or
  * projections of them, and restore pages of bf16 vectors.
  *
  * If form.channels, a token has two vectors, for K and for V; otherwise one, quantised like V. K
@@ -9,8 +8,7 @@
  * A page holds 64 tokens in 32-bit words. Number i of token t is in the words [i / 32][0 .. bits -
  * 1][t], in which 32 numbers of `bits` bits follow each other without gaps, lowest bits first. A
  * scale is a word: float16 step in the lower half, float16 zero point in the upper half. Scales of
- * K are [64 / min(group, 64)][rank], other scales [rank / group][64].
- */
+ * K are [64 / min(group, 64)][rank], other scales [rank / group][64]. */
 #ifndef KVD_METHODS_BITS_CUDA_XQUANT_H
 #define KVD_METHODS_BITS_CUDA_XQUANT_H
 
@@ -62,10 +60,8 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /*
-     * Vectors of prompts to quantise, on the device: one per token [tokens][rank] or, if
-     * form.channels, one for K, then one for V [tokens][2 rank].
-     */
+    /* Vectors of prompts to quantise, on the device: one per token [tokens][rank] or, if
+     * form.channels, one for K, then one for V [tokens][2 rank]. */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
@@ -94,10 +90,8 @@ typedef struct {
     size_t page_elements;
     const float *sinks; /* device [n_heads], logits of attention sinks, or NULL */
     int32_t parts;      /* CTAs per request */
-    /*
-     * Workspace: partial outputs [n][parts][n_heads][rank], their largest scores and softmax sums
-     * [n][parts][n_heads], scores of the newest token [n][n_heads].
-     */
+    /* Workspace: partial outputs [n][parts][n_heads][rank], their largest scores and softmax sums
+     * [n][parts][n_heads], scores of the newest token [n][n_heads]. */
     float *sums;
     float2 *ends;
     float *newest;

@@ -122,10 +122,8 @@ static const kvd_span_polynomial_of span_steps[SPAN_EXACT] = {
     {1.876385601227024F, -1.251538696600965F, 0.3751539029622895F, 1},
     {1.875F, -1.25F, 0.375F, 1}};
 
-/*
- * Replaces s->gram by a polynomial of Y^T Y, Y being `y`. The product of Y and s->gram is then
- * nearer to the polar factor of Y.
- */
+/* Replaces s->gram by a polynomial of Y^T Y, Y being `y`. The product of Y and s->gram is then
+ * nearer to the polar factor of Y. */
 static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, int i, span_matrix y,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -147,10 +145,8 @@ static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, in
                : 0;
 }
 
-/*
- * Writes an approximation of the polar factor of s->y to s->basis, by `steps` polynomial steps.
- * `steps` must be odd. Overwrites s->low.
- */
+/* Writes an approximation of the polar factor of s->y to s->basis, by `steps` polynomial steps.
+ * `steps` must be odd. Overwrites s->low. */
 static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, int steps,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -237,10 +233,8 @@ static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, c
                : 0;
 }
 
-/*
- * Runs one power iteration: multiplies s->basis by a polynomial of X^T X, X being the prompt's
- * vectors, and makes its columns orthonormal.
- */
+/* Runs one power iteration: multiplies s->basis by a polynomial of X^T X, X being the prompt's
+ * vectors, and makes its columns orthonormal. */
 static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, size_t most,
                       cudaStream_t stream, kvd_err *err)
 {

@@ -1,7 +1,5 @@
-/*
- * Eigenvectors of symmetric matrices, and leading singular vectors of prompts' keys or values, on a
- * GPU. Launchers return cudaError_t and never synchronise or allocate.
- */
+/* Eigenvectors of symmetric matrices, and leading singular vectors of prompts' keys or values, on a
+ * GPU. Launchers return cudaError_t and never synchronise or allocate. */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENT_SPAN_H
 #define KVD_METHODS_DIMS_CUDA_LATENT_SPAN_H
 
@@ -33,24 +31,18 @@ cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, v
 /* Writes [rows][columns] of 0, 1 and -1, with orthogonal columns if rows >= columns. */
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
-/*
- * Shifts a power step y = X^T X q, with y and q [batch][n] and X a prompt's keys or values: y -=
+/* Shifts a power step y = X^T X q, with y and q [batch][n] and X a prompt's keys or values: y -=
  * root * f * q. f is the fraction of X's sum of squares outside the span of q: max(1 - sum of
- * `part` - KVD_SPAN_NOISE, 0).
- */
+ * `part` - KVD_SPAN_NOISE, 0). */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
-/*
- * Polynomial a x + b x^3 + c x^5 of x = singular value / s, which moves singular values towards 1.
- * If `part` (sums of squares of Y^T Y) is given, s is multiplied by the fourth root of its sum.
- */
+/* Polynomial a x + b x^3 + c x^5 of x = singular value / s, which moves singular values towards 1.
+ * If `part` (sums of squares of Y^T Y) is given, s is multiplied by the fourth root of its sum. */
 typedef struct {
     float a, b, c, s;
 } kvd_span_polynomial_of;
-/*
- * Replaces G = Y^T Y [n][n] (`gram`) by a matrix M such that Y M has the singular values of Y after
- * polynomial `p`. `square` is G^2 in float32.
- */
+/* Replaces G = Y^T Y [n][n] (`gram`) by a matrix M such that Y M has the singular values of Y after
+ * polynomial `p`. `square` is G^2 in float32. */
 cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
 cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
@@ -92,14 +84,12 @@ void kvd_latent_solver_close(kvd_latent_solver *s);
 int kvd_latent_solver_run(const kvd_latent_solver *s, float *matrix, int *host_info,
                           cudaStream_t stream, kvd_err *err);
 
-/*
- * Computes the leading right singular vectors of bf16 matrices X [n][wide] by power steps with
+/* Computes the leading right singular vectors of bf16 matrices X [n][wide] by power steps with
  * `width` vectors.
  *
  * A step replaces Q by the polar factor of (X^T X - s I) Q, with s the roots of a Chebyshev
  * polynomial. Odd polynomials of degree 5 give the polar factor (Amsel et al. 2025, arXiv
- * 2505.16932).
- */
+ * 2505.16932). */
 typedef struct {
     const kvd_cublas *lib;
     cublasHandle_t blas;        /* the caller may replace it by one of another stream */

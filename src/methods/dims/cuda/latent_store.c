@@ -50,10 +50,8 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /*
-     * A new token has the latent vectors of K of all groups, then those of V. If K and V share
-     * latent vectors (`joint`), there is only one set.
-     */
+    /* A new token has the latent vectors of K of all groups, then those of V. If K and V share
+     * latent vectors (`joint`), there is only one set. */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {

@@ -94,9 +94,8 @@ __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
             x[i][e] = k + i < steps ? __ldg(from + (k + i) * 512 + e / 2 * 256 + e % 2 * 32) : 0;
 }
 
-/*
- * Loads columns first .. first + n - 1 of the projection [d][rank] into shared memory [d][pitch].
- */
+/* Loads columns first .. first + n - 1 of the projection [d][rank] into shared memory
+ * [d][pitch]. */
 __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank, int first, int n,
                                           int pitch, uint16_t *to)
 {
@@ -330,10 +329,8 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
     *reinterpret_cast<uint4 *>(to + to_high) = high;
 }
 
-/*
- * Stores 8 elements of a new token's latent vectors, those of run r. For r from a.n_runs on, stores
- * the token's position for KV head r - a.n_runs.
- */
+/* Stores 8 elements of a new token's latent vectors, those of run r. For r from a.n_runs on, stores
+ * the token's position for KV head r - a.n_runs. */
 __device__ __forceinline__ void put_latent(const kvd_latent_put_args &a, int b, int old, int t,
                                            int r)
 {

@@ -1,10 +1,8 @@
-/*
- * Kernels of caches that store latent vectors: K or V times a projection, bf16. Launchers return
+/* Kernels of caches that store latent vectors: K or V times a projection, bf16. Launchers return
  * cudaError_t and never synchronise or allocate.
  *
  * Element r of token t in a page is at (r / 8) * 512 + (t / 8) * 64 + t % 8 * 8 + r % 8. Ranks are
- * multiples of 16.
- */
+ * multiples of 16. */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENTS_H
 #define KVD_METHODS_DIMS_CUDA_LATENTS_H
 
@@ -22,10 +20,8 @@ extern "C" {
 /* Positions of a KV head's K [0] and V [1] in latent pages and cache pages, in elements. */
 typedef struct {
     int32_t latent[2], page[2];
-    /*
-     * Offset in elements, in the array of all projections, of the projection [d_head][rank] that
-     * restores the head's K [0] or V [1]. -1: the latent vector is used as it is.
-     */
+    /* Offset in elements, in the array of all projections, of the projection [d_head][rank] that
+     * restores the head's K [0] or V [1]. -1: the latent vector is used as it is. */
     int32_t matrix[2];
     int32_t rank[2];
 } kvd_latent_head;
@@ -34,10 +30,8 @@ typedef struct {
 typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of every q_len */
-    /*
-     * [n] for each request, on the device: index of its first new token, numbers of new and of all
-     * tokens. page_table is [n][max_pages].
-     */
+    /* [n] for each request, on the device: index of its first new token, numbers of new and of all
+     * tokens. page_table is [n][max_pages]. */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
@@ -70,26 +64,20 @@ typedef struct {
     size_t ld_latent;
     /* [n_runs] in device memory: position in a page of every 8 elements of a latent vector. */
     const int32_t *run;
-    /*
-     * [n_runs] on the device: for every 8 stored elements, their index in a new token's latent
-     * vectors. NULL: 0, 8, 16, ...
-     */
+    /* [n_runs] on the device: for every 8 stored elements, their index in a new token's latent
+     * vectors. NULL: 0, 8, 16, ... */
     const int32_t *source;
     int32_t n_runs;
     void *pool;
     size_t page_elements;
-    /*
-     * Element of a page at which the positions of its tokens begin, int32 [n_kv_heads][64]. 0 means
-     * that positions are not stored.
-     */
+    /* Element of a page at which the positions of its tokens begin, int32 [n_kv_heads][64]. 0 means
+     * that positions are not stored. */
     int32_t positions, n_kv_heads;
 } kvd_latent_put_args;
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
-/*
- * Largest rank of kvd_latent_restore, which multiplies latent vectors by projections and applies
- * RoPE to keys. After a request's last token it writes zeros, up to a multiple of 8 tokens.
- */
+/* Largest rank of kvd_latent_restore, which multiplies latent vectors by projections and applies
+ * RoPE to keys. After a request's last token it writes zeros, up to a multiple of 8 tokens. */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
@@ -97,22 +85,16 @@ typedef struct {
     int32_t newest;
     /* On the device: tokens of each request kv_len [n], and page_table [n][max_pages]. */
     const int32_t *kv_len, *page_table;
-    /*
-     * [n][max_pages] Numbers of the pages with latent vectors, in device memory. NULL: those of
-     * page_table. Must be NULL if heads share projections (columns > 0).
-     */
+    /* [n][max_pages] Numbers of the pages with latent vectors, in device memory. NULL: those of
+     * page_table. Must be NULL if heads share projections (columns > 0). */
     const int32_t *latent_table;
-    /*
-     * Size of a sliding window in tokens, or 0. Pages before the window of the first of the
+    /* Size of a sliding window in tokens, or 0. Pages before the window of the first of the
      * q_len[b] newest tokens of a request are not touched. q_len [n] is in device memory. The
-     * window must be 0 if heads share projections (columns > 0).
-     */
+     * window must be 0 if heads share projections (columns > 0). */
     int32_t window;
     const int32_t *q_len;
-    /*
-     * [n][max_pages * KVD_PAGE_TOKENS] RoPE position of each cached token, in device memory.
-     * Negative: K and V of the token are not written. NULL: positions 0, 1, 2 ...
-     */
+    /* [n][max_pages * KVD_PAGE_TOKENS] RoPE position of each cached token, in device memory.
+     * Negative: K and V of the token are not written. NULL: positions 0, 1, 2 ... */
     const int32_t *position;
     /* Element of a page at which the positions of its tokens begin. 0: `position` has them. */
     int32_t positions;
@@ -130,11 +112,9 @@ typedef struct {
     /* [position][d_head / 2] RoPE tables. NULL means that keys get no RoPE. */
     const float *cosine, *sine;
     int32_t interleaved;
-    /*
-     * 0: every KV head has its own projection [d_head][rank] in `matrix`. Otherwise adjacent heads
+    /* 0: every KV head has its own projection [d_head][rank] in `matrix`. Otherwise adjacent heads
      * share one, [rank / 8][columns][8]. Sharing requires that kvd_latent_joins returns true and
-     * that no token positions are given (`position`, `positions`).
-     */
+     * that no token positions are given (`position`, `positions`). */
     int32_t columns;
     bool keys_alone; /* V is not written; requires `columns` */
     void *pages;
@@ -143,19 +123,15 @@ typedef struct {
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /* Returns true if kvd_latent_restore supports a projection shared by `heads` heads. */
 bool kvd_latent_joins(int32_t heads, int32_t d_head);
-/*
- * Restores keys and values whose heads share latent vectors (a->columns is not 0). Only
- * kvd_latent_restore calls this.
- */
+/* Restores keys and values whose heads share latent vectors (a->columns is not 0). Only
+ * kvd_latent_restore calls this. */
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
 /* Reorders a projection [columns][rank] to [rank / 8][columns][8]. */
 cudaError_t kvd_latent_join(const void *from, size_t columns, size_t rank, void *to,
                             cudaStream_t stream);
 
-/*
- * Projects K and V of each request's last token by the matrices [2 n_kv_heads][d_head][rank] (K
- * first) of its slot, and stores the latent vectors.
- */
+/* Projects K and V of each request's last token by the matrices [2 n_kv_heads][d_head][rank] (K
+ * first) of its slot, and stores the latent vectors. */
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream);
 
 /* Copies new K and V to [tokens][2 n_kv_heads][d_head], K first. */
@@ -177,19 +153,15 @@ typedef struct {
 typedef struct {
     int32_t k, v;
 } kvd_latent_rows;
-/*
- * Replaces eigenvectors whose eigenvalues are only rounding noise by vectors orthonormal to the
+/* Replaces eigenvectors whose eigenvalues are only rounding noise by vectors orthonormal to the
  * previous ones. vectors [n][d][d] are column-major, and their eigenvalues [n][d] rise. The first n
- * / 2 matrices are of K, the others of V.
- */
+ * / 2 matrices are of K, the others of V. */
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
-/*
- * Writes the basis[i].width leading eigenvectors of matrix i, largest eigenvalue first, to `to`
+/* Writes the basis[i].width leading eigenvectors of matrix i, largest eigenvalue first, to `to`
  * from element basis[i].at on, as [d][basis[i].rank]. `padded` [n][d][wide], or NULL, gets them
- * with zero columns up to `wide`.
- */
+ * with zero columns up to `wide`. */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
@@ -221,22 +193,16 @@ typedef struct {
     float mean, deviation;
 } kvd_latent_code;
 
-/*
- * Latent vectors of K [0] and V [1] of a group of heads, quantised by kvquant. An outlier is a
- * 32-bit word: bf16 number in the upper half, index in the lower half.
- */
+/* Latent vectors of K [0] and V [1] of a group of heads, quantised by kvquant. An outlier is a
+ * 32-bit word: bf16 number in the upper half, index in the lower half. */
 typedef struct {
-    /*
-     * Index of the vector's first element in a token, and number of its elements without padding,
-     * for K [0] and V [1].
-     */
+    /* Index of the vector's first element in a token, and number of its elements without padding,
+     * for K [0] and V [1]. */
     int32_t first[2], n[2];
     /* Number of largest, and of smallest, elements of a token's V that are stored as outliers. */
     int32_t v_apart;
-    /*
-     * Index of the word with the range of V: half width and middle as float16. Outliers of V are in
-     * the words after it.
-     */
+    /* Index of the word with the range of V: half width and middle as float16. Outliers of V are in
+     * the words after it. */
     int32_t v_at;
     /* Index in a page's words of the number of outliers of K. The outliers follow. */
     int32_t k_at;
@@ -250,11 +216,9 @@ typedef struct {
     /* Per token: quantised elements, 32-bit words. Number of first tokens that stay unquantised. */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
-    /*
-     * [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Quantisation levels of K and V for each
+    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Quantisation levels of K and V for each
      * number of bits. Encoding compares numbers with `level`, decoding returns numbers of
-     * `decoded`.
-     */
+     * `decoded`. */
     const float *level, *decoded;
     /* [pages][page_words] Quantised tokens [KVD_PAGE_TOKENS][words], then outliers of K. */
     uint32_t *store;
@@ -269,15 +233,11 @@ typedef struct {
     int32_t room;
     /* Slot of the padding requests of a batch. Outliers of their keys are not stored. */
     int32_t idle;
-    /*
-     * `prompts`: new tokens are whole prompts, so the outlier lists of their pages are emptied
-     * first. `recounts`: the requests' numbers of outliers (`apart`) are zeroed, too.
-     */
+    /* `prompts`: new tokens are whole prompts, so the outlier lists of their pages are emptied
+     * first. `recounts`: the requests' numbers of outliers (`apart`) are zeroed, too. */
     bool prompts, recounts;
-    /*
-     * apart [slots]: number of outliers of K of each request. beyond [1]: largest number of
-     * outliers that did not fit into one page.
-     */
+    /* apart [slots]: number of outliers of K of each request. beyond [1]: largest number of
+     * outliers that did not fit into one page. */
     uint32_t *apart, *beyond;
 } kvd_latent_code_args;
 cudaError_t kvd_latent_code_put(const kvd_latent_code_args *a, cudaStream_t stream);
@@ -338,10 +298,8 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
 #include "methods/cuda/host_codes.h"
 #include "methods/cuda/paged_cache.h"
 
-/*
- * Layout of one layer's latent vectors of K [0] and V [1]. The caller sets rank and matrix before
- * kvd_latent_store_init, and up and applies_rope before the first launch.
- */
+/* Layout of one layer's latent vectors of K [0] and V [1]. The caller sets rank and matrix before
+ * kvd_latent_store_init, and up and applies_rope before the first launch. */
 typedef struct {
     /* [n_groups] Width of the latent K [0] or V [1] of each group of KV heads, a multiple of 16. */
     int *rank[2];
@@ -374,26 +332,18 @@ typedef struct {
     bool joint;
     /* True if all layers use the same pages. Set before kvd_latent_store_init. */
     bool one_layer;
-    /*
-     * True if pages also store the position of each KV head's tokens, which dropping tokens
-     * requires. Must be set before kvd_latent_store_init, and not together with one_layer.
-     */
+    /* True if pages also store the position of each KV head's tokens, which dropping tokens
+     * requires. Must be set before kvd_latent_store_init, and not together with one_layer. */
     bool positions;
-    /*
-     * [n_layers][n_runs] For every 8 stored latent elements, their index in a new token's padded
-     * latent vectors. NULL if these have no padding.
-     */
+    /* [n_layers][n_runs] For every 8 stored latent elements, their index in a new token's padded
+     * latent vectors. NULL if these have no padding. */
     int32_t *source;
     uint16_t *pool;
-    /*
-     * Bytes of a page in layers without, and in layers with a sliding window: sum over layers or,
-     * if one_layer is set, the largest.
-     */
+    /* Bytes of a page in layers without, and in layers with a sliding window: sum over layers or,
+     * if one_layer is set, the largest. */
     size_t page_bytes, near_page_bytes;
-    /*
-     * Bytes that a token takes in all layers without a sliding window: one of the first n_sink
-     * tokens, and a later one.
-     */
+    /* Bytes that a token takes in all layers without a sliding window: one of the first n_sink
+     * tokens, and a later one. */
     double sink_bytes, token_bytes;
     uint32_t n_sink;
     /* True if each request has projections of its own. */
@@ -416,10 +366,8 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
                           kvd_err *err);
 void kvd_latent_store_release(kvd_latent_store *s);
 
-/*
- * Returns which tokens of a layer are new in the first n decode steps or, with `prompts`, in the
- * first n prompts.
- */
+/* Returns which tokens of a layer are new in the first n decode steps or, with `prompts`, in the
+ * first n prompts. */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, int layer, bool prompts,
                                           size_t n);
 /* Sets in *a how a layer's latent vectors are stored. The caller sets the tokens and queries. */
@@ -429,16 +377,12 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                                   bool prompts, size_t n);
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 
-/*
- * Sets `*own` to the projections of one GPU's KV heads. `all` keeps the matrices; the caller frees
- * own->head. Fails if heads that share a latent vector are on different GPUs.
- */
+/* Sets `*own` to the projections of one GPU's KV heads. `all` keeps the matrices; the caller frees
+ * own->head. Fails if heads that share a latent vector are on different GPUs. */
 int kvd_latent_store_share(const kvd_dims *all, const kvd_gpu_share *share, kvd_dims *own,
                            kvd_err *err);
-/*
- * Makes the CPU quantise the latent vectors by the methods of m->plan. Tokens are `ld` elements
- * apart. Must be called after kvd_latent_store_init.
- */
+/* Makes the CPU quantise the latent vectors by the methods of m->plan. Tokens are `ld` elements
+ * apart. Must be called after kvd_latent_store_init. */
 int kvd_latent_store_host(kvd_latent_store *s, kvd_gpu_method *m, const kvd_dims *dims, size_t ld,
                           kvd_err *err);
 
@@ -469,11 +413,9 @@ typedef struct {
     /* Largest number of outliers of K that a page can store per group of heads. */
     int32_t room;
     double share;
-    /*
-     * [slots + 1] in device memory: number of outliers of K of each request, and then the largest
+    /* [slots + 1] in device memory: number of outliers of K of each request, and then the largest
      * number that did not fit into one page. host_apart is a pinned copy. NULL if no outliers of K
-     * are stored.
-     */
+     * are stored. */
     uint32_t *apart, *host_apart;
 } kvd_latent_codes;
 
@@ -483,17 +425,13 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
 /* Allocates memory for quantised latent vectors and fills it with random numbers, for timing. */
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
-/*
- * kvd_latent_codes_put quantises the new tokens of requests. kvd_latent_codes_restore decodes their
- * earlier tokens.
- */
+/* kvd_latent_codes_put quantises the new tokens of requests. kvd_latent_codes_restore decodes their
+ * earlier tokens. */
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
-/*
- * If a page had no room for its outliers of K in the latest iteration, returns how many outliers it
- * had (the largest such number), otherwise 0.
- */
+/* If a page had no room for its outliers of K in the latest iteration, returns how many outliers it
+ * had (the largest such number), otherwise 0. */
 size_t kvd_latent_codes_lacking(const kvd_latent_codes *c);
 
 /* For tests only: returns the method that drops tokens, or NULL. Method palu owns it. */

@@ -1,9 +1,7 @@
-/*
- * Restores K and V from latent vectors that adjacent KV heads share, with wgmma.
+/* Restores K and V from latent vectors that adjacent KV heads share, with wgmma.
  *
  * A CTA computes 128 tokens of two heads. The two CTAs of a cluster share the copies of the
- * projection.
- */
+ * projection. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "methods/dims/cuda/latents.h"

@@ -1,7 +1,5 @@
-/*
- * Method palu on the GPU: latent vectors from which attention rebuilds keys. Layers with a sliding
- * window keep and restore the latents of the window.
- */
+/* Method palu on the GPU: latent vectors from which attention rebuilds keys. Layers with a sliding
+ * window keep and restore the latents of the window. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,15 +17,11 @@ static const char what[] = "latents of palu", matrices[] = "matrices of palu";
 typedef struct {
     /* True if the projection that restores V is multiplied into W_O. */
     bool direct;
-    /*
-     * Offsets in kvd_palu.matrix, in elements, of the projections [heads * d_head][rank] to latent
-     * vectors, for K (0) and V (1).
-     */
+    /* Offsets in kvd_palu.matrix, in elements, of the projections [heads * d_head][rank] to latent
+     * vectors, for K (0) and V (1). */
     size_t down[2];
-    /*
-     * Offsets in kvd_palu.matrix, in elements, of the projections with which kvd_latent_restore
-     * restores K and V (up), and kvd_palu_decode restores K (up_pair).
-     */
+    /* Offsets in kvd_palu.matrix, in elements, of the projections with which kvd_latent_restore
+     * restores K and V (up), and kvd_palu_decode restores K (up_pair). */
     size_t up, up_pair;
     /* Offset of the projections [rank][d_head] that restore V, in elements. */
     size_t back;
@@ -77,9 +71,8 @@ typedef struct {
     size_t n;
 } pile;
 
-/*
- * Appends the matrix x as bf16 [to_rows][to_columns], transposed if `turned`. Returns its offset.
- */
+/* Appends the matrix x as bf16 [to_rows][to_columns], transposed if `turned`. Returns its
+ * offset. */
 static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
                   size_t to_columns, bool turned)
 {
@@ -113,10 +106,8 @@ static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
     return 0;
 }
 
-/*
- * Appends the projection that restores K (side 0) or V (side 1) of the group of heads that begins
- * with head g.
- */
+/* Appends the projection that restores K (side 0) or V (side 1) of the group of heads that begins
+ * with head g. */
 static void add_group(kvd_palu *p, int l, int side, int g, pile *to)
 {
     kvd_latent_layer *const k = &p->store.layer[l];
@@ -245,10 +236,8 @@ static int padded(int rank)
     return (rank + 15) / 16 * 16;
 }
 
-/*
- * Returns true if kvd_palu_decode computes the model's attention. It requires RoPE's angles to be
- * linear in the position.
- */
+/* Returns true if kvd_palu_decode computes the model's attention. It requires RoPE's angles to be
+ * linear in the position. */
 static bool fuses(const kvd_palu *p)
 {
     const kvd_paged_cache *const c = p->method.cache;
@@ -570,10 +559,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                       (p->evict && p->evict->make(p->evict, pages, slots, stream, err)));
 }
 
-/*
- * If prompts attend to uncompressed K and V, fails for parts of prompts, and for prompts together
- * with decode steps.
- */
+/* If prompts attend to uncompressed K and V, fails for parts of prompts, and for prompts together
+ * with decode steps. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_gpu_method *const evict = ((kvd_palu *)m)->evict;

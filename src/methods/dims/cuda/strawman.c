@@ -1,7 +1,5 @@
-/*
- * Methods on the GPU that project each request's K and V on leading columns of a rotation:
- * eigenvectors from its prompt (strawman, online=1), or a file's (explicit=1).
- */
+/* Methods on the GPU that project each request's K and V on leading columns of a rotation:
+ * eigenvectors from its prompt (strawman, online=1), or a file's (explicit=1). */
 #include <stdlib.h>
 
 #include "methods/dims/cuda/strawman_parts.h"
@@ -49,10 +47,8 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
     return 0;
 }
 
-/*
- * Computes the eigenvectors of the second moments of a prompt's K and V in one layer. If the prompt
- * has fewer tokens than dimensions, other orthonormal vectors complete them.
- */
+/* Computes the eigenvectors of the second moments of a prompt's K and V in one layer. If the prompt
+ * has fewer tokens than dimensions, other orthonormal vectors complete them. */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -276,10 +272,8 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/*
- * Returns the bits of a request: the kept dimensions of K and V, and the projections unless all
- * requests share them.
- */
+/* Returns the bits of a request: the kept dimensions of K and V, and the projections unless all
+ * requests share them. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)m;

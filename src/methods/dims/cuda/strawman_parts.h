@@ -34,10 +34,8 @@ typedef struct {
     uint16_t *matrix;
     /* [n][d_head][wide] on the device: projections padded to equal ranks. NULL if already equal. */
     uint16_t *padded;
-    /*
-     * [max_tokens][n][d_head] in device memory: K, then V of the prompts' tokens. n is twice the
-     * number of KV heads.
-     */
+    /* [max_tokens][n][d_head] in device memory: K, then V of the prompts' tokens. n is twice the
+     * number of KV heads. */
     uint16_t *rows;
     /* [max_tokens][n_heads][d_head] on the device: Q of the prompts' tokens, or NULL. */
     uint16_t *queries;
@@ -59,10 +57,8 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
 /* Allocates the arrays whose size does not depend on the number of requests. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/*
- * Must precede each iteration. For a prompt that a timing run skipped, assumes a number of less
- * important tokens that depends on its length.
- */
+/* Must precede each iteration. For a prompt that a timing run skipped, assumes a number of less
+ * important tokens that depends on its length. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Chooses the important tokens of prompts. Must be called after the attention of the prompts. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);

@@ -27,10 +27,8 @@ __device__ __forceinline__ size_t rows_page_of(const kvd_merged_args &a, int b, 
     return static_cast<size_t>(__ldg(a.rows_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/*
- * Returns the address of the norms of vector v of a page's 64 tokens: a word per token, with bf16
- * norms in the two merged layers. v is K of KV head v / 2 if v is even, V if v is odd.
- */
+/* Returns the address of the norms of vector v of a page's 64 tokens: a word per token, with bf16
+ * norms in the two merged layers. v is K of KV head v / 2 if v is even, V if v is odd. */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
     return reinterpret_cast<uint32_t *>(a.length) +

@@ -1,10 +1,8 @@
-/*
- * GPU code of methods that store K and V of prompts for adjacent layers together. Later tokens stay
+/* GPU code of methods that store K and V of prompts for adjacent layers together. Later tokens stay
  * separate.
  *
  * Method minicache shares directions of K and V between two layers; xkv shares latent vectors in a
- * group of layers.
- */
+ * group of layers. */
 #ifndef KVD_METHODS_LAYERS_CUDA_MERGED_H
 #define KVD_METHODS_LAYERS_CUDA_MERGED_H
 
@@ -31,43 +29,32 @@ typedef struct {
     const int32_t *rows_table;
     /* True if the requests are prompts, false if they are decode steps, each with one new token. */
     bool prompts;
-    /*
-     * Stored pages of two merged layers, in the layout of `rows`. `first` holds directions that
+    /* Stored pages of two merged layers, in the layout of `rows`. `first` holds directions that
      * both layers share, and unmerged vectors of the first layer; `second` holds unmerged vectors
-     * of the second layer.
-     */
+     * of the second layer. */
     uint16_t *first, *second;
-    /*
-     * [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] bf16 norms of a token's vectors in both merged
-     * layers; negative if they are not merged.
-     */
+    /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] bf16 norms of a token's vectors in both merged
+     * layers; negative if they are not merged. */
     uint16_t *length;
 } kvd_merged_args;
 
 cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
-/*
- * Measures angles between prompt vectors in `first` and `rows`. range [n][2][2] in device memory
- * gets, for K and V, the inverted bits of the smallest angle (float32) and the bits of the largest.
- */
+/* Measures angles between prompt vectors in `first` and `rows`. range [n][2][2] in device memory
+ * gets, for K and V, the inverted bits of the smallest angle (float32) and the bits of the
+ * largest. */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
-/*
- * Merges K and V of prompts in two layers, in `first` and in `rows`, by spherical interpolation at
+/* Merges K and V of prompts in two layers, in `first` and in `rows`, by spherical interpolation at
  * `t`. Vectors stay unmerged if their angle is in the upper fraction `gamma` of `range`, which
- * kvd_pair_measure wrote. Adds the number of unmerged vectors to apart[slot].
- */
+ * kvd_pair_measure wrote. Adds the number of unmerged vectors to apart[slot]. */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
-/*
- * Writes K and V of one of two merged layers to `rows`, for attention: of the second layer if
+/* Writes K and V of one of two merged layers to `rows`, for attention: of the second layer if
  * `second`, else of the first. In decode steps (a->prompts is false), each request's newest token
- * must be in `first` or `second`, and is marked as unmerged.
- */
+ * must be in `first` or `second`, and is marked as unmerged. */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
-/*
- * Copies K and V of each request's tokens from number prompt[b] on from `first` to `rows`. prompt
- * [n] is in device memory. Tokens after the last one become 0 up to a multiple of 8.
- */
+/* Copies K and V of each request's tokens from number prompt[b] on from `first` to `rows`. prompt
+ * [n] is in device memory. Tokens after the last one become 0 up to a multiple of 8. */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
 /* Sets to[b] = of_slot[slot[b]] for n requests b, in device memory. */
@@ -95,17 +82,13 @@ int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
 /* Sets the lengths of prompts. Returns true if a running request's prompt changed. */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
-/*
- * After an iteration, updates how many tokens each running request (slot) has and how many bytes
- * are stored (s->held). bits_of returns the stored bits of a running request (slot).
- */
+/* After an iteration, updates how many tokens each running request (slot) has and how many bytes
+ * are stored (s->held). bits_of returns the stored bits of a running request (slot). */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m,
                           double (*bits_of)(const kvd_gpu_method *m, size_t slot),
                           const kvd_iteration *it);
-/*
- * Returns the share of a request's prompt that is still among its newest `window` tokens when it
- * has n tokens. Returns 0 if `window` is 0.
- */
+/* Returns the share of a request's prompt that is still among its newest `window` tokens when it
+ * has n tokens. Returns 0 if `window` is 0. */
 static inline double kvd_merged_near(const kvd_merged_slots *s, size_t slot, size_t window,
                                      size_t n)
 {

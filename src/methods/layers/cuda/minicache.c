@@ -1,7 +1,5 @@
-/*
- * Method minicache on the GPU: K and V of two adjacent layers are merged after a prompt. Layers
- * with a sliding window then restore the prompt, once, to bf16 pages.
- */
+/* Method minicache on the GPU: K and V of two adjacent layers are merged after a prompt. Layers
+ * with a sliding window then restore the prompt, once, to bf16 pages. */
 #include "methods/layers/cuda/merged.h"
 
 #include <stdlib.h>

@@ -1,7 +1,5 @@
-/*
- * Method xkv on the GPU: K and V of a group of layers become shared singular vectors. Layers with a
- * sliding window then restore the prompt, once, to bf16 pages.
- */
+/* Method xkv on the GPU: K and V of a group of layers become shared singular vectors. Layers with a
+ * sliding window then restore the prompt, once, to bf16 pages. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,15 +37,11 @@ typedef struct {
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
     bool joint; /* true: tensor cores restore the KV heads of a layer together */
-    /*
-     * If `joint`, singular vectors [wide][rank] of K [0] and V [1] of the prompts, before
-     * kvd_latent_join reorders them for tensor cores. Otherwise NULL.
-     */
+    /* If `joint`, singular vectors [wide][rank] of K [0] and V [1] of the prompts, before
+     * kvd_latent_join reorders them for tensor cores. Otherwise NULL. */
     uint16_t *rows_of_basis[2];
-    /*
-     * K or V of prompts in a group of layers [max_tokens][wide], and latent vectors
-     * [max_tokens][ranks].
-     */
+    /* K or V of prompts in a group of layers [max_tokens][wide], and latent vectors
+     * [max_tokens][ranks]. */
     uint16_t *x[2], *latent;
     kvd_latent_span span[2];
     /* Keys are decomposed in parallel with values, since few vectors do not fill the device. */

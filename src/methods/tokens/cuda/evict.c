@@ -15,17 +15,13 @@ typedef struct {
     /* Number of cached tokens of the request after the latest iteration. */
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before this request */
-    /*
-     * For methods whose steps drop the token at a fixed index (rule.fixed): ring buffer of the
+    /* For methods whose steps drop the token at a fixed index (rule.fixed): ring buffer of the
      * cache indices that steps overwrite in turn, index of its oldest element, and number of its
-     * elements.
-     */
+     * elements. */
     int32_t *place;
     size_t oldest, places;
-    /*
-     * For methods whose steps drop the token at a fixed index (rule.fixed): sequence position of
-     * the token at each cache index. Kept prompt tokens count as positions 0, 1, 2 ...
-     */
+    /* For methods whose steps drop the token at a fixed index (rule.fixed): sequence position of
+     * the token at each cache index. Kept prompt tokens count as positions 0, 1, 2 ... */
     uint32_t *position;
 } evict_slot;
 
@@ -99,10 +95,8 @@ static void list_places(const evict *e, size_t slot)
         s->position[i] = (uint32_t)i;
 }
 
-/*
- * Chooses the index of the newest token: at the end or, if the budget is full, that of the oldest
- * token that may be dropped.
- */
+/* Chooses the index of the newest token: at the end or, if the budget is full, that of the oldest
+ * token that may be dropped. */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];
@@ -546,10 +540,8 @@ static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int 
     return kvd_paged_cache_row(m->cache, slot, layer, kv_head, place);
 }
 
-/*
- * Returns the sequence position of the token at index `place`, if decode steps overwrite the last
- * b->recent indices in turn.
- */
+/* Returns the sequence position of the token at index `place`, if decode steps overwrite the last
+ * b->recent indices in turn. */
 static uint32_t streamed(const kvd_evict_budget *b, size_t tokens, size_t place)
 {
     const size_t limit = (size_t)b->limit, recent = (size_t)b->recent, prompt = (size_t)b->prompt,
@@ -633,10 +625,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         cache->hook.wants_pre |= cache->cosine && !cache->hook.wants_raw;
     if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
-    /*
-     * Ranking by attention needs its softmax denominators. With a temperature (tau0 > 0), kernels
-     * compute their own.
-     */
+    /* Ranking by attention needs its softmax denominators. With a temperature (tau0 > 0), kernels
+     * compute their own. */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
                        (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));

@@ -1,7 +1,5 @@
-/*
- * Chooses on the device which cached tokens of each KV head stay. Pages hold tokens in any order,
- * keys after RoPE. If scores are equal, the earlier token is dropped.
- */
+/* Chooses on the device which cached tokens of each KV head stay. Pages hold tokens in any order,
+ * keys after RoPE. If scores are equal, the earlier token is dropped. */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_H
 #define KVD_METHODS_TOKENS_CUDA_EVICT_H
 
@@ -16,17 +14,13 @@
 extern "C" {
 #endif
 
-/*
- * Scores and positions of cached tokens in device memory, [n_slots][n_layers][n_kv_heads][room].
- * `room` is the largest number of tokens.
- */
+/* Scores and positions of cached tokens in device memory, [n_slots][n_layers][n_kv_heads][room].
+ * `room` is the largest number of tokens. */
 typedef struct {
     float *score;
     uint32_t *position;
-    /*
-     * For KVD_EVICT_PIVOTAL: history of each token. Bit i is 1 if, i decode steps ago, the token's
-     * probability was below the mean.
-     */
+    /* For KVD_EVICT_PIVOTAL: history of each token. Bit i is 1 if, i decode steps ago, the token's
+     * probability was below the mean. */
     uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
 } kvd_evict_state;
@@ -41,10 +35,8 @@ typedef struct {
 
 /* Device data of methods that merge dropped tokens into kept ones. */
 typedef struct {
-    /*
-     * Scratch arrays [n_kv_heads][n_q8]: index of the token that receives a dropped one, its
-     * weight, and 1 / |key|.
-     */
+    /* Scratch arrays [n_kv_heads][n_q8]: index of the token that receives a dropped one, its
+     * weight, and 1 / |key|. */
     int32_t *into;
     float *weight, *length;
     /* [slot][layer][kv_head] Running mean cosine of dropped and nearest kept keys. NaN at first. */
@@ -86,15 +78,11 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t hopper;
-    /*
-     * Index of the layer, and numbers of prompts, of rows of Q, of page table entries per prompt,
-     * and of tokens of the longest prompt.
-     */
+    /* Index of the layer, and numbers of prompts, of rows of Q, of page table entries per prompt,
+     * and of tokens of the longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
-    /*
-     * [batch] in device memory: first row of Q, number of tokens and slot of each prompt. With
-     * KVD_EVICT_REPEATED, Q also has a copy of each prompt.
-     */
+    /* [batch] in device memory: first row of Q, number of tokens and slot of each prompt. With
+     * KVD_EVICT_REPEATED, Q also has a copy of each prompt. */
     const int32_t *q_start, *q_len, *slot;
     /* [batch][max_pages] in device memory: page table of the prompts. */
     const int32_t *page_table;
@@ -107,16 +95,12 @@ typedef struct {
     float *lse;
     /* Scratch [n_heads][n_q8] in device memory: attention that the token of each Q row received. */
     float *mass;
-    /*
-     * For method kvcrush (rule.anchor is not 0): scratch [n_q8] in device memory, number of query
+    /* For method kvcrush (rule.anchor is not 0): scratch [n_q8] in device memory, number of query
      * heads whose bit for a token (1 if the head alone would keep it) differs from a reference bit,
-     * the anchor.
-     */
+     * the anchor. */
     float *distance;
-    /*
-     * summed: 1 if attention and Hamming distances are sums over the heads of all GPUs. n_heads:
-     * number of query heads of all GPUs.
-     */
+    /* summed: 1 if attention and Hamming distances are sums over the heads of all GPUs. n_heads:
+     * number of query heads of all GPUs. */
     int32_t summed, n_heads;
     /* Output [n_kv_heads][n_q8] on the device: score that ranks the token of each row of Q. */
     float *score;
@@ -126,29 +110,23 @@ typedef struct {
     kvd_evict_expected expected;
 } kvd_evict_prompts_args;
 
-/*
- * The kvd_evict_score functions score prompt tokens from position 0 on. kvd_evict_score_keys and
+/* The kvd_evict_score functions score prompt tokens from position 0 on. kvd_evict_score_keys and
  * kvd_evict_score_expected write the scores of KV heads, args->score; the others write the
  * attention that tokens received in query heads, args->mass. kvd_evict_choose then moves the tokens
- * that stay to the front of the pages.
- */
+ * that stay to the front of the pages. */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/*
- * Sums args->mass, the attention that tokens received, over this GPU's query heads. If rule.anchor
+/* Sums args->mass, the attention that tokens received, over this GPU's query heads. If rule.anchor
  * is not 0 (method kvcrush), computes args->distance, Hamming distances of tokens. The caller then
- * adds both over all GPUs.
- */
+ * adds both over all GPUs. */
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/*
- * kvd_evict_mark sets mass [q_start + t] to 1 if one of the last queries (the fraction `rows`)
+/* kvd_evict_mark sets mass [q_start + t] to 1 if one of the last queries (the fraction `rows`)
  * gives token t at least the probability `threshold`, else to 0. kvd_evict_marked drops tokens with
- * mass 0, but never the newest, and sets length [batch] to the number of kept tokens.
- */
+ * mass 0, but never the newest, and sets length [batch] to the number of kept tokens. */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);
 cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length,
@@ -156,11 +134,9 @@ cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
 /* Merges dropped prompt tokens into kept ones. args->kept lists kept, then dropped tokens. */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/*
- * For KVD_MERGE_RUNS: finds runs of similar tokens. Fills args->kept and, in args->merging, the
+/* For KVD_MERGE_RUNS: finds runs of similar tokens. Fills args->kept and, in args->merging, the
  * numbers of kept tokens, the token that receives each other one, and its weight. Overwrites
- * args->mass.
- */
+ * args->mass. */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
 /* Arguments for dropping tokens after a decode step in one layer. */
@@ -181,19 +157,15 @@ typedef struct {
     const float *lse;
     /* Scratch of kvd_evict_steps_bytes bytes, for scores with temperature or KVD_EVICT_PIVOTAL. */
     float *work;
-    /*
-     * [batch][room] in device memory: scores summed over this GPU's KV heads. The caller adds the
-     * sums of all GPUs and then calls kvd_evict_steps_drop. NULL if this GPU has all heads.
-     */
+    /* [batch][room] in device memory: scores summed over this GPU's KV heads. The caller adds the
+     * sums of all GPUs and then calls kvd_evict_steps_drop. NULL if this GPU has all heads. */
     float *sums;
     kvd_evict_merging merging;
 } kvd_evict_steps_args;
 
-/*
- * Adds a decode step's probabilities to the scores, drops tokens and moves the last tokens to the
+/* Adds a decode step's probabilities to the scores, drops tokens and moves the last tokens to the
  * freed indices. args->splits is the number of CTAs per KV head: 1, 2, 4 or 8 on sm_90, otherwise
- * 1.
- */
+ * 1. */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_sum(const kvd_evict_steps_args *args, cudaStream_t stream);
@@ -202,12 +174,10 @@ size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room)
 /* Merges the dropped token at index merging.victim and moves the newest token to its place. */
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
-/*
- * Allocate memory of *g, which *m owns. kvd_evict_merging_work allocates scratch memory for n
+/* Allocate memory of *g, which *m owns. kvd_evict_merging_work allocates scratch memory for n
  * prompt tokens, a token being counted once per KV head. kvd_evict_merging_slots allocates zeroed
  * numbers of merged tokens per slot, and *host [n_slots], pinned memory for a copy of these
- * numbers.
- */
+ * numbers. */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
                             int32_t **host, kvd_err *err);
@@ -227,19 +197,15 @@ kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_
 /* If the cache keeps unprojected K of prompts, makes *a point to them and unprojected queries. */
 void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a);
 
-/*
- * Makes eviction move the latent vectors of *store and their positions instead of K and V. The
- * store must outlive *m, and KV heads may not share latent vectors.
- */
+/* Makes eviction move the latent vectors of *store and their positions instead of K and V. The
+ * store must outlive *m, and KV heads may not share latent vectors. */
 void kvd_gpu_evict_latents(kvd_gpu_method *m, const kvd_latent_store *store);
 
 /* Copies the trained networks of method locret to the device. *memory owns all arrays of *x. */
 int kvd_evict_trained_make(kvd_evict_trained *x, const kvd_gpu_method *m, kvd_device_memory *memory,
                            kvd_err *err);
-/*
- * Queues kernels that score a layer's prompt tokens with the trained networks. Output: score
- * [n_kv_heads][n_q8] on the device, in which a token has the index of its row of Q.
- */
+/* Queues kernels that score a layer's prompt tokens with the trained networks. Output: score
+ * [n_kv_heads][n_q8] on the device, in which a token has the index of its row of Q. */
 int kvd_evict_trained_score(const kvd_evict_trained *x, const kvd_gpu_method *m,
                             const kvd_paged_rows *r, float *score, kvd_err *err);
 
@@ -260,10 +226,8 @@ int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_h
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 
-/*
- * Copies the indices of the selection pages (groups of adjacent tokens) that a KV head read in a
- * decode step to page [*n] on the host. *tokens gets the number of tokens in these pages.
- */
+/* Copies the indices of the selection pages (groups of adjacent tokens) that a KV head read in a
+ * decode step to page [*n] on the host. *tokens gets the number of tokens in these pages. */
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err);
 #endif

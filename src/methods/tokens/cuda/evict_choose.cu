@@ -106,10 +106,8 @@ __global__ void __launch_bounds__(CHOOSE)
     smooth<CHOOSE>(mass, old, a.rule.smooth, score);
 }
 
-/*
- * Method kvcrush: counts, for each token, the query heads whose bit (1 if the head alone would keep
- * the token) differs from a reference bit, the anchor.
- */
+/* Method kvcrush: counts, for each token, the query heads whose bit (1 if the head alone would keep
+ * the token) differs from a reference bit, the anchor. */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -133,11 +131,9 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
         a.kept[(size_t)g * a.n_q8 + at] = t;
 }
 
-/*
- * Method kvcrush: keeps the tokens with the largest scores. Sorts the other tokens by the Hamming
+/* Method kvcrush: keeps the tokens with the largest scores. Sorts the other tokens by the Hamming
  * distance of their bits (one per query head) from reference bits, and keeps every `every`-th of
- * them.
- */
+ * them. */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -290,10 +286,8 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    /*
-     * Smoothing overwrites a->mass, which the CTAs of other heads read with rule.whole_layer. So
-     * these two cannot be combined.
-     */
+    /* Smoothing overwrites a->mass, which the CTAs of other heads read with rule.whole_layer. So
+     * these two cannot be combined. */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))
         return cudaErrorInvalidValue;

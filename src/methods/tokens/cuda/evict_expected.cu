@@ -1,9 +1,7 @@
-/*
- * Scores prompt tokens by the attention expected from future queries (method expectedattention), or
+/* Scores prompt tokens by the attention expected from future queries (method expectedattention), or
  * by keys alone.
  *
- * Future queries are assumed to be normally distributed. Logarithms avoid underflow.
- */
+ * Future queries are assumed to be normally distributed. Logarithms avoid underflow. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 
 namespace
@@ -11,10 +9,8 @@ namespace
 
 enum { SPLITS = 8, TOGETHER = 4, THREADS = 256, WEIGH = 512, BLOCKS = KVD_WIDTH_MAX / 32 };
 
-/*
- * Sizes for kernels with 16 x 16 threads, each of which has 8 of 128 columns. WIDTH is the largest
- * width of K.
- */
+/* Sizes for kernels with 16 x 16 threads, each of which has 8 of 128 columns. WIDTH is the largest
+ * width of K. */
 template <int WIDTH> struct tiling {
     enum {
         SIDES = WIDTH / KVD_WIDTH_NARROW, /* blocks of 128 columns in a row */
@@ -24,10 +20,8 @@ template <int WIDTH> struct tiling {
     };
 };
 
-/*
- * Returns the number of floats in a CTA's sums over queries x: (x - y)(x - y)^T [d][d] and x - y
- * [d], followed by y [d]. Subtracting y, the first query, avoids cancellation.
- */
+/* Returns the number of floats in a CTA's sums over queries x: (x - y)(x - y)^T [d][d] and x - y
+ * [d], followed by y [d]. Subtracting y, the first query, avoids cancellation. */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
     return (size_t)d * (d + 2);
@@ -67,10 +61,8 @@ __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, in
     }
 }
 
-/*
- * Sums query products for a head's second moment [d][d], over part `split` of the queries. A CTA
- * has a block of 128 x 128 products. The first CTA of each part also sums the queries.
- */
+/* Sums query products for a head's second moment [d][d], over part `split` of the queries. A CTA
+ * has a block of 128 x 128 products. The first CTA of each part also sums the queries. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
     moments_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
@@ -134,10 +126,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/*
- * Row i of the mean RoPE rotation R: (R x)[i] = own * x[i] + other * x[partner]. RoPE rotates
- * dimensions i and `partner` together.
- */
+/* Row i of the mean RoPE rotation R: (R x)[i] = own * x[i] + other * x[partner]. RoPE rotates
+ * dimensions i and `partner` together. */
 struct turn {
     int partner;
     float own, other;

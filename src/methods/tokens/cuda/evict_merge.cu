@@ -195,10 +195,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/*
- * Method d2o: merges a dropped token if its largest key cosine reaches the mean of these cosines
- * over the KV head's dropped tokens.
- */
+/* Method d2o: merges a dropped token if its largest key cosine reaches the mean of these cosines
+ * over the KV head's dropped tokens. */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -353,10 +351,8 @@ __global__ void __launch_bounds__(RANK)
         a.merging.count[a.slot[b] * a.map.n_kv_heads + g] = runs + n - old;
 }
 
-/*
- * Writes merging weights exp(-(x / y)^2). x is the distance of a token's key from the key into
- * which it merges, y the mean of x over all tokens that merge into that key.
- */
+/* Writes merging weights exp(-(x / y)^2). x is the distance of a token's key from the key into
+ * which it merges, y the mean of x over all tokens that merge into that key. */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -534,10 +530,8 @@ __global__ void __launch_bounds__(NEAR)
         static_cast<candidate *>(a.merging.near)[number * SPLITS + blockIdx.x] = part[0];
 }
 
-/*
- * Merges the dropped token into the most similar one if their cosine reaches the running mean. Then
- * moves the newest token to the freed place.
- */
+/* Merges the dropped token into the most similar one if their cosine reaches the running mean. Then
+ * moves the newest token to the freed place. */
 __global__ void __launch_bounds__(2 * KVD_WIDTH_MAX)
     merge_step_kernel(const __grid_constant__ kvd_evict_steps_args a, int splits)
 {

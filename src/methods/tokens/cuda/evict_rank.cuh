@@ -1,7 +1,5 @@
-/*
- * Device functions that rank tokens, copy K and V, and multiply tokens with mma.sync. All threads
- * of a CTA must call functions with parameter THREADS.
- */
+/* Device functions that rank tokens, copy K and V, and multiply tokens with mma.sync. All threads
+ * of a CTA must call functions with parameter THREADS. */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 #define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 
@@ -128,11 +126,9 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
     }
 }
 
-/*
- * Copies K and V of tokens first .. first + 63 of a list to one page. If the list's last group of 8
+/* Copies K and V of tokens first .. first + 63 of a list to one page. If the list's last group of 8
  * tokens is incomplete, fills it up with zeros. at(i) returns token i of the list, keys(t) the
- * address of its K.
- */
+ * address of its K. */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
                                                  const TOKEN &at, const KEYS &keys)
@@ -239,10 +235,8 @@ static __device__ __forceinline__ void compact_rows(const page_rows &x, const in
     }
 }
 
-/*
- * Returns the number of pieces in which a token of KV head g is moved: 16 bytes of K, V or latent
- * vectors each, and for latent vectors a position.
- */
+/* Returns the number of pieces in which a token of KV head g is moved: 16 bytes of K, V or latent
+ * vectors each, and for latent vectors a position. */
 static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, int g)
 {
     if (!a.latents.pool)
@@ -313,10 +307,8 @@ template <int HALVES, int BLOCKS> struct step_queries {
     }
 };
 
-/*
- * Multiplies the queries by 16 keys of width d. acc[half][c] is the product of query head 8 half +
- * 2 (lane % 4) + c % 2 and key lane / 4 + 8 (c / 2).
- */
+/* Multiplies the queries by 16 keys of width d. acc[half][c] is the product of query head 8 half +
+ * 2 (lane % 4) + c % 2 and key lane / 4 + 8 (c / 2). */
 template <int HALVES, int BLOCKS>
 static __device__ __forceinline__ void step_products(const uint16_t *low, const uint16_t *high,
                                                      int d, const step_queries<HALVES, BLOCKS> &q,

@@ -61,10 +61,8 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
         kvd_copy_16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there ? 16 : 0);
 }
 
-/*
- * LOGS: log of each query's softmax denominator. Others per key: SUMS of its probabilities, LARGEST
- * probability, COUNTS: minus the number of probabilities below the mean.
- */
+/* LOGS: log of each query's softmax denominator. Others per key: SUMS of its probabilities, LARGEST
+ * probability, COUNTS: minus the number of probabilities below the mean. */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
 /* Returns -1 if p is below the mean probability 1 / (t + 1), else 0. */
@@ -119,10 +117,8 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/*
- * LOGS: writes the log of each query's softmax denominator to a.lse. Otherwise writes the sum,
- * count or maximum of the probabilities that each token received to a.mass.
- */
+/* LOGS: writes the log of each query's softmax denominator to a.lse. Otherwise writes the sum,
+ * count or maximum of the probabilities that each token received to a.mass. */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)
@@ -223,10 +219,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/*
- * Sums the probabilities of all query heads for 128 keys, over the prompt's last queries. WIDTH:
- * largest width of Q and K.
- */
+/* Sums the probabilities of all query heads for 128 keys, over the prompt's last queries. WIDTH:
+ * largest width of Q and K. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
     mark_kernel(const __grid_constant__ score_params p, double last, float threshold)

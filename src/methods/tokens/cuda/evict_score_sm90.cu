@@ -66,10 +66,8 @@ struct totals {
     float sum[2], top[2], noise[2];
 };
 
-/*
- * Adds a tile of query-key products to the softmax sums or maxima of the thread's two tokens.
- * MASKED: omits keys later than the query, and queries outside from_row .. n - 1.
- */
+/* Adds a tile of query-key products to the softmax sums or maxima of the thread's two tokens.
+ * MASKED: omits keys later than the query, and queries outside from_row .. n - 1. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_params &p,
                                     const float *column, int token, int other, int from_row, int n,

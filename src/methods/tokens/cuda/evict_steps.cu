@@ -1,7 +1,5 @@
-/*
- * After a decode step, adds attention probabilities to the scores of cached tokens and finds the
- * token to drop. The CTAs of a cluster share a KV head.
- */
+/* After a decode step, adds attention probabilities to the scores of cached tokens and finds the
+ * token to drop. The CTAs of a cluster share a KV head. */
 #include <cooperative_groups.h>
 
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -20,10 +18,8 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/*
- * Ways to update scores: SUMS adds probabilities, TEMPERED adds those with temperature and noise,
- * COUNTS appends a history bit, 1 for a probability below the mean.
- */
+/* Ways to update scores: SUMS adds probabilities, TEMPERED adds those with temperature and noise,
+ * COUNTS appends a history bit, 1 for a probability below the mean. */
 enum kind { SUMS, TEMPERED, COUNTS };
 
 /* Waits for all CTAs of a KV head. Their shared memory is visible afterwards. */
@@ -65,10 +61,8 @@ struct head {
     uint32_t now;
     const int32_t *page;
     uint16_t *pool; /* the KV head's first element in page 0 */
-    /*
-     * [n][wide] Attention scores of cached tokens in each query head, plus noise, divided by a
-     * temperature (method keyformer), times log2(e).
-     */
+    /* [n][wide] Attention scores of cached tokens in each query head, plus noise, divided by a
+     * temperature (method keyformer), times log2(e). */
     float *x;
     float *score;
     uint32_t *position;
@@ -182,10 +176,8 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/*
- * Adds p to the score of token i. Makes token i the candidate `least` if it may be dropped and its
- * score is smaller.
- */
+/* Adds p to the score of token i. Makes token i the candidate `least` if it may be dropped and its
+ * score is smaller. */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -412,10 +404,8 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
     }
 }
 
-/*
- * Returns a sort key that falls with the number of recent queries whose attention to the token is
- * below the mean. The newest tokens (budget.recent) have the largest keys.
- */
+/* Returns a sort key that falls with the number of recent queries whose attention to the token is
+ * below the mean. The newest tokens (budget.recent) have the largest keys. */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
 {
@@ -429,10 +419,8 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
     return (unsigned long long)(0xfffffffeu - count) << 32 | position;
 }
 
-/*
- * If a KV head has more tokens than its limit, drops those with the smallest sort keys, and moves
- * kept tokens from the end to the freed indices.
- */
+/* If a KV head has more tokens than its limit, drops those with the smallest sort keys, and moves
+ * kept tokens from the end to the freed indices. */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -468,10 +456,8 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /*
-     * Holes are indices of dropped tokens, movers the tokens that fill them. In timing runs,
-     * positions may be equal and both numbers differ; the minimum keeps the copies in bounds.
-     */
+    /* Holes are indices of dropped tokens, movers the tokens that fill them. In timing runs,
+     * positions may be equal and both numbers differ; the minimum keeps the copies in bounds. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)

@@ -1,7 +1,5 @@
-/*
- * Quantises K and V during text generation for methods that drop tokens. Every KV head has a list
- * of its cached tokens by age, as on the CPU.
- */
+/* Quantises K and V during text generation for methods that drop tokens. Every KV head has a list
+ * of its cached tokens by age, as on the CPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,10 +56,8 @@ struct kvd_host_entries {
     uint16_t *taken;     /* pinned [ROWS][2 d] rows of new entries */
     uint16_t **k;        /* pinned [ROWS] addresses in the pages */
     uint16_t *device_rows, **device_k;
-    /*
-     * [ROWS] Ranges of tokens that the GPU quantises, one per KV head, in pinned and in device
-     * memory. NULL if the CPU quantises them.
-     */
+    /* [ROWS] Ranges of tokens that the GPU quantises, one per KV head, in pinned and in device
+     * memory. NULL if the CPU quantises them. */
     kvd_cache_codes *codes, *device_codes;
     kvd_packed_form form;           /* of codes on the GPU */
     size_t group;                   /* of integer codes on the GPU */
@@ -172,10 +168,8 @@ static int by_position(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/*
- * Updates a KV head's list of cached tokens, given the sequence positions [n] of the tokens now in
- * the pages. where [max_len] is scratch memory.
- */
+/* Updates a KV head's list of cached tokens, given the sequence positions [n] of the tokens now in
+ * the pages. where [max_len] is scratch memory. */
 static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *position, size_t n,
                  int64_t newest, uint32_t *where, kvd_err *err)
 {
@@ -214,10 +208,8 @@ static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *posit
     return status;
 }
 
-/*
- * Returns the sequence position of a token that slice s of a request adds to the cached tokens of
- * KV head i (of all layers), at index `place`.
- */
+/* Returns the sequence position of a token that slice s of a request adds to the cached tokens of
+ * KV head i (of all layers), at index `place`. */
 static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                             size_t place)
 {
@@ -269,10 +261,8 @@ static int leave_window(const kvd_host_entries *e, entries_of *h, size_t before,
     return 0;
 }
 
-/*
- * In a layer with a sliding window, removes the tokens that left the window from a KV head's list
- * of cached tokens, and appends the new ones.
- */
+/* In a layer with a sliding window, removes the tokens that left the window from a KV head's list
+ * of cached tokens, and appends the new ones. */
 static int slide(const kvd_host_entries *e, const kvd_slice *s, entries_of *h, kvd_err *err)
 {
     const size_t n = (size_t)s->before + s->n,
@@ -285,10 +275,8 @@ static int slide(const kvd_host_entries *e, const kvd_slice *s, entries_of *h, k
     return 0;
 }
 
-/*
- * Updates the list of cached tokens of KV head i (of all layers) after slice s, a request's new
- * tokens. `row` is the slice's index in the iteration, and where [max_len] is scratch memory.
- */
+/* Updates the list of cached tokens of KV head i (of all layers) after slice s, a request's new
+ * tokens. `row` is the slice's index in the iteration, and where [max_len] is scratch memory. */
 static int update_head(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                        uint32_t *where, kvd_err *err)
 {
@@ -457,10 +445,8 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
     return status ? kvd_in(err, "layer %d, KV head %zu", layer, i % e->heads) : 0;
 }
 
-/*
- * Appends new cached tokens from `taken`, quantises tokens that fill a block, and copies changed
- * tokens to e->rows.
- */
+/* Appends new cached tokens from `taken`, quantises tokens that fill a block, and copies changed
+ * tokens to e->rows. */
 static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const uint16_t *taken,
                      scratch *memory, kvd_err *err)
 {
@@ -486,10 +472,8 @@ static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const u
     return 0;
 }
 
-/*
- * Lists the page addresses of the new tokens of n KV heads or, if `ready`, of the tokens whose
- * decoded K and V are written back to the pages. *rows gets the number of tokens.
- */
+/* Lists the page addresses of the new tokens of n KV heads or, if `ready`, of the tokens whose
+ * decoded K and V are written back to the pages. *rows gets the number of tokens. */
 static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                      bool ready, size_t *rows, kvd_err *err)
 {

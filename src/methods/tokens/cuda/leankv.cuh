@@ -165,10 +165,8 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
     return word;
 }
 
-/*
- * Returns the number of dimensions of V in word w of a lane. The dimensions are *first, *first + 8,
- * *first + 16 and so on.
- */
+/* Returns the number of dimensions of V in word w of a lane. The dimensions are *first, *first + 8,
+ * *first + 16 and so on. */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
     *first = (bits == 8 ? 8 * w : bits == 4 ? 16 * w : 32 * w) + lane / 4;

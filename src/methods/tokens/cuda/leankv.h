@@ -1,9 +1,7 @@
-/*
- * LeanKV's cache on the GPU (section 5 of the paper). A KV head's page table lists high-precision
+/* LeanKV's cache on the GPU (section 5 of the paper). A KV head's page table lists high-precision
  * pages from the left, low-precision pages from the right.
  *
- * Cached tokens have no order. Functions that return cudaError_t only queue kernels.
- */
+ * Cached tokens have no order. Functions that return cudaError_t only queue kernels. */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_H
 #define KVD_METHODS_TOKENS_CUDA_LEANKV_H
 
@@ -24,10 +22,8 @@ enum {
     KVD_LEANKV_PAGE_TOKENS = 64 /* tokens in a high-precision page */
 };
 
-/*
- * Byte offsets of the parts of a page. Keys are at 0. Numbers are decoded as scale * q + zero, with
- * float16 scale and zero. A score is the attention from later tokens, mean over query heads.
- */
+/* Byte offsets of the parts of a page. Keys are at 0. Numbers are decoded as scale * q + zero, with
+ * float16 scale and zero. A score is the attention from later tokens, mean over query heads. */
 typedef struct {
     int32_t k_bits, v_bits; /* bits of a code of K (8, 4) and of V (8, 4, 2) */
     int32_t tokens;         /* number of tokens of a page, a multiple of KVD_LEANKV_TILE */
@@ -41,16 +37,12 @@ typedef struct {
 } kvd_leankv_layout;
 
 size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
-/*
- * Fills the layout of pages for heads of d = 32, 64 or 128 numbers. k_bits and v_bits are for high,
- * then for low precision, which must not take more bytes. Returns -1 for invalid arguments.
- */
+/* Fills the layout of pages for heads of d = 32, 64 or 128 numbers. k_bits and v_bits are for high,
+ * then for low precision, which must not take more bytes. Returns -1 for invalid arguments. */
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
-/*
- * Location of a quantised number in a tile of 16 tokens, in the order of mma.sync m16n8k16
- * fragments. Each lane has w words, in chunks of 4, 2 or 1 (section 6 of the LeanKV paper).
- */
+/* Location of a quantised number in a tile of 16 tokens, in the order of mma.sync m16n8k16
+ * fragments. Each lane has w words, in chunks of 4, 2 or 1 (section 6 of the LeanKV paper). */
 typedef struct {
     int32_t word, shift;
 } kvd_leankv_place;
@@ -96,10 +88,8 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
 /* Numbers of cached tokens and of pages of a request's KV head, at high and at low precision. */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
-    /*
-     * Significance limits relative to the mean. Tokens below cut[KVD_LEANKV_HIGH] lose high
-     * precision, tokens below cut[KVD_LEANKV_LOW] are dropped.
-     */
+    /* Significance limits relative to the mean. Tokens below cut[KVD_LEANKV_HIGH] lose high
+     * precision, tokens below cut[KVD_LEANKV_LOW] are dropped. */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
 
@@ -132,20 +122,16 @@ enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
 /* Marks all pages as free and all KV heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
-/*
- * Assigns pages to n requests in n_layers layers, with room for `spare` more tokens per precision.
- * If pages run out, assigns none, sets state->wanted and drops tokens that do not fit.
- */
+/* Assigns pages to n requests in n_layers layers, with room for `spare` more tokens per precision.
+ * If pages run out, assigns none, sets state->wanted and drops tokens that do not fit. */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
 /* Frees all pages of n requests. slot [n] is in device memory. */
 cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, int n,
                                  cudaStream_t stream);
 
-/*
- * Arguments of a decode step in one layer. Token i has position at[i] in slot[i]; its K and V are
- * in page page_table[i][0] of `fresh`.
- */
+/* Arguments of a decode step in one layer. Token i has position at[i] in slot[i]; its K and V are
+ * in page page_table[i][0] of `fresh`. */
 typedef struct {
     kvd_leankv_pool pool;
     /* n is the number of requests, `group` the number of query heads per KV head, at most 8. */
@@ -161,10 +147,8 @@ typedef struct {
     const void *fresh; /* device bf16 pages with new K and V */
     const void *q;     /* device bf16 [n][n_kv_heads * group * d] */
     void *o;           /* output, in the shape of `q` */
-    /*
-     * Output [n][n_kv_heads][room][columns]: attention scores times log2(e). High-precision tokens
-     * begin at the front, low-precision tokens at the end.
-     */
+    /* Output [n][n_kv_heads][room][columns]: attention scores times log2(e). High-precision tokens
+     * begin at the front, low-precision tokens at the end. */
     float *score;
     /* Output [n][n_kv_heads][8]: log2 of softmax denominators of a KV head's 1 to 8 query heads. */
     float *lse2;
@@ -180,29 +164,21 @@ typedef struct {
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
 /* Returns the number of CTAs per KV head for `rows` requests on n_sms multiprocessors. */
 int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
-/*
- * Adds the step's probabilities to scores and stores the new token (Algorithm 1). Must follow
- * kvd_leankv_attend. Pages need room for one token per precision.
- */
+/* Adds the step's probabilities to scores and stores the new token (Algorithm 1). Must follow
+ * kvd_leankv_attend. Pages need room for one token per precision. */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/*
- * Arguments for choosing the precision of prompt tokens and quantising them, in one layer. Token t
- * of prompt i is row q_start[i] + t of Q.
- */
+/* Arguments for choosing the precision of prompt tokens and quantising them, in one layer. Token t
+ * of prompt i is row q_start[i] + t of Q. */
 typedef struct {
     kvd_leankv_pool pool;
-    /*
-     * Layer; number of prompts (n), of query heads per KV head (group), of rows of Q (n_q8), and of
-     * tokens of the longest prompt.
-     */
+    /* Layer; number of prompts (n), of query heads per KV head (group), of rows of Q (n_q8), and of
+     * tokens of the longest prompt. */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
-    /*
-     * Fractions of the total significance, summed from the least significant token on. The tokens
-     * up to sum `th` do not get high precision, those up to sum `tl` are dropped.
-     */
+    /* Fractions of the total significance, summed from the least significant token on. The tokens
+     * up to sum `th` do not get high precision, those up to sum `tl` are dropped. */
     double th, tl;
     /* [n] in device memory: slot, first row of Q and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;
@@ -218,10 +194,8 @@ typedef struct {
     int32_t *source;
 } kvd_leankv_prompts;
 
-/*
- * kvd_leankv_masses computes the attention that each token received. kvd_leankv_compress then
- * chooses each token's precision and writes the quantised K and V.
- */
+/* kvd_leankv_masses computes the attention that each token received. kvd_leankv_compress then
+ * chooses each token's precision and writes the quantised K and V. */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);
 

@@ -1,9 +1,7 @@
-/*
- * Attention of decode steps over LeanKV's pages. Tensor cores multiply quantised integers; scales
+/* Attention of decode steps over LeanKV's pages. Tensor cores multiply quantised integers; scales
  * are applied to the products.
  *
- * Warps of all CTAs take tiles of 16 tokens in turn. Results merge in a fixed order.
- */
+ * Warps of all CTAs take tiles of 16 tokens in turn. Results merge in a fixed order. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -30,10 +28,8 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
 /* Offset of quantised values as bf16, subtracted from sums later: 128, or 0 for 8 bits. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/*
- * Returns two adjacent numbers of a quantised key, as float16 plus 1024. The first is in dimension
- * 16 s + 4 (lane % 4) + 2 b.
- */
+/* Returns two adjacent numbers of a quantised key, as float16 plus 1024. The first is in dimension
+ * 16 s + 4 (lane % 4) + 2 b. */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
@@ -192,10 +188,8 @@ struct tiles {
     uint32_t full; /* shared address of the mbarriers, one per ring tile */
 };
 
-/*
- * Returns the offset in a page of part k of the page's tile number `in`, and its size in *bytes.
- * Part 0: keys, 1: values, 2: key scales, 3: value scales.
- */
+/* Returns the offset in a page of part k of the page's tile number `in`, and its size in *bytes.
+ * Part 0: keys, 1: values, 2: key scales, 3: value scales. */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
 {
@@ -539,10 +533,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /*
-     * Factors that replace a division by the number of tiles in a page. They are rounded up, so
-     * that the quotient is exact for fewer than 2^16 tiles.
-     */
+    /* Factors that replace a division by the number of tiles in a page. They are rounded up, so
+     * that the quotient is exact for fewer than 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];

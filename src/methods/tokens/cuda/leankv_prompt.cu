@@ -85,10 +85,8 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/*
- * Border between less and more significant tokens. Less significant are tokens whose significance
- * is smaller than `value`, and the first `ties` of those equal to it.
- */
+/* Border between less and more significant tokens. Less significant are tokens whose significance
+ * is smaller than `value`, and the first `ties` of those equal to it. */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
@@ -300,10 +298,8 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/*
- * Returns the index in the pool of the i-th KV head, counted over the slots in `slot` and n_layers
- * layers, or -1 if its slot has no request.
- */
+/* Returns the index in the pool of the i-th KV head, counted over the slots in `slot` and n_layers
+ * layers, or -1 if its slot has no request. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {

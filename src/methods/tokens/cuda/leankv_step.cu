@@ -6,10 +6,8 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/*
- * Least significant token of one precision among the tokens before the window of newest tokens. On
- * ties, the oldest one.
- */
+/* Least significant token of one precision among the tokens before the window of newest tokens. On
+ * ties, the oldest one. */
 struct least {
     /* Sort key: significance (bits of a float) in the upper half, position in the lower half. */
     unsigned long long key;
@@ -91,10 +89,8 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/*
- * Decides which tokens get low precision or are dropped in this step. `sum` is the sum of the
- * significances of the `body` tokens older than the window.
- */
+/* Decides which tokens get low precision or are dropped in this step. `sum` is the sum of the
+ * significances of the `body` tokens older than the window. */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -236,11 +232,9 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/*
- * Adds the step's probabilities to the tokens' sums of received attention. Thread 0 gets the sum of
+/* Adds the step's probabilities to the tokens' sums of received attention. Thread 0 gets the sum of
  * the significances (received attention per later token) of tokens older than the window, and the
- * least significant token of high and of low precision.
- */
+ * least significant token of high and of low precision. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)

@@ -1,8 +1,6 @@
-/*
- * Method lower (chooses important tokens) with method hetero (quantises the others with fewer bits)
+/* Method lower (chooses important tokens) with method hetero (quantises the others with fewer bits)
  * on the GPU. In layers with a sliding window, bf16 pages hold all tokens, as numbers that the high
- * precision can represent.
- */
+ * precision can represent. */
 #include "methods/tokens/cuda/lower.h"
 
 #include <stdlib.h>
@@ -293,10 +291,8 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /*
-     * Timing runs may begin without a prompt (`anywhere`) only if all precisions are below 16 bits:
-     * unwritten codes are random bits, and a random float16 may not be finite.
-     */
+    /* Timing runs may begin without a prompt (`anywhere`) only if all precisions are below 16 bits:
+     * unwritten codes are random bits, and a random float16 may not be finite. */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;

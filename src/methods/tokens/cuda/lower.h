@@ -1,7 +1,5 @@
-/*
- * Kernels of method lower with hetero: tokens are quantised with many (high precision) or few (low
- * precision) bits. Launchers return cudaError_t and never synchronise or allocate.
- */
+/* Kernels of method lower with hetero: tokens are quantised with many (high precision) or few (low
+ * precision) bits. Launchers return cudaError_t and never synchronise or allocate. */
 #ifndef KVD_METHODS_TOKENS_CUDA_LOWER_H
 #define KVD_METHODS_TOKENS_CUDA_LOWER_H
 
@@ -40,11 +38,9 @@ typedef struct {
     const int32_t *page_table;    /* [n][max_pages] */
     /* bf16 pages of the layer. In decode steps they hold the newest token. */
     uint16_t *rows;
-    /*
-     * [pages][n_kv_heads][2][KVD_PAGE_TOKENS] Quantised vectors of kvd_lower_words words. For every
+    /* [pages][n_kv_heads][2][KVD_PAGE_TOKENS] Quantised vectors of kvd_lower_words words. For every
      * 32 numbers, word j has bit j of them. The last word has the float16 step and zero point,
-     * unless numbers have 16 bits.
-     */
+     * unless numbers have 16 bits. */
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
     float *score;   /* [pages][n_kv_heads][KVD_PAGE_TOKENS] sums of probabilities */
@@ -53,10 +49,8 @@ typedef struct {
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
 
-/*
- * Returns the number of 32-bit words with room for a quantised vector of d numbers at either
- * precision. bits: bits per number at high and at low precision.
- */
+/* Returns the number of 32-bit words with room for a quantised vector of d numbers at either
+ * precision. bits: bits per number at high and at low precision. */
 KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], int32_t d)
 {
     const int32_t high = (d + 31) / 32 * bits[0] + (bits[0] < 16),
@@ -76,20 +70,16 @@ typedef struct {
 /* Chooses the precision of each prompt token, computes channel factors and quantises the tokens. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
-/*
- * Rounds K and V of the newest min(q_len[i], `most`) tokens of each request i, in the bf16 pages
+/* Rounds K and V of the newest min(q_len[i], `most`) tokens of each request i, in the bf16 pages
  * a->rows, to numbers that can be stored at high precision without loss. q_len [n] is on the
- * device. Members of *a for codes, levels, scores, factors and budgets are not used.
- */
+ * device. Members of *a for codes, levels, scores, factors and budgets are not used. */
 cudaError_t kvd_lower_round(const kvd_lower_args *a, const int32_t *q_len, int32_t most,
                             cudaStream_t stream);
 /* Decodes all but the newest token to bf16 pages, and zeroes later rows up to a multiple of 8. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
-/*
- * Adds the steps' probabilities to scores and quantises the newest tokens. One token per KV head
+/* Adds the steps' probabilities to scores and quantises the newest tokens. One token per KV head
  * may be quantised with fewer bits. Must follow kvd_lower_restore and attention. q [n][q_pitch] is
- * bf16, lse [n][n_heads] has natural logs of softmax denominators.
- */
+ * bf16, lse [n][n_heads] has natural logs of softmax denominators. */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);
 
@@ -98,11 +88,9 @@ cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float 
 #else
 #include "methods/cuda/gpu_method.h"
 
-/*
- * Rounds K and V in a layer with a sliding window to numbers that have codes at high precision
+/* Rounds K and V in a layer with a sliding window to numbers that have codes at high precision
  * (bits[..][KVD_LOWER_HIGH]): the prompts' tokens in the window, and the tokens of decode steps.
- * Must follow attention.
- */
+ * Must follow attention. */
 int kvd_lower_round_window(const struct kvd_paged_cache *c, const kvd_paged_rows *r,
                            const int32_t bits[2][KVD_LOWER_LEVELS], kvd_err *err);
 #endif

@@ -15,10 +15,8 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
         atomicAdd(bin + digit, (unsigned)__popc(active));
 }
 
-/*
- * Finds the digit of the *k-th largest key. bin[d] is the number of keys with digit d. Reduces *k
- * by the number of keys with larger digits. The first warp must call it.
- */
+/* Finds the digit of the *k-th largest key. bin[d] is the number of keys with digit d. Reduces *k
+ * by the number of keys with larger digits. The first warp must call it. */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
 {
@@ -46,10 +44,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
         }
 }
 
-/*
- * Returns the threshold that exactly k of n keys reach, 0 < k < n. The lower 32 bits of key(t) are
- * below `bound`. All threads must call it.
- */
+/* Returns the threshold that exactly k of n keys reach, 0 < k < n. The lower 32 bits of key(t) are
+ * below `bound`. All threads must call it. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin,
                                                 unsigned bound)
@@ -90,10 +86,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     return select_key<THREADS>(key, n, k, bin, (unsigned)n);
 }
 
-/*
- * Returns the threshold that the k largest of n distinct sort keys reach, and no others: 0 if k >=
- * n, all bits 1 if k <= 0. All threads must call it.
- */
+/* Returns the threshold that the k largest of n distinct sort keys reach, and no others: 0 if k >=
+ * n, all bits 1 if k <= 0. All threads must call it. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_least(const KEY &key, int n, int k)
 {
@@ -120,10 +114,8 @@ template <int THREADS> static __device__ int select_place(bool stays, int *all)
     return before;
 }
 
-/*
- * Calls take(i, t) for the i-th token t < n of which stays(t) is true. Returns the number of these
- * tokens. All threads must call it.
- */
+/* Calls take(i, t) for the i-th token t < n of which stays(t) is true. Returns the number of these
+ * tokens. All threads must call it. */
 template <int THREADS, typename STAYS, typename TAKE>
 static __device__ int select_each(int n, const STAYS &stays, const TAKE &take)
 {

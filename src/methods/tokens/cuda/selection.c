@@ -33,10 +33,8 @@ static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /*
-     * Method shadowkv stores a mean key and a flag byte for each group of `page` tokens of each KV
-     * head. The sum of bytes is padded to 16.
-     */
+    /* Method shadowkv stores a mean key and a flag byte for each group of `page` tokens of each KV
+     * head. The sum of bytes is padded to 16. */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -83,10 +81,8 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/*
- * Returns the bits that a step reads in a layer to choose among n tokens: as stored on the GPU if
- * `stored` is true, otherwise as the CPU counts them.
- */
+/* Returns the bits that a step reads in a layer to choose among n tokens: as stored on the GPU if
+ * `stored` is true, otherwise as the CPU counts them. */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;
@@ -450,10 +446,8 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /*
-     * Timing runs may begin without a prompt (`anywhere`) unless queries decide how many tokens are
-     * read: without prompts, all requests would choose the same tokens.
-     */
+    /* Timing runs may begin without a prompt (`anywhere`) unless queries decide how many tokens are
+     * read: without prompts, all requests would choose the same tokens. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

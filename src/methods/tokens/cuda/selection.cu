@@ -127,10 +127,8 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
         heads[0] = live[0] * kv;
 }
 
-/*
- * Writes the factors `rise` and `fall` per dimension. A page's score is the sum of rise * largest
- * key + fall * smallest key. All threads must call it.
- */
+/* Writes the factors `rise` and `fall` per dimension. A page's score is the sum of rise * largest
+ * key + fall * smallest key. All threads must call it. */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
 {
@@ -193,10 +191,8 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
     }
 }
 
-/*
- * Scores selection pages (groups of adjacent tokens) by the sum over dimensions of rise * largest
- * key + fall * smallest key. The factors `rise` and `fall` depend on the queries.
- */
+/* Scores selection pages (groups of adjacent tokens) by the sum over dimensions of rise * largest
+ * key + fall * smallest key. The factors `rise` and `fall` depend on the queries. */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -334,10 +330,8 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
     return (size_t)(t / 8 * 8 * d + c / 8 * 64 + t % 8 * 8 + c % 8);
 }
 
-/*
- * Fills s.recent with probabilities, one key per thread. Element r has those from the newest query
- * t with t % history = r. WIDTH is the largest number of dimensions of a key.
- */
+/* Fills s.recent with probabilities, one key per thread. Element r has those from the newest query
+ * t with t % history = r. WIDTH is the largest number of dimensions of a key. */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
@@ -407,10 +401,8 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-/*
- * Writes the step's probabilities to s.recent. Each warp handles 16 tokens that were read. WIDTH is
- * the largest number of dimensions of a key.
- */
+/* Writes the step's probabilities to s.recent. Each warp handles 16 tokens that were read. WIDTH is
+ * the largest number of dimensions of a key. */
 template <int HALVES, int WIDTH>
 __global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,

@@ -1,8 +1,6 @@
-/*
- * Selection at read time: all tokens stay cached, but steps read only some of them. Tokens are
+/* Selection at read time: all tokens stay cached, but steps read only some of them. Tokens are
  * chosen in selection pages of `page` adjacent tokens: the newest pages, and those with the largest
- * scores.
- */
+ * scores. */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
 
@@ -28,17 +26,13 @@ typedef struct {
     const void *pool;          /* device pages of the layer */
     /* Device [cache page][n_kv_heads][64 / rule.page][2][d_qk]: least, largest key per channel. */
     void *bounds;
-    /*
-     * [page][n_kv_heads][history][64] in device memory: probabilities summed over query heads, for
-     * KVD_READ_RECENT. Position t writes element t % history.
-     */
+    /* [page][n_kv_heads][history][64] in device memory: probabilities summed over query heads, for
+     * KVD_READ_RECENT. Position t writes element t % history. */
     float *recent;
 } kvd_selection;
 
-/*
- * Updates s->bounds, the smallest and largest number per key channel of each group of rule.page
- * tokens, for each request's last q_len[b] <= longest tokens.
- */
+/* Updates s->bounds, the smallest and largest number per key channel of each group of rule.page
+ * tokens, for each request's last q_len[b] <= longest tokens. */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
 
@@ -55,36 +49,28 @@ typedef struct {
 cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *rows,
                                  cudaStream_t stream);
 
-/*
- * Writes the number of tokens that each KV head reads to len [batch * n_kv_heads], and the number
- * of KV heads of the first live[0] requests to heads[0]. All arrays are in device memory.
- */
+/* Writes the number of tokens that each KV head reads to len [batch * n_kv_heads], and the number
+ * of KV heads of the first live[0] requests to heads[0]. All arrays are in device memory. */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
 
 /* Choice of tokens to read, on the device. Row b * n_kv_heads + g is KV head g of request b. */
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
-    /*
-     * Scratch memory for scores, [batch * n_kv_heads][k][max_pages * 64 / page]. k is the number of
+    /* Scratch memory for scores, [batch * n_kv_heads][k][max_pages * 64 / page]. k is the number of
      * query heads per KV head for KVD_READ_CODES and KVD_READ_LANDMARKS, 2 for KVD_READ_CLUSTERS,
-     * otherwise 1.
-     */
+     * otherwise 1. */
     float *score;
     /* [batch * n_kv_heads][max_pages * 64 / page] Indices of the token groups read, rising. */
     int32_t *chosen;
-    /*
-     * [batch * n_kv_heads][max_pages * 64 / page] Page table that attention reads, with an entry
-     * per group of `page` tokens, or per page of `rows` for KVD_READ_LANDMARKS.
-     */
+    /* [batch * n_kv_heads][max_pages * 64 / page] Page table that attention reads, with an entry
+     * per group of `page` tokens, or per page of `rows` for KVD_READ_LANDMARKS. */
     int32_t *table;
     /* bf16 pages of the chosen tokens for KVD_READ_LANDMARKS, row_pages pages per KV head. */
     void *rows;
     int32_t row_pages; /* largest number of pages with tokens that a KV head reads */
-    /*
-     * [batch * n_kv_heads] in device memory: number of tokens that each KV head reads. If it
-     * depends on the queries (kvd_selection_varies), the functions that choose tokens write it.
-     */
+    /* [batch * n_kv_heads] in device memory: number of tokens that each KV head reads. If it
+     * depends on the queries (kvd_selection_varies), the functions that choose tokens write it. */
     int32_t *len;
     /* [batch] on the device: tokens read, summed over calls, if queries decide their number. */
     unsigned long long *read;
@@ -92,10 +78,8 @@ typedef struct {
 
 cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
-/*
- * Writes the attention probabilities of a decode step to s->recent. `to` has the tokens that were
- * read. lse [batch * n_kv_heads][group] has the natural logs of softmax denominators.
- */
+/* Writes the attention probabilities of a decode step to s->recent. `to` has the tokens that were
+ * read. lse [batch * n_kv_heads][group] has the natural logs of softmax denominators. */
 cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
                                  cudaStream_t stream);
 
@@ -106,10 +90,8 @@ typedef struct {
     /* Number of rotated dimensions. interleaved: 1 if RoPE rotates adjacent dimensions. */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /*
-     * In device memory, per KV head: matrix [d][d] by which keys are multiplied before distances
-     * are computed, centroids of keys times this matrix, and centroids [size][d].
-     */
+    /* In device memory, per KV head: matrix [d][d] by which keys are multiplied before distances
+     * are computed, centroids of keys times this matrix, and centroids [size][d]. */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
@@ -124,41 +106,31 @@ cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *t
 /* For KVD_READ_CODES: chooses the tokens that steps read by their keys' nearest centroids. */
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
-/*
- * State of method shadowkv (KVD_READ_LANDMARKS) in one layer, in device memory. Each selection page
- * has a mean key and a flag. A flag above 0 means that the page's keys are also stored exactly.
- */
+/* State of method shadowkv (KVD_READ_LANDMARKS) in one layer, in device memory. Each selection page
+ * has a mean key and a flag. A flag above 0 means that the page's keys are also stored exactly. */
 typedef struct {
     int32_t *prompt; /* [n_slots] tokens of the prompt */
     size_t side;
     /* Elements of a latent vector. Latent vectors are [page][64 * rank] on the device. */
     int32_t rank;
     const uint16_t *latents;
-    /*
-     * Outputs: latent vector of each read token's key, and the token's position, or -1 if its key
-     * is stored exactly.
-     */
+    /* Outputs: latent vector of each read token's key, and the token's position, or -1 if its key
+     * is stored exactly. */
     uint16_t *gathered;
     int32_t *position;
-    /*
-     * Values [page][n_kv_heads][64 * d_v] and exact keys of the newest tokens [page][n_kv_heads][64
+    /* Values [page][n_kv_heads][64 * d_v] and exact keys of the newest tokens [page][n_kv_heads][64
      * * d_qk]. outliers [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk] has exact keys of
-     * prompts.
-     */
+     * prompts. */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
-    /*
-     * Output of kvd_selection_landmark_lengths: index of each KV head's projection, counted from
-     * the layer's first one. It is slot * n_layers * n_kv_heads + KV head.
-     */
+    /* Output of kvd_selection_landmark_lengths: index of each KV head's projection, counted from
+     * the layer's first one. It is slot * n_layers * n_kv_heads + KV head. */
     int32_t *matrix;
     int32_t n_layers;
 } kvd_selection_shadow;
 
-/*
- * Computes the mean keys of prompts' selection pages (groups of rule.page adjacent tokens), and
- * chooses the pages whose keys are also stored exactly. `score` is scratch memory.
- */
+/* Computes the mean keys of prompts' selection pages (groups of rule.page adjacent tokens), and
+ * chooses the pages whose keys are also stored exactly. `score` is scratch memory. */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
 /* Stores values and exact keys of each request's last q_len[b] <= longest tokens in *x. */
@@ -168,11 +140,9 @@ cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selecti
 cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
-/*
- * Chooses the tokens that steps read with method shadowkv, and copies their values and exact keys.
+/* Chooses the tokens that steps read with method shadowkv, and copies their values and exact keys.
  * Keys that are stored as latent vectors become 0; the caller must rebuild them from x->gathered
- * and x->position.
- */
+ * and x->position. */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
 

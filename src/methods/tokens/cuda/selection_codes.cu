@@ -63,10 +63,8 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
         turn(c, p, -(double)t, x);
 }
 
-/*
- * Multiplies the CTA's keys x by the Cholesky factor of the queries' second moment. All threads
- * must call it. PITCH is WIDTH + 1, an odd number that avoids bank conflicts.
- */
+/* Multiplies the CTA's keys x by the Cholesky factor of the queries' second moment. All threads
+ * must call it. PITCH is WIDTH + 1, an odd number that avoids bank conflicts. */
 template <int PITCH> __device__ void times_factor(const float *factor, int d, float (*x)[PITCH])
 {
     constexpr int EACH = 8, TURNS = TOKENS / EACH * (PITCH - 1) / ENCODE;

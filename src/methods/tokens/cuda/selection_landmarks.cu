@@ -1,7 +1,5 @@
-/*
- * Method shadowkv: decode steps choose selection pages (groups of adjacent tokens) by the mean of
- * their keys, and read only the tokens in them.
- */
+/* Method shadowkv: decode steps choose selection pages (groups of adjacent tokens) by the mean of
+ * their keys, and read only the tokens in them. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/selection.h"
@@ -72,10 +70,8 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/*
- * Returns the address of the flag of selection page i, a group of tokens: 0, or n + 1 if it is the
- * n-th one (from 0) whose keys are also stored exactly.
- */
+/* Returns the address of the flag of selection page i, a group of tokens: 0, or n + 1 if it is the
+ * n-th one (from 0) whose keys are also stored exactly. */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -189,10 +185,8 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/*
- * Multiplies queries by the mean keys of pages. Pages with exact keys get -INFINITY. A lane has
- * four adjacent dimensions of every 128.
- */
+/* Multiplies queries by the mean keys of pages. Pages with exact keys get -INFINITY. A lane has
+ * four adjacent dimensions of every 128. */
 template <int WIDTH>
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
@@ -267,10 +261,8 @@ __device__ float largest_of(float x)
     return x;
 }
 
-/*
- * Computes the log softmax over pages for each query head, and writes its maximum over query heads
- * to the first head's scores.
- */
+/* Computes the log softmax over pages for each query head, and writes its maximum over query heads
+ * to the first head's scores. */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {
     for (int h = 0; h < group; h++) {
@@ -334,10 +326,8 @@ __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_se
     return (to.chosen[row * room_of(s) + (size_t)(at >> log)] << log) + (at & ((1 << log) - 1));
 }
 
-/*
- * Copies the latent vectors and positions of 64 chosen tokens. A token with an exact key gets
- * position -1 and no latent vector.
- */
+/* Copies the latent vectors and positions of 64 chosen tokens. A token with an exact key gets
+ * position -1 and no latent vector. */
 __global__ void __launch_bounds__(SCORE)
     latent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_shadow x,

@@ -1,7 +1,5 @@
-/*
- * Methods mpcache and shadowkv on the GPU. mpcache drops prompt tokens per layer; shadowkv stores
- * prompt keys as latent vectors and rebuilds the chosen ones.
- */
+/* Methods mpcache and shadowkv on the GPU. mpcache drops prompt tokens per layer; shadowkv stores
+ * prompt keys as latent vectors and rebuilds the chosen ones. */
 #include <stdlib.h>
 
 #include "methods/tokens/cuda/evict.h"
@@ -175,10 +173,8 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/*
- * Returns how many of n tokens follow those that are in a selection page (a group of tokens) with a
- * mean key. The result is at least 1.
- */
+/* Returns how many of n tokens follow those that are in a selection page (a group of tokens) with a
+ * mean key. The result is at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -405,10 +401,8 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/*
- * Returns a correction of the bits that the latest step did not read: unread keys are latent
- * vectors, which have fewer bits than the keys. It is at most 0.
- */
+/* Returns a correction of the bits that the latest step did not read: unread keys are latent
+ * vectors, which have fewer bits than the keys. It is at most 0. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;

@@ -19,10 +19,8 @@ typedef struct {
     /* [n_slots] Number of tokens of each request after the latest iteration. */
     size_t *held;
     size_t rows, row_pages, max_pages;
-    /*
-     * [layers][pages][bytes per page] in device memory: key bounds, mean keys, codes or
-     * probabilities by which steps choose tokens.
-     */
+    /* [layers][pages][bytes per page] in device memory: key bounds, mean keys, codes or
+     * probabilities by which steps choose tokens. */
     char *sides;
     size_t side;
     float *lse; /* device [rows][group], for decode steps */
@@ -49,10 +47,8 @@ typedef struct {
     struct {
         /* Kernel arguments for layer 0, from which those of other layers are made. */
         kvd_selection_shadow of;
-        /*
-         * Number of elements of all keys of a token in a layer (n_kv_heads * d_head), and rank of
-         * the keys without padding.
-         */
+        /* Number of elements of all keys of a token in a layer (n_kv_heads * d_head), and rank of
+         * the keys without padding. */
         size_t wide, kept;
         size_t *prompt; /* host [n_slots] number of prompt tokens */
         /* [n_slots][layers][wide][rank] Right singular vectors of each request's prompt keys. */
@@ -93,10 +89,8 @@ int32_t *kvd_selection_lengths_of(const kvd_selection_method *e, int layer);
 
 /* Sets e->method's callbacks for methods that drop prompt tokens. */
 void kvd_selection_late_describe(kvd_selection_method *e);
-/*
- * Allocates e->late: numbers of cached tokens per layer, and scratch memory for dropping prompt
- * tokens. e->n_slots and e->layers must be set.
- */
+/* Allocates e->late: numbers of cached tokens per layer, and scratch memory for dropping prompt
+ * tokens. e->n_slots and e->layers must be set. */
 int kvd_selection_late_make(kvd_selection_method *e, kvd_err *err);
 /* Records how many tokens each layer caches for request i. */
 void kvd_selection_late_ended(kvd_selection_method *e, const kvd_slice *s, size_t i);
@@ -120,10 +114,8 @@ void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);
 /* Queues a kernel that writes e->len, the numbers of tokens that requests read, on the device. */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);
-/*
- * Chooses the tokens that steps read, rebuilds their keys, and ends the clock's phases of choosing
- * and rebuilding.
- */
+/* Chooses the tokens that steps read, rebuilds their keys, and ends the clock's phases of choosing
+ * and rebuilding. */
 int kvd_selection_shadow_choose(const kvd_selection_method *e, const kvd_selection *s,
                                 const kvd_selected *to, const kvd_paged_rows *r, kvd_err *err);
 

@@ -45,10 +45,8 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/*
- * Assigns pages to KV heads: for all prompt tokens if it is known only later how many stay,
- * otherwise for the largest number that may stay. In decode steps, for one more token.
- */
+/* Assigns pages to KV heads: for all prompt tokens if it is known only later how many stay,
+ * otherwise for the largest number that may stay. In decode steps, for one more token. */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -244,10 +242,8 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_r
     return a;
 }
 
-/*
- * Copies K and V of the chosen tokens to pages of their KV heads. The first layer of a group of
- * layers chooses the tokens of all layers of the group.
- */
+/* Copies K and V of the chosen tokens to pages of their KV heads. The first layer of a group of
+ * layers chooses the tokens of all layers of the group. */
 static int choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream,
                           kvd_err *err)
 {

@@ -49,10 +49,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/*
- * Returns the sort key of token t of KV head g among all heads that share a budget. Tokens whose
- * own head keeps them (key >= `own`) get the largest score.
- */
+/* Returns the sort key of token t of KV head g among all heads that share a budget. Tokens whose
+ * own head keeps them (key >= `own`) get the largest score. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -98,10 +96,8 @@ __global__ void __launch_bounds__(VECTOR)
     u.vector[((size_t)b * u.n_all + (u.first + g)) * (size_t)a.map.d_v[0] + me] = all;
 }
 
-/*
- * Method taskkv: finds the KV heads whose weighted sum of values (u.vector) is farthest from the
- * mean over KV heads.
- */
+/* Method taskkv: finds the KV heads whose weighted sum of values (u.vector) is farthest from the
+ * mean over KV heads. */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -269,10 +265,8 @@ __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h
     return ((size_t)h * pages + (a.q_start[b] / KEYS + b)) * 2;
 }
 
-/*
- * For KVD_EVICT_SPREAD: computes tokens' scores, which are mean + gamma * variance of attention,
- * and sums of entropy and variance. WIDTH is the largest width of keys.
- */
+/* For KVD_EVICT_SPREAD: computes tokens' scores, which are mean + gamma * variance of attention,
+ * and sums of entropy and variance. WIDTH is the largest width of keys. */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     spread_kernel(const __grid_constant__ kvd_uneven_prompts_args u)

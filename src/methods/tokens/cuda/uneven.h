@@ -1,7 +1,5 @@
-/*
- * Drops prompt tokens where layers or KV heads keep different numbers of tokens. Kept tokens are
- * stored in pages that belong to one KV head each.
- */
+/* Drops prompt tokens where layers or KV heads keep different numbers of tokens. Kept tokens are
+ * stored in pages that belong to one KV head each. */
 #ifndef KVD_METHODS_TOKENS_CUDA_UNEVEN_H
 #define KVD_METHODS_TOKENS_CUDA_UNEVEN_H
 
@@ -17,20 +15,16 @@ typedef struct {
     kvd_evict_prompts_args prompt;
     /* Number of KV heads on all GPUs that are ranked together, and index of this GPU's first. */
     int32_t n_all, first;
-    /*
-     * Scratch [batch][n_all + 1] in device memory: smallest sort key of the tokens that stay in
-     * each KV head by its own scores, then of those that stay in a budget shared by all heads.
-     */
+    /* Scratch [batch][n_all + 1] in device memory: smallest sort key of the tokens that stay in
+     * each KV head by its own scores, then of those that stay in a budget shared by all heads. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
     /* [batch * n_kv_heads][max_pages] in device memory: numbers of each KV head's pages. */
     const int32_t *table;
     /* Pages in device memory, each of one KV head. */
     void *heads;
-    /*
-     * [n_all][n_q8] on the device: scores that rank the tokens of each KV head, or NULL to use
-     * prompt.mass. A token has the index of its row of Q.
-     */
+    /* [n_all][n_q8] on the device: scores that rank the tokens of each KV head, or NULL to use
+     * prompt.mass. A token has the index of its row of Q. */
     float *rank;
     /* Output [slot][2] on the device with KVD_EVICT_SPREAD: entropy, variance of attention. */
     double *statistic;
@@ -55,37 +49,25 @@ typedef struct {
 
 /* Scores all prompt tokens, then chooses and copies tokens like kvd_uneven_choose. */
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Chooses tokens by args->rank or, if that is NULL, by prompt.mass (received attention). Fills
- * prompt.kept and count, and copies K and V of the tokens to pages of their KV heads.
- */
+/* Chooses tokens by args->rank or, if that is NULL, by prompt.mass (received attention). Fills
+ * prompt.kept and count, and copies K and V of the tokens to pages of their KV heads. */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * For method taskkv: sums the V vectors of all tokens in each of this GPU's KV heads, weighted by
- * received attention (prompt.mass). Output: args->vector.
- */
+/* For method taskkv: sums the V vectors of all tokens in each of this GPU's KV heads, weighted by
+ * received attention (prompt.mass). Output: args->vector. */
 cudaError_t kvd_uneven_vectors(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Merges runs of tokens with similar keys, and copies K and V of the tokens that stay.
- * args->prompt.merging.count must equal args->count.
- */
+/* Merges runs of tokens with similar keys, and copies K and V of the tokens that stay.
+ * args->prompt.merging.count must equal args->count. */
 cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Writes the scores by which prompt tokens are ranked to args->rank and, with KVD_EVICT_SPREAD,
- * entropy and variance of attention to args->statistic.
- */
+/* Writes the scores by which prompt tokens are ranked to args->rank and, with KVD_EVICT_SPREAD,
+ * entropy and variance of attention to args->statistic. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/*
- * Computes the smallest sort keys that stay, args->least, for a budget that n_layers layers share,
+/* Computes the smallest sort keys that stay, args->least, for a budget that n_layers layers share,
  * beginning with the layer of `args`. rank [n_layers][n_all][n_q8] has the scores. budget.keep_old
- * is the mean number of tokens per KV head. If scores are equal, tokens of later layers stay.
- */
+ * is the mean number of tokens per KV head. If scores are equal, tokens of later layers stay. */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
-/*
- * Scores groups of rule.review adjacent tokens by received attention, summed over this GPU's heads.
- * Writes one score per group, from prompt.score[q_start] on.
- */
+/* Scores groups of rule.review adjacent tokens by received attention, summed over this GPU's heads.
+ * Writes one score per group, from prompt.score[q_start] on. */
 cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Chooses groups of rule.review adjacent tokens, for args->layers layers. Fills kept and count. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
@@ -144,11 +126,9 @@ typedef struct {
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
-    /*
-     * [layers][heads.rows] Number of cached tokens of each request's KV heads, including the new
+    /* [layers][heads.rows] Number of cached tokens of each request's KV heads, including the new
      * token, in pinned memory. An additional last element has the number of decode steps times KV
-     * heads.
-     */
+     * heads. */
     int32_t *length;
     int32_t *lengths;
     /* [layers][n_slots][kv] in device memory: number of tokens of the latest prompt that stay. */
@@ -160,10 +140,8 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /*
-     * For methods that repeat each prompt: number of tokens of each prompt without its copy, in
-     * pinned and in device memory. Otherwise NULL.
-     */
+    /* For methods that repeat each prompt: number of tokens of each prompt without its copy, in
+     * pinned and in device memory. Otherwise NULL. */
     int32_t *prompt, *prompts;
     size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;

@@ -1,7 +1,6 @@
-/*
- * Methods zdc and think on the GPU: less important tokens have fewer columns. In layers with a
- * sliding window zdc stores important tokens alone, and think zeroes the pruned channels of keys.
- */
+/* Methods zdc and think on the GPU: less important tokens have fewer columns. In layers with a
+ * sliding window zdc stores important tokens alone, and think zeroes the pruned channels of
+ * keys. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -174,10 +173,8 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
-/*
- * In layers that use an earlier layer's important tokens, zeroes the columns that less important
- * tokens do not store.
- */
+/* In layers that use an earlier layer's important tokens, zeroes the columns that less important
+ * tokens do not store. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -526,10 +523,8 @@ static double pruned_bits(const kvd_zdc *z, size_t tokens)
     return 8.0 * sizeof *z->store * (double)(near_heads(z) * tokens * (d - z->kept));
 }
 
-/*
- * Returns the bits of K and V, plus a mask of one bit per channel of each KV head with pruned keys.
- * Subtracts the pruned key channels of layers with a window, which count as not stored.
- */
+/* Returns the bits of K and V, plus a mask of one bit per channel of each KV head with pruned keys.
+ * Subtracts the pruned key channels of layers with a window, which count as not stored. */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -542,10 +537,8 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
            pruned_bits(z, pruned_near(z, slot, n));
 }
 
-/*
- * Returns a correction of the bits that the latest step did not read: the key that left the sliding
- * windows lacks its pruned channels. It is at most 0.
- */
+/* Returns a correction of the bits that the latest step did not read: the key that left the sliding
+ * windows lacks its pruned channels. It is at most 0. */
 static double think_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;

@@ -1,11 +1,9 @@
-/*
- * Important prompt tokens keep all columns of their projections, less important tokens only the
+/* Important prompt tokens keep all columns of their projections, less important tokens only the
  * first ones (ZDC section 5).
  *
  * In each layer, less important tokens fill a request's first pages (at least one); important and
  * later tokens follow. Attention runs once with twice the heads, and kvd_zdc_merge averages the
- * outputs.
- */
+ * outputs. */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_H
 
@@ -62,21 +60,17 @@ typedef struct {
     /* Smallest overlap of two layers' important tokens at which the later layer reuses them. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
-    /*
-     * Output [n_q8] in device memory: per token, bits KVD_ZDC_RAW (ranked as important in this
-     * layer) and KVD_ZDC_USED (treated as important).
-     */
+    /* Output [n_q8] in device memory: per token, bits KVD_ZDC_RAW (ranked as important in this
+     * layer) and KVD_ZDC_USED (treated as important). */
     uint8_t *level;
     /* Output [n_q8] on the device: index of a token among the important or less important ones. */
     int32_t *place;
 } kvd_zdc_choose_args;
 
-/*
- * Chooses as important the fraction args->share of each prompt's tokens with the largest
+/* Chooses as important the fraction args->share of each prompt's tokens with the largest
  * importance: the log of the sum of the softmax denominators exp(lse) of the token's query over
  * query heads. On ties, earlier tokens come first. Layers that reuse another layer's choice ignore
- * the result.
- */
+ * the result. */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /* Writes tokens' importance over this GPU's heads to `to` [n_q8], an input of kvd_zdc_choose. */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
@@ -92,19 +86,16 @@ typedef struct {
     const void *from; /* device pages with the prompts */
     /* Output [slots][n_layers][n_kv_heads][d_qk] on the device: channel of each key column. */
     int16_t *order;
-    /*
-     * Outputs [n_q8] in device memory: bits of each token as in kvd_zdc_choose_args, a prompt's
-     * newest `window` tokens being the important ones, and its index among tokens of the same kind.
-     */
+    /* Outputs [n_q8] in device memory: bits of each token as in kvd_zdc_choose_args, a prompt's
+     * newest `window` tokens being the important ones, and its index among tokens of the same
+     * kind. */
     uint8_t *level;
     int32_t *place;
 } kvd_zdc_channels_args;
 cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *args, cudaStream_t stream);
-/*
- * For a layer with a sliding window of `near` tokens: zeroes the key channels that method think
+/* For a layer with a sliding window of `near` tokens: zeroes the key channels that method think
  * prunes. The channels are ranked by the prompt's newest `near` keys; `kept` of them stay. Ignores
- * order, level and place. `pages` must equal args->from.
- */
+ * order, level and place. `pages` must equal args->from. */
 cudaError_t kvd_zdc_prune(const kvd_zdc_channels_args *args, int32_t near, int32_t kept,
                           void *pages, cudaStream_t stream);
 
@@ -158,24 +149,18 @@ typedef struct {
     /* Outputs of kvd_zdc_choose for the whole prompt, in device memory. */
     const uint8_t *level;
     const int32_t *place;
-    /*
-     * Packed rows in device memory: first the important tokens, then the less important ones. A
-     * token has K, then V, for each KV head.
-     */
+    /* Packed rows in device memory: first the important tokens, then the less important ones. A
+     * token has K, then V, for each KV head. */
     void *rows;
-    /*
-     * Pages in device memory in which all tokens have all columns of K and V. The first page in
-     * `table` has the prompt's tokens 0 to 63.
-     */
+    /* Pages in device memory in which all tokens have all columns of K and V. The first page in
+     * `table` has the prompt's tokens 0 to 63. */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
     size_t page;          /* elements of a page */
 } kvd_zdc_rows_args;
 
-/*
- * kvd_zdc_pack copies tokens from args->pages to args->rows. kvd_zdc_unpack copies tokens back, and
- * zeroes the columns that rows lack.
- */
+/* kvd_zdc_pack copies tokens from args->pages to args->rows. kvd_zdc_unpack copies tokens back, and
+ * zeroes the columns that rows lack. */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
@@ -186,19 +171,15 @@ typedef struct {
     int32_t batch, rows;
     /* [batch] in device memory: number of tokens of each request, including the newest one. */
     const int32_t *kv_len;
-    /*
-     * Outputs [n_layers][rows] in device memory, with an element per request. end: number of token
+    /* Outputs [n_layers][rows] in device memory, with an element per request. end: number of token
      * rows in the request's pages up to the newest token. low_len: number of less important tokens
-     * (those with fewer columns), at least 1.
-     */
+     * (those with fewer columns), at least 1. */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/*
- * For all layers and requests, writes the number of token rows (args->end), the number of less
- * important tokens (low_len), and the list of pages (table).
- */
+/* For all layers and requests, writes the number of token rows (args->end), the number of less
+ * important tokens (low_len), and the list of pages (table). */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
 /* Arguments for averaging attention over important and less important tokens, in one layer. */
@@ -210,10 +191,8 @@ typedef struct {
     int32_t pitch, out_pitch;
     /* [batch][pitch] in device memory: outputs over important, then over less important tokens. */
     const void *o;
-    /*
-     * [batch][2 n_heads] in device memory: natural logs of the softmax denominators over important
-     * tokens (first n_heads), then over less important ones.
-     */
+    /* [batch][2 n_heads] in device memory: natural logs of the softmax denominators over important
+     * tokens (first n_heads), then over less important ones. */
     const float *lse;
     /* Logits of attention sinks, [n_heads] in device memory, or NULL. */
     const float *sinks;
@@ -221,10 +200,8 @@ typedef struct {
     void *out;
 } kvd_zdc_merge_args;
 
-/*
- * Averages the attention outputs over important and over less important tokens, weighted by softmax
- * denominators. A query head's sink counts once.
- */
+/* Averages the attention outputs over important and over less important tokens, weighted by softmax
+ * denominators. A query head's sink counts once. */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -39,10 +39,8 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
         kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what, err));
 }
 
-/*
- * Makes a layout with every KV head twice: first the heads of `high`, then those of `low`. Both
- * read the same queries.
- */
+/* Makes a layout with every KV head twice: first the heads of `high`, then those of `low`. Both
+ * read the same queries. */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
     *both = *high;
@@ -73,10 +71,8 @@ static const kvd_cache_layer *high_of(const kvd_zdc *z, int l)
     return &z->method.cache->layer[kvd_paged_full_layer(z->method.cache, (size_t)l)];
 }
 
-/*
- * Makes the layouts of the l-th layer without a sliding window. With KVD_ATTENTION_STOCK, whose
- * kernels need equal widths, pads the heads of less important tokens to the widest of them.
- */
+/* Makes the layouts of the l-th layer without a sliding window. With KVD_ATTENTION_STOCK, whose
+ * kernels need equal widths, pads the heads of less important tokens to the widest of them. */
 static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;

@@ -5,10 +5,8 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/*
- * For heads that are divided among GPUs: importance of prompt tokens by each GPU's heads.
- * `exchange` collects the sums of all GPUs.
- */
+/* For heads that are divided among GPUs: importance of prompt tokens by each GPU's heads.
+ * `exchange` collects the sums of all GPUs. */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
     /* [n][rows] in device memory: importance of each token by the heads of each GPU. */
@@ -20,10 +18,8 @@ void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
 /* Returns parameter `layers`, the number of layers per group with equal important tokens, or 0. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
-/*
- * Return the layout of a layer's KV heads, in device memory, and the layout of its pages of less
- * important tokens.
- */
+/* Return the layout of a layer's KV heads, in device memory, and the layout of its pages of less
+ * important tokens. */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
 /* Device output of kvd_zdc_choose in the latest layer: each token's class and index in it. */
@@ -35,10 +31,8 @@ kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
 /* Memory for choosing the important tokens of prompts. */
 typedef struct {
-    /*
-     * Number of less important tokens, [n_slots][layers without a sliding window], in device and in
-     * pinned memory.
-     */
+    /* Number of less important tokens, [n_slots][layers without a sliding window], in device and in
+     * pinned memory. */
     int32_t *n_low, *host_low;
     size_t n_slots;
     /* Device arrays for the members of kvd_zdc_choose_args with the same names. */
@@ -58,16 +52,12 @@ int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaSt
                        kvd_err *err);
 int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
-/*
- * Returns the first layer of the group of layers (parameter `layers`) that uses the same important
+/* Returns the first layer of the group of layers (parameter `layers`) that uses the same important
  * tokens as `layer`. Layers with a sliding window are not counted. Parameter `overlap`, by which
- * the device may join more layers, is ignored.
- */
+ * the device may join more layers, is ignored. */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
-/*
- * For timing runs without a prompt: sets a request's number of less important tokens in each layer,
- * as after a prompt of `prompt` tokens.
- */
+/* For timing runs without a prompt: sets a request's number of less important tokens in each layer,
+ * as after a prompt of `prompt` tokens. */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
                             size_t prompt);
 /* Returns kvd_zdc_choose's arguments for the prompts of `r`. The caller must set `pages`. */
@@ -113,10 +103,9 @@ typedef struct {
     /* Projections to the dimensions that less important tokens keep. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
-    /*
-     * For method think: channel of each key column, [slots][n_layers][n_kv_heads][d_head] in device
-     * memory. The prompt's newest `window` tokens keep all key channels, older ones `kept` of them.
-     */
+    /* For method think: channel of each key column, [slots][n_layers][n_kv_heads][d_head] in device
+     * memory. The prompt's newest `window` tokens keep all key channels, older ones `kept` of
+     * them. */
     int16_t *order;
     size_t window, kept;
     kvd_zdc_head *head; /* device [kvd_zdc_layers()][n_kv_heads] */
@@ -138,11 +127,9 @@ typedef struct {
     void *host_works;
 } kvd_zdc;
 
-/*
- * Returns the number of layers without a sliding window, which have the indices 0 ..
+/* Returns the number of layers without a sliding window, which have the indices 0 ..
  * kvd_zdc_layers() - 1 in the arrays of kvd_zdc. In other layers, all tokens keep the dimensions of
- * important tokens.
- */
+ * important tokens. */
 static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 {
     return (size_t)z->method.cache->n_full;

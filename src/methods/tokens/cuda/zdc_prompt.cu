@@ -100,10 +100,8 @@ __global__ void __launch_bounds__(CHOOSE)
         n_low[l] = n - k;
 }
 
-/*
- * Returns the offset in the pool of columns 8 block .. 8 block + 7 of the i-th token in pages
- * `first`, first + 1, ... of request b.
- */
+/* Returns the offset in the pool of columns 8 block .. 8 block + 7 of the i-th token in pages
+ * `first`, first + 1, ... of request b. */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
 {
@@ -205,10 +203,8 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/*
- * If PACK, copies K and V of tokens from pages to rows for another GPU, with only the columns that
- * each token keeps; otherwise from these rows to pages.
- */
+/* If PACK, copies K and V of tokens from pages to rows for another GPU, with only the columns that
+ * each token keeps; otherwise from these rows to pages. */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {

@@ -1,8 +1,6 @@
-/*
- * Makes random weights on the device, with the same bits as on the host.
+/* Makes random weights on the device, with the same bits as on the host.
  *
- * `type` is KVD_F32 or KVD_BF16. Other types return cudaErrorInvalidValue.
- */
+ * `type` is KVD_F32 or KVD_BF16. Other types return cudaErrorInvalidValue. */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
 

@@ -1,9 +1,7 @@
-/*
- * Loads a model's weights onto one GPU (tensor parallelism as in Megatron-LM).
+/* Loads a model's weights onto one GPU (tensor parallelism as in Megatron-LM).
  *
  * Each of n GPUs holds 1/n of the heads and hidden units. Only the first GPU has the output head.
- * Experts that do not fit are streamed through two device buffers.
- */
+ * Experts that do not fit are streamed through two device buffers. */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
 #define KVD_MODEL_CHECKPOINT_CUDA_WEIGHTS_H
 
@@ -110,10 +108,8 @@ typedef struct kvd_gpu_weights {
 size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share,
                              bool streamed);
 
-/*
- * Loads the weights to the current device. If memory is short, the message has the needed bytes. If
- * `streamed`, the checkpoint must stay open.
- */
+/* Loads the weights to the current device. If memory is short, the message has the needed bytes. If
+ * `streamed`, the checkpoint must stay open. */
 int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype type,
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);

@@ -1,9 +1,7 @@
-/*
- * Kernels that choose experts and compute them for few tokens.
+/* Kernels that choose experts and compute them for few tokens.
  *
  * The product of W with up to 32 tokens is bound by reading W. The warps of a CTA take turns at
- * blocks of 64 columns.
- */
+ * blocks of 64 columns. */
 #include "kernels/cuda/mma.cuh"
 #include "model/experts/cuda/experts.cuh"
 #include "model/pass/routing.h"

@@ -1,9 +1,7 @@
-/*
- * Products of routed experts with many tokens by wgmma.
+/* Products of routed experts with many tokens by wgmma.
  *
  * A tile has up to 128 tokens of an expert and 256 rows of W. Both pass through a ring of stages of
- * 64 columns in shared memory.
- */
+ * 64 columns in shared memory. */
 #include "kernels/cuda/sm90.cuh"
 #include "model/experts/cuda/experts.cuh"
 

@@ -34,10 +34,8 @@ typedef struct {
     char *prob;
 } call;
 
-/*
- * Computes attention of a block of queries for n heads: in column-major order, scores^T = K Q^T and
- * out^T = V^T P^T.
- */
+/* Computes attention of a block of queries for n heads: in column-major order, scores^T = K Q^T and
+ * out^T = V^T P^T. */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_units *units, size_t n,
                         kvd_err *err)
 {

@@ -9,10 +9,8 @@
 #include "common/half.h"
 #include "model/checkpoint/cuda/weights.h"
 
-/*
- * Input of attention for one layer and this GPU's heads. Tokens are ld or ld_pre elements apart.
- * Later work on `stream` overwrites the arrays.
- */
+/* Input of attention for one layer and this GPU's heads. Tokens are ld or ld_pre elements apart.
+ * Later work on `stream` overwrites the arrays. */
 typedef struct {
     const kvd_config *config; /* whole model */
     const kvd_gpu_share *share;
@@ -53,11 +51,9 @@ struct kvd_gpu_attention {
     int wants_raw;
 };
 
-/*
- * Exact attention on one device and stream.
+/* Exact attention on one device and stream.
  *
- * Uses attention kernels for bf16 and supported heads, otherwise products of cuBLAS.
- */
+ * Uses attention kernels for bf16 and supported heads, otherwise products of cuBLAS. */
 typedef struct kvd_gpu_dense kvd_gpu_dense;
 kvd_gpu_dense *kvd_gpu_dense_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
                                  size_t max_tokens, size_t max_len, kvd_err *err);
@@ -68,12 +64,10 @@ kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d);
 /* Returns the implementation: "sm_90a kernel", "mma.sync kernel" or "cuBLAS products". */
 const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 
-/*
- * Attention by cuBLAS: q and out are [n_tokens][n_heads][d_head], k and v
+/* Attention by cuBLAS: q and out are [n_tokens][n_heads][d_head], k and v
  * [n_tokens][n_kv_heads][d_head].
  *
- * The first function returns the bytes of scratch memory, about 256 MiB.
- */
+ * The first function returns the bytes of scratch memory, about 256 MiB. */
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads);
 int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q, size_t ldq,
                    const void *k, size_t ldk, const void *v, size_t ldv, void *out, size_t ldo,

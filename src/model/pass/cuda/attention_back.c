@@ -45,12 +45,10 @@ typedef struct {
     char *score[4];
 } call;
 
-/*
- * Computes gradients for a block of queries and n heads. S: scores, P: probabilities, O: output.
+/* Computes gradients for a block of queries and n heads. S: scores, P: probabilities, O: output.
  *
  * In column-major order: S^T = K Q^T, dP^T = V dO^T, dQ^T = K^T dS^T, dK^T += Q^T dS, dV^T += dO^T
- * P.
- */
+ * P. */
 static int block_back(const call *x, const kvd_score_block *b, const kvd_units *units, size_t n,
                       kvd_err *err)
 {

@@ -1,7 +1,5 @@
-/*
- * Attention by batched products of cuBLAS, block of queries by block of queries. A unit is one head
- * of one sequence.
- */
+/* Attention by batched products of cuBLAS, block of queries by block of queries. A unit is one head
+ * of one sequence. */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 

@@ -1,9 +1,7 @@
-/*
- * The backward pass on one GPU, as in model/pass/backward.h.
+/* The backward pass on one GPU, as in model/pass/backward.h.
  *
  * With KVD_BF16, inputs of products are rounded to bf16; all else is float32. The kept inputs of
- * layers take 4 (n_layers + 1) max_tokens d_model bytes.
- */
+ * layers take 4 (n_layers + 1) max_tokens d_model bytes. */
 #ifndef KVD_MODEL_PASS_CUDA_BACKWARD_H
 #define KVD_MODEL_PASS_CUDA_BACKWARD_H
 

@@ -1,9 +1,7 @@
-/*
- * Kernels for embedding and norms, with residual additions and checks for non-finite values before
+/* Kernels for embedding and norms, with residual additions and checks for non-finite values before
  * a norm. One block handles one token.
  *
- * Sums are in float64 over groups of four squares in float32.
- */
+ * Sums are in float64 over groups of four squares in float32. */
 #include "model/pass/cuda/blocks.h"
 
 #include "common/cuda/launch.cuh"

@@ -1,9 +1,7 @@
-/*
- * Operations of the forward pass on the GPU, defined in model/pass/blocks.h. Rows are tokens.
+/* Operations of the forward pass on the GPU, defined in model/pass/blocks.h. Rows are tokens.
  *
  * Functions launch a kernel on the stream and return its error. A row that is not finite is
- * recorded in *bad with the number `stage` of the check.
- */
+ * recorded in *bad with the number `stage` of the check. */
 #ifndef KVD_MODEL_PASS_CUDA_BLOCKS_H
 #define KVD_MODEL_PASS_CUDA_BLOCKS_H
 
@@ -27,10 +25,8 @@ static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
     return (kvd_gpu_bad)stage << 40 | row;
 }
 
-/*
- * Fills x [n][width] with the embeddings of n tokens, times `scale` unless 0. Adds learned
- * positions, if any.
- */
+/* Fills x [n][width] with the embeddings of n tokens, times `scale` unless 0. Adds learned
+ * positions, if any. */
 cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const uint32_t *id,
                           const float *positions, const uint32_t *position, size_t n, size_t width,
                           float *x, cudaStream_t stream);
@@ -133,11 +129,9 @@ typedef struct {
     size_t first, n_heads;
 } kvd_gpu_scores;
 
-/*
- * Writes the softmax of products [units][rows][ld] to prob; a unit is one head of a sequence. Row i
+/* Writes the softmax of products [units][rows][ld] to prob; a unit is one head of a sequence. Row i
  * sees the last `window` keys up to first + i, or all if window is 0. With KVD_F32, prob may be
- * `products`.
- */
+ * `products`. */
 cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_t rows, size_t ld,
                             size_t first, size_t n_keys, size_t window,
                             const kvd_gpu_scores *scores, void *prob, cudaStream_t stream);
@@ -145,15 +139,13 @@ cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_
 /* Replaces x by softcap * tanh(x / softcap). Infinity becomes NaN. */
 cudaError_t kvd_gpu_softcap(float *x, size_t n, float softcap, cudaStream_t stream);
 
-/*
- * Chooses the routed experts of n tokens.
+/* Chooses the routed experts of n tokens.
  *
  * in   logit   [n][n_experts]     overwritten if experts form groups
  * in   bias    [n_experts]        added to the logits, or NULL
  * out  expert, factor [n][n_chosen]  best first, with the factors on their outputs
  * out  count   [n_experts]        tokens of each expert
- * out  row, weight [n * n_chosen]  tokens sorted by expert, with their factors
- */
+ * out  row, weight [n * n_chosen]  tokens sorted by expert, with their factors */
 typedef struct {
     size_t n, n_experts, n_chosen;
     int add_up; /* 1 if a token's factors are divided by their sum */
@@ -170,12 +162,10 @@ typedef struct {
 } kvd_gpu_routes;
 cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 
-/*
- * Routed experts without waiting for the host, for CUDA graphs.
+/* Routed experts without waiting for the host, for CUDA graphs.
  *
  * A group is up to KVD_FEW_TOKENS tokens of one expert, or KVD_MANY_TOKENS in large batches on
- * Hopper. The (token, expert) pairs are sorted by group.
- */
+ * Hopper. The (token, expert) pairs are sorted by group. */
 enum {
     KVD_FEW_TOKENS = 32,
     KVD_MANY_TOKENS = 128,

@@ -16,12 +16,10 @@ struct norm_args {
     int add;
 };
 
-/*
- * RMS norm: y = x s g, s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
+/* RMS norm: y = x s g, s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
  *
  * Layer norm: y = z g + b, z = (x - mean(x)) s, s = 1 / std(x), dx = s (g dy - mean(g dy) - z
- * mean(g dy z)).
- */
+ * mean(g dy z)). */
 template <bool LAYER> __global__ void __launch_bounds__(THREADS) norm_back_kernel(const norm_args a)
 {
     __shared__ double part[4][32];

@@ -1,9 +1,7 @@
-/*
- * Gradients of the functions of blocks.h, in float32. dy is the gradient of a function's output, dx
+/* Gradients of the functions of blocks.h, in float32. dy is the gradient of a function's output, dx
  * of its input.
  *
- * Functions launch a kernel on the stream and return its error.
- */
+ * Functions launch a kernel on the stream and return its error. */
 #ifndef KVD_MODEL_PASS_CUDA_BLOCKS_BACK_H
 #define KVD_MODEL_PASS_CUDA_BLOCKS_BACK_H
 
@@ -44,18 +42,14 @@ typedef struct {
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);
 
-/*
- * Computes d_scores = scale * prob * (d_prob - sum of prob * d_prob), in `type`; prob_out = prob in
- * `type`.
- */
+/* Computes d_scores = scale * prob * (d_prob - sum of prob * d_prob), in `type`; prob_out = prob in
+ * `type`. */
 cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float *d_prob,
                                  size_t n_rows, size_t ld, size_t n_keys, float scale,
                                  void *d_scores, void *prob_out, cudaStream_t stream);
 
-/*
- * Computes loss = -log softmax(logits)[target] in nats, and d_logits [n][vocab]. Unless u is NULL,
- * first draws the targets by the random numbers u.
- */
+/* Computes loss = -log softmax(logits)[target] in nats, and d_logits [n][vocab]. Unless u is NULL,
+ * first draws the targets by the random numbers u. */
 cudaError_t kvd_gpu_cross_entropy(kvd_dtype type, const float *logits, size_t n, size_t vocab,
                                   uint32_t *target, const double *u, void *d_logits, double *loss,
                                   cudaStream_t stream);

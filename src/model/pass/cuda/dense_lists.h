@@ -50,11 +50,9 @@ int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_se
                          kvd_err *err);
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
-/*
- * Queues the upload of each sequence's length and first token in the batch, from offset
+/* Queues the upload of each sequence's length and first token in the batch, from offset
  * [n_sequences + 1], unless the device has them already (*changed is then 0). All kernels that read
- * them must use one stream.
- */
+ * them must use one stream. */
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);
 
@@ -67,10 +65,8 @@ extern "C" {
 cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t max_pages,
                                  int32_t *table, cudaStream_t stream);
 
-/*
- * Removes padding rows: moves the rows of sequence b from row q_start[b] on to row start[b] on. A
- * row has `bytes` bytes, a multiple of 16.
- */
+/* Removes padding rows: moves the rows of sequence b from row q_start[b] on to row start[b] on. A
+ * row has `bytes` bytes, a multiple of 16. */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
                                 int32_t n, size_t n_tokens, size_t bytes, void *to,
                                 cudaStream_t stream);

@@ -1,7 +1,5 @@
-/*
- * The forward pass on one or several GPUs. KVD_F32 computes without TF32, KVD_BF16 with float32
- * sums. Equal batches on equal GPUs give equal bits.
- */
+/* The forward pass on one or several GPUs. KVD_F32 computes without TF32, KVD_BF16 with float32
+ * sums. Equal batches on equal GPUs give equal bits. */
 #ifndef KVD_MODEL_PASS_CUDA_FORWARD_H
 #define KVD_MODEL_PASS_CUDA_FORWARD_H
 
@@ -41,13 +39,11 @@ kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
 /* Returns a description such as "2 x NVIDIA H200, bf16, cuBLAS 13.1.0, NCCL 2.28.9". */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
-/*
- * GPU versions of model/pass/forward.h, with one hook per GPU or NULL for exact attention. Arrays
+/* GPU versions of model/pass/forward.h, with one hook per GPU or NULL for exact attention. Arrays
  * are float32 on the first GPU.
  *
  * All but kvd_gpu_forward_logits wait for the device. After an error on several GPUs, the pass can
- * only be freed.
- */
+ * only be freed. */
 int kvd_gpu_forward_run(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                         int last_layer, float *hidden, kvd_err *err);
 int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,

@@ -141,10 +141,8 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
                            row_at(to, r.first, out, to_type), to_type, add, p, err);
 }
 
-/*
- * Multiplies by this GPU's part of a matrix. The first GPU adds to w->x, others overwrite it; the
- * sum over GPUs is the residual stream.
- */
+/* Multiplies by this GPU's part of a matrix. The first GPU adds to w->x, others overwrite it; the
+ * sum over GPUs is the residual stream. */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
 {
@@ -409,9 +407,8 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
     return layer_norm(w, l, 1, r, w->x, KVD_F32, err);
 }
 
-/*
- * Computes w->branch = norm(w->narrow W^T + bias), which norm() later adds to the residual stream.
- */
+/* Computes w->branch = norm(w->narrow W^T + bias), which norm() later adds to the residual
+ * stream. */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
                       kvd_err *err)

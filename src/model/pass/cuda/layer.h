@@ -1,9 +1,7 @@
-/*
- * One GPU of a forward pass: weights, buffers, and the computation of a batch on a stream.
+/* One GPU of a forward pass: weights, buffers, and the computation of a batch on a stream.
  *
  * Each GPU has the whole residual stream and a part of the matrices. The sum of all GPUs' results
- * is the new residual stream.
- */
+ * is the new residual stream. */
 #ifndef KVD_MODEL_PASS_CUDA_LAYER_H
 #define KVD_MODEL_PASS_CUDA_LAYER_H
 
@@ -101,10 +99,8 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
 int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_gpu_attention *hook,
                        unsigned long long *began, kvd_err *err);
 
-/*
- * Adds the experts' outputs to the residual stream. May wait for the router's choice. The caller
- * queues the sum over GPUs.
- */
+/* Adds the experts' outputs to the residual stream. May wait for the router's choice. The caller
+ * queues the sum over GPUs. */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /* Returns the most tokens per launch of kvdim's own kernels for experts, or 0 if unused. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,

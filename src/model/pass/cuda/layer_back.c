@@ -124,10 +124,8 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
         kvd_back_norm(w, w->w.x, l->norm[1], n, w->dy, w->dx, 1, err) || output_back(w, l, n, err));
 }
 
-/*
- * For the layer x + W_O o + ffn(norm(x)), turns w->dx into the gradient of x, except through
- * attention, and computes w->d_o, that of the attention output o.
- */
+/* For the layer x + W_O o + ffn(norm(x)), turns w->dx into the gradient of x, except through
+ * attention, and computes w->d_o, that of the attention output o. */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {
@@ -140,10 +138,8 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/*
- * For the layer norm2(y + ffn(y)) with y = norm1(x + W_O o), turns w->dx into the gradient of x,
- * except through attention, and computes w->d_o, that of the attention output o.
- */
+/* For the layer norm2(y + ffn(y)) with y = norm1(x + W_O o), turns w->dx into the gradient of x,
+ * except through attention, and computes w->d_o, that of the attention output o. */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;

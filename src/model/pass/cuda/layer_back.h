@@ -49,17 +49,13 @@ struct kvd_gpu_backward {
     char engine[320];
 };
 
-/*
- * Turns w->dx from the gradient of the layer's output into that of its input, without the part
- * through Q, K and V. Also computes w->d_o.
- */
+/* Turns w->dx from the gradient of the layer's output into that of its input, without the part
+ * through Q, K and V. Also computes w->d_o. */
 int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /* Computes w->d_qkv, the gradient of Q, K and V, from w->d_o, that of attention's output. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
-/*
- * Computes gradients of Q and K before RoPE and norms. Unless `last`, adds the gradient through Q,
- * K and V to w->dx.
- */
+/* Computes gradients of Q and K before RoPE and norms. Unless `last`, adds the gradient through Q,
+ * K and V to w->dx. */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);
 

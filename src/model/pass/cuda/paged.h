@@ -1,28 +1,22 @@
-/*
- * Attention by bf16 kernels in which KV heads may keep different numbers of dimensions.
+/* Attention by bf16 kernels in which KV heads may keep different numbers of dimensions.
  *
- * An object must be used on one device and one stream.
- */
+ * An object must be used on one device and one stream. */
 #ifndef KVD_MODEL_PASS_CUDA_PAGED_H
 #define KVD_MODEL_PASS_CUDA_PAGED_H
 
 #include "kernels/layout.h"
 #include "model/pass/cuda/attention.h"
 
-/*
- * projection matrices of one layer for each KV head g: a_q and a_k [d_head][d_qk[g]], a_v
+/* projection matrices of one layer for each KV head g: a_q and a_k [d_head][d_qk[g]], a_v
  * [d_head][d_v[g]], bf16 on the device. If they are NULL, the leading dimensions are kept as they
- * are.
- */
+ * are. */
 typedef struct {
     kvd_attn_map map;
     const void *a_q, *a_k, *a_v;
 } kvd_paged_layer;
 
-/*
- * Describes this GPU's heads in *map. KV head g keeps d_qk[g] and d_v[g] dimensions. Returns -1 if
- * unsupported.
- */
+/* Describes this GPU's heads in *map. KV head g keeps d_qk[g] and d_v[g] dimensions. Returns -1 if
+ * unsupported. */
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map);
 

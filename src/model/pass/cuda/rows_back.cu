@@ -1,8 +1,6 @@
-/*
- * Gradients of the softmax of attention scores and of logits.
+/* Gradients of the softmax of attention scores and of logits.
  *
- * One query's scores are handled by a warp or, if longer, by a block.
- */
+ * One query's scores are handled by a warp or, if longer, by a block. */
 #include "model/pass/cuda/blocks_back.h"
 
 #include "model/pass/cuda/rows.cuh"

@@ -1,8 +1,6 @@
-/*
- * Softmax of attention scores with causal mask, sliding window, softcap and sinks.
+/* Softmax of attention scores with causal mask, sliding window, softcap and sinks.
  *
- * A thread writes the scores that it has read, so prob may be the array of scores.
- */
+ * A thread writes the scores that it has read, so prob may be the array of scores. */
 #include "model/pass/cuda/blocks.h"
 
 #include <float.h>

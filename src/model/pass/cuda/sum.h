@@ -1,9 +1,7 @@
-/*
- * Sums of float32 arrays over GPUs, and exchanges of memory, by NCCL. Each GPU's host thread must
+/* Sums of float32 arrays over GPUs, and exchanges of memory, by NCCL. Each GPU's host thread must
  * queue the same calls in the same order.
  *
- * After an error on one GPU, all later calls fail on every GPU.
- */
+ * After an error on one GPU, all later calls fail on every GPU. */
 #ifndef KVD_MODEL_PASS_CUDA_SUM_H
 #define KVD_MODEL_PASS_CUDA_SUM_H
 

@@ -419,10 +419,8 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/*
- * Writes Unicode normal form k of a text, without its end if `open` (later text may combine with
- * it). *first: number of leading bytes from the document's first character.
- */
+/* Writes Unicode normal form k of a text, without its end if `open` (later text may combine with
+ * it). *first: number of leading bytes from the document's first character. */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {

@@ -1,7 +1,5 @@
-/*
- * Regular expressions of tokenizer.json, written for Oniguruma and run by PCRE2. Constructs that
- * the two read differently are rewritten or refused.
- */
+/* Regular expressions of tokenizer.json, written for Oniguruma and run by PCRE2. Constructs that
+ * the two read differently are rewritten or refused. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_REGEX_H
 #define KVD_MODEL_TEXT_TOKENIZER_REGEX_H
 

@@ -1,8 +1,6 @@
-/*
- * Steps of a tokenizer, and tokenizers of llama2.c and GGUF.
+/* Steps of a tokenizer, and tokenizers of llama2.c and GGUF.
  *
- * If `open` is true, the text may continue, and only results that cannot change are produced.
- */
+ * If `open` is true, the text may continue, and only results that cannot change are produced. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 #define KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 
@@ -147,12 +145,10 @@ void kvd_token_decoder_free(kvd_token_decoder *d);
 int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out,
                             kvd_err *err);
 
-/*
- * tokenizer.bin of llama2.c: uint32 longest token; per token float32 score, int32 length, bytes.
+/* tokenizer.bin of llama2.c: uint32 longest token; per token float32 score, int32 length, bytes.
  *
  * Neighbouring tokens are joined, highest score first. Bytes of unknown characters become ids 3 +
- * byte.
- */
+ * byte. */
 
 typedef struct kvd_llama2c kvd_llama2c;
 
@@ -169,18 +165,14 @@ int kvd_llama2c_tok_decode(const kvd_llama2c *t, const uint32_t *id, size_t n, k
 
 struct json_t;
 
-/*
- * Makes a tokenizer.json, owned by the caller, from a GGUF file of SentencePiece or byte-level BPE.
+/* Makes a tokenizer.json, owned by the caller, from a GGUF file of SentencePiece or byte-level BPE.
  *
- * SentencePiece has scores instead of merges: any two tokens that join to a token are a merge.
- */
+ * SentencePiece has scores instead of merges: any two tokens that join to a token are a merge. */
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
-/*
- * Byte-pair encoding of a word of n symbols in O(n log n) steps.
+/* Byte-pair encoding of a word of n symbols in O(n log n) steps.
  *
- * Characters that are adjacent in no token have a boundary between them, which no merge crosses.
- */
+ * Characters that are adjacent in no token have a boundary between them, which no merge crosses. */
 
 typedef struct {
     uint32_t id;
@@ -194,10 +186,8 @@ typedef struct {
     uint32_t id;
 } kvd_merge_candidate;
 
-/*
- * Is called for two symbols. Returns true if they may be joined, with the result and its priority
- * (smallest first).
- */
+/* Is called for two symbols. Returns true if they may be joined, with the result and its priority
+ * (smallest first). */
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
