@@ -16,7 +16,8 @@ enum { PAGES = (PROMPT + STEPS + KVDIM_PAGE_TOKENS - 1) / KVDIM_PAGE_TOKENS };
 static void check(int failed)
 {
     if (failed) {
-        fprintf(stderr, "decode_loop: %s\n", kvdim_last_error());
+        fprintf(stderr, "decode_loop: %s\n",
+                *kvdim_last_error() ? kvdim_last_error() : "no memory");
         exit(1);
     }
 }
@@ -30,7 +31,8 @@ static void *allocate(size_t bytes)
 #else
     p = aligned_alloc(256, (bytes + 255) / 256 * 256);
 #endif
-    return p ? p : (perror("decode_loop: no memory"), exit(1), NULL);
+    check(!p);
+    return p;
 }
 
 int main(void)
