@@ -137,6 +137,7 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
     status = 0;
 done:
     free(label);
+    /* cppcheck-suppress autovarInvalidDeallocation */
     free(plain);
     free(n_tokens);
     return status;
