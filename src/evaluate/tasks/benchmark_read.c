@@ -12,7 +12,6 @@
 #include "evaluate/tasks/benchmark.h"
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/characters.h"
-#include "evaluate/tasks/gsm8k_shots.h"
 
 const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1] = {
     "auto",  "ruler",   "longbench", "longbench-v2", "infinitebench",

@@ -1,4 +1,6 @@
-#include "evaluate/tasks/gsm8k_shots.h"
+/* Solved examples for GSM8K, as in lm_eval/tasks/gsm8k/gsm8k-cot.yaml of
+ * github.com/EleutherAI/lm-evaluation-harness. */
+#include "evaluate/tasks/benchmark.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 
 #include "common/files/output.h"
 #include "evaluate/target.h"
-#include "evaluate/tasks/gsm8k_shots.h"
+#include "evaluate/tasks/benchmark.h"
 #include "methods/grid.h"
 #include "model/text/text_options.h"
 

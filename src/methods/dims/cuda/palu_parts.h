@@ -1,0 +1,68 @@
+/* State of method palu on the GPU, and the matrices that it multiplies with. */
+#ifndef KVD_METHODS_DIMS_CUDA_PALU_PARTS_H
+#define KVD_METHODS_DIMS_CUDA_PALU_PARTS_H
+
+#include "kernels/rivals/palu_decode.h"
+#include "methods/dims/cuda/latents.h"
+
+/* Positions of a layer's matrices in kvd_palu.matrix, in elements. */
+typedef struct {
+    /* True if the projection that restores V is multiplied into W_O. */
+    bool direct;
+    /* Offsets in kvd_palu.matrix, in elements, of the projections [heads * d_head][rank] to latent
+     * vectors, for K (0) and V (1). */
+    size_t down[2];
+    /* Offsets in kvd_palu.matrix, in elements, of the projections with which kvd_latent_restore
+     * restores K and V (up), and kvd_palu_decode restores K (up_pair). */
+    size_t up, up_pair;
+    /* Offset of the projections [rank][d_head] that restore V, in elements. */
+    size_t back;
+} kvd_palu_layer;
+
+typedef struct {
+    kvd_gpu_method method; /* must be the first member */
+    kvd_latent_store store;
+    kvd_gpu_worker *w;
+    kvd_dims dims; /* projections of this GPU's KV heads */
+    /* True if the QKV product gives latent vectors. Norms of K or biases prevent this. */
+    bool folded;
+    bool fused;
+    kvd_latent_codes codes;
+    bool coded; /* method allot or kvquant codes the latents */
+    /* Method that drops tokens and moves their latent vectors, or NULL. */
+    kvd_gpu_method *evict;
+    kvd_palu_layer *layer;
+    uint16_t *matrix;
+    /* [max_tokens][latent_pitch] Latent vectors; NULL if the QKV product gives them. */
+    uint16_t *rows;
+    size_t rows_pitch;
+    int n_clusters;
+    void *workspace;
+    uint16_t *o; /* attention output as latents: [max_slices][n_heads * rank_v] */
+    /* [n_layers][3][n_heads] Device addresses of V's projections (0), inputs (1), outputs (2). */
+    const void **factor;
+} kvd_palu;
+
+/* Returns the projections of KV head g of a layer. */
+static inline const kvd_dims_head *kvd_palu_head(const kvd_palu *p, int layer, int g)
+{
+    return &p->dims.head[layer * p->dims.n_kv_heads + g];
+}
+
+/* Returns the shape that kvd_palu_decode needs of a layer. */
+static inline kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
+{
+    return (kvd_palu_shape){.n_heads = p->method.cache->share->n_heads,
+                            .n_kv_heads = p->method.cache->share->n_kv_heads,
+                            .rank_k = p->store.layer[layer].rank[KVD_KEYS][0],
+                            .rank_v = p->store.layer[layer].rank[KVD_VALUES][0]};
+}
+
+/* Copies the projections of all layers to the GPU as p->matrix, in bf16, and sets the positions in
+ * p->layer, p->store and the cache. Ranks must be set. */
+int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err);
+
+/* Multiplies projections into W_K and W_V if `folded`, and into W_O in layers with `direct` set. */
+int kvd_palu_fold(const kvd_palu *p, kvd_err *err);
+
+#endif
