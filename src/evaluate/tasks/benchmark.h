@@ -83,8 +83,8 @@ int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s,
 
 enum { KVD_GSM8K_SHOTS = 8 };
 
-/* Returns the first n of KVD_GSM8K_SHOTS solved examples of GSM8K (arXiv:2201.11903, table 20), each
- * "Q: ...\nA: ...\n\n". The caller frees the text. */
+/* Returns the first n of KVD_GSM8K_SHOTS solved examples of GSM8K (arXiv:2201.11903, table 20),
+ * each "Q: ...\nA: ...\n\n". The caller frees the text. */
 char *kvd_gsm8k_shots(size_t n, kvd_err *err);
 
 #endif
