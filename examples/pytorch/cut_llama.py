@@ -1,11 +1,11 @@
 """Runs a Transformers Llama on libkvdim-attention with heads cut by kvdim's rotations.
 
-MODEL is a Llama folder, SPECTRUM a file of kvdim-spectrum, RATES one of kvdim-fit, whose last point
-is taken. Transformers (4.56 or later) generates; then the library is fed with the same tokens.
+usage: cut_llama.py MODEL SPECTRUM RATES LIBRARY [cpu|cuda], with files of kvdim-spectrum and
+kvdim-fit (last point). Transformers (4.56 or later) generates; the library gets the same tokens.
 """
-import argparse
 import ctypes
 import struct
+import sys
 import time
 from ctypes import byref, c_void_p
 
@@ -20,94 +20,81 @@ def pack(layout, *values):
     return struct.pack(f"N{layout}0P", struct.calcsize(f"N{layout}0P"), *values)
 
 
+def call(name, *arguments):
+    if getattr(lib, "kvdim_" + name)(*arguments):
+        sys.exit(lib.kvdim_last_error().decode())
+
+
 class CutLayer:
     """The cache of one attention layer of one request, and W_O in the rotated basis."""
 
-    def __init__(self, lib, attention, kept, rotations, tokens):
-        w, heads, self.lib, self.length = attention.o_proj.weight, len(kept[0]), lib, 0
-        widths = torch.tensor([list(d) for d in kept], dtype=torch.int32)
-        spec = pack("5iPP", w.is_cuda, 1, attention.config.num_attention_heads, heads,
-                    attention.head_dim, widths[0].data_ptr(), widths[1].data_ptr())
-        self.layer, sizes = c_void_p(), ctypes.create_string_buffer(pack("N3i", 0, 0, 0, 0))
-        self.call("layer_create", spec, byref(self.layer))
-        self.call("layer_get_sizes", self.layer, sizes)
-        _, self.page_bytes, _, self.q_columns, self.o_columns = struct.unpack_from("NN3i", sizes)
+    def __init__(self, attention, kept, rotations, tokens):
+        w, n, d_head = attention.o_proj.weight, len(kept[0]), attention.head_dim
+        group, widths = w.shape[1] // d_head // n, torch.tensor(kept, dtype=torch.int32)
+        attention.forward, self.attention = self.forward, attention
+        self.layer, self.length = c_void_p(), 0
+        self.columns, self.page_bytes = (widths.sum(1) * group).tolist(), 128 * int(widths.sum())
+        call("layer_create", pack("5iPP", w.is_cuda, 1, n * group, n, d_head, widths[0].data_ptr(),
+                                  widths[1].data_ptr()), byref(self.layer))
         r_qk, r_v = ([r[:, :d].to(w) for r, d in zip(*side)] for side in zip(rotations, kept))
         self.r_qk, self.r_v = (torch.cat([r.flatten() for r in side]) for side in (r_qk, r_v))
-        parts = w.view(len(w), heads, -1, attention.head_dim)
-        self.w_o = torch.cat([(parts[:, g] @ r).flatten(1) for g, r in enumerate(r_v)], dim=1)
+        w_o = w.view(len(w), n, group, d_head)
+        self.w_o = torch.cat([(w_o[:, g] @ r).flatten(1) for g, r in enumerate(r_v)], dim=1)
         self.table = torch.arange(-(-tokens // 64), dtype=torch.int32, device=w.device)
         self.pool = w.new_empty(len(self.table) * self.page_bytes // 2)
 
-    def call(self, name, *arguments):
-        if getattr(self.lib, "kvdim_" + name)(*arguments):
-            raise SystemExit(self.lib.kvdim_last_error().decode())
-
-    def forward(self, q, k, v):
-        """Appends the new tokens, Q and K after RoPE, [heads][tokens][d_head]; returns W_O O."""
-        new, pages, at = q.shape[1], len(self.table), torch.Tensor.data_ptr
+    def forward(self, hidden_states, position_embeddings, **_):
+        """Takes the place of LlamaAttention.forward, with W_O applied to the rotated output."""
+        a, new, pages = self.attention, hidden_states.shape[1], len(self.table)
+        q, k, v = (p(hidden_states).view(1, new, -1, a.head_dim).transpose(1, 2)
+                   for p in (a.q_proj, a.k_proj, a.v_proj))
+        q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
+        x, at = torch.cat([q, k, v], 1).transpose(1, 2).contiguous(), torch.Tensor.data_ptr
         self.length, size, plan = self.length + new, ctypes.c_size_t(), c_void_p()
         lengths = torch.tensor([new, self.length], dtype=torch.int32)
-        stream = c_void_p(torch.cuda.current_stream().cuda_stream if q.is_cuda else None)
+        stream = c_void_p(torch.cuda.current_stream().cuda_stream if x.is_cuda else None)
         batch = pack("3i3P", 1, pages, pages, at(lengths), at(lengths[1:]), at(self.table))
-        self.call("workspace_bytes", self.layer, batch, byref(size))
-        work = c_void_p(at(q.new_empty(size.value // 2 + 1)))
-        self.call("plan_create", self.layer, batch, work, size, stream, byref(plan))
-        x = torch.cat([q, k, v]).transpose(0, 1).reshape(new, -1).contiguous()
-        rows = self.lib.kvdim_plan_rows(plan)
-        rotated, o = x.new_empty(rows, self.q_columns), x.new_empty(rows, self.o_columns)
-        self.call("append", plan, pack("3Pii4P", at(x), 0, 0, 0, 0, at(self.r_qk), at(self.r_v),
-                                       at(rotated), at(self.pool)), stream)
-        self.call("attend", plan, pack("3PqP", at(rotated), at(self.pool), at(o), 0, 0), stream)
-        self.lib.kvdim_plan_destroy(plan)
-        return o[:new] @ self.w_o.T
-
-
-def cut_forward(self, hidden_states, position_embeddings, **_):
-    """Takes the place of LlamaAttention.forward for one request."""
-    q, k, v = (p(hidden_states).view(1, hidden_states.shape[1], -1, self.head_dim).transpose(1, 2)
-               for p in (self.q_proj, self.k_proj, self.v_proj))
-    q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
-    return self.cut.forward(q[0], k[0], v[0])[None], None
+        call("workspace_bytes", self.layer, batch, byref(size))
+        work = x.new_empty(size.value // 2 + 1)
+        call("plan_create", self.layer, batch, c_void_p(at(work)), size, stream, byref(plan))
+        rotated, o = (x.new_empty(lib.kvdim_plan_rows(plan), n) for n in self.columns)
+        call("append", plan, pack("3Pii4P", at(x), 0, 0, 0, 0, at(self.r_qk), at(self.r_v),
+                                  at(rotated), at(self.pool)), stream)
+        call("attend", plan, pack("3PqP", at(rotated), at(self.pool), at(o), 0, 0), stream)
+        lib.kvdim_plan_destroy(plan)
+        return (o[:new] @ self.w_o.T)[None], None
 
 
 @torch.no_grad()
-def run(name, model, text, steps, plain=None):
+def run(name, text, plain=None):
     """Generates after `text`, or feeds the tokens of the run `plain`. Returns log p and tokens."""
     p, cache, end, begun, text = [], None, 0, 0, plain[1] if plain else [text]
-    for step in range(steps + 1):
-        where = torch.arange(end, end + text[step].shape[1], device=model.device)[None]
+    for step in range(STEPS + 1):
+        where = torch.arange(end, end + text[step].shape[1], device=device)[None]
         out = model(text[step], position_ids=where, past_key_values=cache, use_cache=not plain)
         cache, end = out.past_key_values, end + where.shape[1]
         p.append(out.logits[0].float().log_softmax(-1).cpu())
-        text = [*text, p[-1][-1:].argmax(-1, keepdim=True).to(model.device)]
+        text = [*text, p[-1][-1:].argmax(-1, keepdim=True).to(device)]
         begun = begun or time.time()
-    seconds, p = (time.time() - begun) / steps, torch.cat(p)
+    seconds, p = (time.time() - begun) / STEPS, torch.cat(p)
     q = plain[0] if plain else p
     kl, top1 = (q.exp() * (q - p)).sum(-1).mean(), (p.argmax(-1) == q.argmax(-1)).float().mean()
     print(f"{name}: KL {kl:.5f}, top-1 agrees {top1:.3f}, {seconds * 1e3:.1f} ms per step")
     return p, text
 
 
-parser = argparse.ArgumentParser(description=__doc__)
-for name in ("model", "spectrum", "rates", "library"):
-    parser.add_argument(name)
-parser.add_argument("--steps", type=int, default=32)
-parser.add_argument("--device", default="cpu", help="cpu or cuda")
-a = parser.parse_args()
-lib = ctypes.CDLL(a.library)
+STEPS, (folder, spectrum, rates, library, device) = 32, (sys.argv[1:] + ["cpu"])[:5]
+lib = ctypes.CDLL(library)
 lib.kvdim_last_error.restype = ctypes.c_char_p
-model = AutoModelForCausalLM.from_pretrained(a.model, dtype=torch.bfloat16).to(a.device).eval()
-blocks, prompt = [b.self_attn for b in model.model.layers], "The old house at the end of the road"
-ids = AutoTokenizer.from_pretrained(a.model)(prompt, return_tensors="pt").input_ids.to(a.device)
-with h5py.File(a.spectrum) as s, h5py.File(a.rates) as r:
-    rotations = [torch.tensor(s[pair]["R"][:]).to(a.device) for pair in ("qk", "vw")]
-    cut = [r[pair]["kept16"][-1] for pair in ("qk", "vw")]
-plain = run("Transformers", model, ids, a.steps)
-LlamaAttention.forward = cut_forward
-for name, kept in (("full width", [k * 0 + blocks[0].head_dim for k in cut]), ("cut", cut)):
-    for i, block in enumerate(blocks):
-        block.cut = CutLayer(lib, block, [k[i] for k in kept], [r[i] for r in rotations],
-                             ids.shape[1] + a.steps)
-    size = sum(b.cut.page_bytes for b in blocks) // 64
-    run(f"{name}: {size} bytes per token", model, ids, a.steps, plain)
+model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
+blocks, encode = [b.self_attn for b in model.model.layers], AutoTokenizer.from_pretrained(folder)
+assert type(blocks[0]) is LlamaAttention, f"{folder}: this script cuts Llama models only"
+ids = encode("The old house at the end of the road", return_tensors="pt").input_ids.to(device)
+with h5py.File(spectrum) as s, h5py.File(rates) as r:
+    rotations = torch.stack([torch.tensor(s[p]["R"][:]) for p in ("qk", "vw")]).to(device)
+    cut = torch.stack([torch.tensor(r[p]["kept16"][-1]) for p in ("qk", "vw")])
+plain = run("Transformers", ids)
+for name, kept in (("full width", cut * 0 + blocks[0].head_dim), ("cut", cut)):
+    cuts = [CutLayer(b, kept[:, i].tolist(), rotations[:, i], ids.shape[1] + STEPS)
+            for i, b in enumerate(blocks)]
+    run(f"{name}: {sum(c.page_bytes for c in cuts) // 64} bytes per token", ids, plain)
