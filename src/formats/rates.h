@@ -1,4 +1,5 @@
-/* kvdim/rates files: kept dimensions of every layer and KV head, at several strengths. */
+/* kvdim/rates files: kept dimensions of every layer and KV head, at several overall compression
+ * rates. */
 #ifndef KVD_FORMATS_RATES_H
 #define KVD_FORMATS_RATES_H
 

@@ -26,7 +26,7 @@ typedef struct kvd_plan {
     /* Method that removes dimensions of each prompt separately. `dims`, `maker` are then NULL. */
     const kvd_channels_method *channels;
     const kvd_dims *widths, *widths_low;
-    /* Second moments of W_O while the methods are open, or NULL. */
+    /* Second moments of W_O between kvd_plan_open and kvd_plan_close, or NULL. */
     double *moments;
     /* Projections for tokens at low precision, or NULL if `dims` applies. */
     const kvd_dims *dims_low;

@@ -214,7 +214,8 @@ TEST(test_unit_of_sigma)
     kvd_spectrum_release(&s);
 }
 
-/* Reverse water-filling: loss x gets log2(x / theta) / 2 bits, or none below theta. */
+/* Tests the bits per number at distortion theta (reverse water-filling): a component of variance x
+ * takes log2(x / theta) / 2 bits if x > theta, otherwise none. */
 TEST(test_rate_distortion)
 {
     kvd_err err = {""};

@@ -4,8 +4,9 @@
  * requests with reading weights and cache.
  *
  * -gN: uses N GPUs. -nN,...: only decode steps of N requests. shape:NAME: random weights in the
- * shape of a known model. WIDTHS.csv[:NAME]: a run that keeps the dimensions in this file (in its
- * rows that begin with NAME). METHOD: a run with a method (kivi,bits=4). */
+ * shape of a known model. WIDTHS.csv[:NAME]: a run whose heads keep the numbers of dimensions of K
+ * and V that this file lists by layer and head (in its rows that begin with NAME). METHOD: a run
+ * with a compression method (kivi,bits=4). */
 #include <math.h>
 #include <time.h>
 

@@ -7,7 +7,8 @@
 #include "evaluate/target.h"
 #include "unit.h"
 
-/* Returns a measurement at parameter x: kept fraction of the accuracy, in the interval lo .. hi. */
+/* Returns a measurement: with parameter x, a method keeps `share` of the accuracy, with confidence
+ * interval lo .. hi. */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
     return (kvd_target_sample){x, x, x / 2, {share, lo, hi}};

@@ -33,8 +33,9 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/* For rotations R, papers publish the means of |R| (epsilon) and |R - R_ref| (delta) by text. Two
- * epsilons may differ by at most the sum of the deltas. */
+/* For every text, papers publish the mean |R| over entries of a rotation R (epsilon) and the mean
+ * |R - R_ref| to that of a reference text (delta). By the triangle inequality, epsilons of two
+ * texts differ by at most the sum of their deltas. */
 TEST(test_triangle)
 {
     static const struct {

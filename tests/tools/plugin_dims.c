@@ -34,7 +34,7 @@ static int project(const double *value, const kvdim_model *model, const kvdim_ro
     return how == 5;
 }
 
-/* Fails unless calibration Q, K and V exist and differ. */
+/* Fails unless the calibration has 1024 rows and Q, K and V differ from each other. */
 static int fitted(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                   kvdim_matrices *m, char *error)
 {

@@ -147,8 +147,8 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/* Subtracts the time of attention from the measured times of prompts. Copies those of prompts
- * without earlier tokens to c->products. */
+/* Subtracts the time of attention from the measured times of prompts (c->prompts). Copies the
+ * remaining times of prompts without cached tokens to c->products, the times of matrix products. */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;
