@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "formats/jct.h"
-#include "methods/method.h"
 #include "report/measures/measures.h"
 
 const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column)
@@ -316,16 +315,11 @@ int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out
     return 0;
 }
 
-bool kvd_is_job_method(const kvd_rows *rows, size_t i, const char *job)
+bool kvd_is_job_method(const kvd_rows *rows, size_t i, const kvd_method *m)
 {
-    kvd_method m;
-    kvd_err unused;
-    if (kvd_method_parse(job, &m, &unused))
-        return false;
-    const double p = kvd_row_real(rows, i, "p_wanted");
-    return !strcmp(kvd_row_text(rows, i, "method"), m.name) &&
-           !strcmp(kvd_row_text(rows, i, "settings"), m.settings) &&
-           (isnan(m.p) || fabs(p - m.p) < 1e-9);
+    return !strcmp(kvd_row_text(rows, i, "method"), m->name) &&
+           !strcmp(kvd_row_text(rows, i, "settings"), m->settings) &&
+           (isnan(m->p) || fabs(kvd_row_real(rows, i, "p_wanted") - m->p) < 1e-9);
 }
 
 const char *const kvd_jct_part_title[KVD_JCT_PARTS] = {"QKV generation",

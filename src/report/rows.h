@@ -2,6 +2,7 @@
 #ifndef KVD_REPORT_ROWS_H
 #define KVD_REPORT_ROWS_H
 
+#include "methods/method.h"
 #include "report/results.h"
 
 typedef struct {
@@ -66,9 +67,9 @@ typedef struct {
     size_t n;
 } kvd_report_rows;
 
-/* Returns true if result i of the table has the method, settings and removed fraction that `job`
- * names, such as "zack,p=0.5". */
-bool kvd_is_job_method(const kvd_rows *rows, size_t i, const char *job);
+/* Returns true if result i of the table has the name, settings and removed fraction of `m`, the
+ * parsed method of a job, such as "zack,p=0.5". */
+bool kvd_is_job_method(const kvd_rows *rows, size_t i, const kvd_method *m);
 
 /* Return a column's value, or NaN or "" if it is missing. */
 double kvd_report_real(const kvd_report_row *e, const char *column);

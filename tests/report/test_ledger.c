@@ -608,6 +608,14 @@ TEST(test_rates_at_99)
          .value_hi = NAN},
         {.name = "zack", .own = true, .target = 0.99, .saving = 0.1},
         {.name = "fdc", .target = 0.9, .saving = 0.7, .saving_lo = 0.7, .saving_hi = 0.7}};
+    /* Tasks of a file have a label of their own, which names them if there is only one. */
+    static const kvd_column columns[] = {{"label", KVD_COL_TEXT, "1", "l"}};
+    kvd_err err = {""};
+    kvd_rows *const rows = kvd_rows_new(columns, 1, &err);
+    char file[] = "benchmark";
+    assert_non_null(rows);
+    OK(kvd_rows_begin(rows, &err));
+    kvd_rows_text(rows, "label", "cloze-IMDb_sample");
     kvd_result item[2] = {{.kind = KVD_RESULT_ACCURACY,
                            .corpus_label = label,
                            .accuracy = {.target = target, .n_targets = 4}},
@@ -646,12 +654,14 @@ TEST(test_rates_at_99)
     kvd_target_result low = target[0];
     low.saving = 0.3;
     low.saving_lo = 0.25;
-    item[1].corpus_label = label;
+    item[1].corpus_label = file;
+    item[1].accuracy.rows = rows;
     item[1].accuracy.target = &low;
     judge_one(",,0.5,0.6,,p99-fdc:imdb,within,0,,,,,", &r, &l);
     assert_string_equal(kvd_text_get(&l.entry[0].ours),
                         "0.3 to 0.7 (2 values, intervals 0.25 to 0.8) by rouge1");
     kvd_ledger_release(&l);
+    kvd_rows_free(rows);
 }
 
 TEST_MAIN(make_figures, NULL)

@@ -245,14 +245,17 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const b = &all->item[i];
         const char *const setting = kvd_report_text(b, "method");
+        kvd_method parsed;
+        kvd_err unused;
         if (b->file != e->file || !kvd_report_is_method(setting, method) ||
-            kvd_rows_differ(e->file, e->row, b->file, b->row, "method"))
+            kvd_rows_differ(e->file, e->row, b->file, b->row, "method") ||
+            kvd_method_parse(setting, &parsed, &unused))
             continue;
         const double jct = kvd_report_real(b, "jct_s");
         const int side = jct > at;
         for (size_t k = 0; k < kvd_rows_count(rows); k++) {
             if (strcmp(kvd_row_text(rows, k, "label"), label) ||
-                !kvd_is_job_method(rows, k, setting) ||
+                !kvd_is_job_method(rows, k, &parsed) ||
                 kvd_rows_differ(x, scored, x, k, "method,settings,rule,widths,bases"))
                 continue;
             const double log_perplexity = log(kvd_row_real(rows, k, "perplexity"));
@@ -277,14 +280,17 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
     for (size_t i = 0; i < all->n; i++) {
         const kvd_report_row *const e = &all->item[i];
         const char *const method = kvd_report_text(e, "method");
+        kvd_method parsed;
+        kvd_err unused;
         if (strcmp(e->file->model.hash, x->model.hash) ||
             !kvd_report_is_method(method, of_a ? q->method : q->rest) ||
             !(kvd_report_real(e, "gpus") > 0) ||
-            !among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output")))
+            !among(q->sizes, kvd_report_real(e, "input"), kvd_report_real(e, "output")) ||
+            kvd_method_parse(method, &parsed, &unused))
             continue;
         for (size_t k = 0; k < kvd_rows_count(rows); k++) {
             if (strcmp(kvd_row_text(rows, k, "label"), label) ||
-                !kvd_is_job_method(rows, k, method))
+                !kvd_is_job_method(rows, k, &parsed))
                 continue;
             const double more = log(kvd_row_real(rows, k, "perplexity")) -
                                 log_perplexity_at(all, e, of_a ? q->rest : q->method, x, k, slower);

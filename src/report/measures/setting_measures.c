@@ -303,13 +303,13 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/* Returns the label of the evaluated texts, or the name of the only task of a result; or NULL. */
+/* Returns the label of the evaluated texts, for tasks the name of the only task, or NULL. */
 static const char *searched_text(const kvd_result *x)
 {
     const kvd_rows *const rows = x->accuracy.rows;
     if (x->kind != KVD_RESULT_ACCURACY && x->kind != KVD_RESULT_TASKS)
         return NULL;
-    if (x->corpus_label || !rows || !kvd_rows_count(rows))
+    if (x->kind == KVD_RESULT_ACCURACY || !rows || !kvd_rows_count(rows))
         return x->corpus_label;
     for (size_t i = 1; i < kvd_rows_count(rows); i++)
         if (strcmp(kvd_row_text(rows, i, "label"), kvd_row_text(rows, 0, "label")))

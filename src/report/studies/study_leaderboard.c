@@ -457,15 +457,21 @@ static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd
     int status = kvd_jct_collect(r, "iteration", &steps, err);
     if (!status && !(all = calloc(steps.n * b->n + 1, sizeof *all)))
         status = kvd_no_memory(err, "a leaderboard", steps.n * b->n * sizeof *all);
-    for (size_t i = 0; i < steps.n && !status; i++)
-        for (size_t k = 0; k < b->n && is_largest_step(&steps, &steps.item[i]); k++) {
+    for (size_t i = 0; i < steps.n && !status; i++) {
+        kvd_method method;
+        kvd_err unused;
+        bool candidate =
+            !kvd_method_parse(kvd_report_text(&steps.item[i], "method"), &method, &unused);
+        for (size_t k = 0; k < b->n && candidate; k++) {
             const timed x = {b->point[k], &steps.item[i]};
             const kvd_accuracy_entry *const e = x.of->all;
-            if (kvd_is_job_method(e->file->accuracy.rows, e->row,
-                                  kvd_report_text(x.row, "method")) &&
-                !is_timed(&x, all, n))
+            if (!kvd_is_job_method(e->file->accuracy.rows, e->row, &method))
+                continue;
+            candidate = is_largest_step(&steps, x.row);
+            if (candidate && !is_timed(&x, all, n))
                 all[n++] = x;
         }
+    }
     if (!status && n > 1) {
         qsort(all, n, sizeof *all, by_step);
         steps_figure(all, n, s);
