@@ -138,10 +138,10 @@ static int read_length(void *ctx, size_t line, char *const *field, const size_t 
     sweep *const s = ctx;
     size_t n;
     (void)line;
-    (void)len;
     if (n_fields != 1)
         return kvd_fail(err, "%zu columns, one length a line is wanted", n_fields);
-    if (kvd_arg_size("length", field[0], 1, INT32_MAX / 8, &n, err))
+    if (kvd_csv_check_zero_bytes(field, len, n_fields, err) ||
+        kvd_arg_size("length", field[0], 1, INT32_MAX / 8, &n, err))
         return -1;
     if (s->n_lengths == s->lengths_size) {
         const size_t more = s->lengths_size ? 2 * s->lengths_size : 64;

@@ -171,15 +171,6 @@ static int read_header(reader *r, char *const *field, size_t n, kvd_err *err)
                     r->lengths ? " or 'num_prefill_tokens,num_decode_tokens'" : "");
 }
 
-/* Fails if a field has a zero byte, which would hide the rest of it. */
-static int whole_text(const reader *r, int i, char *const *field, const size_t *len, kvd_err *err)
-{
-    const size_t c = r->column[i];
-    if (strlen(field[c]) != len[c])
-        return kvd_fail(err, "%s: a zero byte", r->of->name[i]);
-    return 0;
-}
-
 static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len, size_t n,
                    kvd_err *err)
 {
@@ -187,13 +178,12 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     reader *r = ctx;
     moment at = {0, 0};
     size_t input, output;
+    if (kvd_csv_check_zero_bytes(field, len, n, err))
+        return -1;
     if (!r->of)
         return read_header(r, field, n, err);
     if (n != r->n_columns)
         return kvd_fail(err, "%zu fields, the header has %zu", n, r->n_columns);
-    for (int i = 0; i < FIELDS; i++)
-        if (r->of->name[i] && whole_text(r, i, field, len, err))
-            return -1;
     if (!r->lengths) {
         const char *name = r->of->name[ARRIVAL], *text = field[r->column[ARRIVAL]];
         if (r->of->dates ? parse_date(name, text, &at, err)

@@ -159,7 +159,7 @@ TEST(test_formulas)
     free(text);
 }
 
-static int read_table(const char *text, size_t len, joined *j)
+static int read_table(const char *table, const char *text, size_t len, joined *j)
 {
     char path[] = "/tmp/kvdim-csv-XXXXXX";
     const int fd = mkstemp(path);
@@ -167,7 +167,7 @@ static int read_table(const char *text, size_t len, joined *j)
     assert_int_equal(write(fd, text, len), (ssize_t)len);
     assert_int_equal(close(fd), 0);
     *j = (joined){.stop_at = 0};
-    const int status = kvd_csv_read_table(path, "b", join, j, &err);
+    const int status = kvd_csv_read_table(path, table, join, j, &err);
     unlink(path);
     return status;
 }
@@ -177,20 +177,35 @@ TEST(test_tables)
     static const char text[] = "a,x,y\na,1,2\nb,x\nb,11\nc,3\nend,5\n";
     const size_t whole = sizeof text - 1;
     joined j;
-    assert_int_equal(read_table(text, whole, &j), 0);
+    assert_int_equal(read_table("b", text, whole, &j), 0);
     assert_string_equal(j.text, "x;11;");
     for (size_t len = 0; len < whole - 1; len++)
-        assert_int_equal(read_table(text, len, &j), -1);
-    assert_int_equal(read_table(text, (size_t)(strstr(text, "c,3") - text), &j), -1);
+        assert_int_equal(read_table("b", text, len, &j), -1);
+    assert_int_equal(read_table("b", text, (size_t)(strstr(text, "c,3") - text), &j), -1);
     assert_non_null(strstr(err.msg, "is cut off: it has 4 rows and no last row 'end,4'"));
     static const char missing[] = "a,x\nb,x\nb,1\nend,4\n", more[] = "b,x\nend,1\nb,2\n",
                       none[] = "a,x\nend,1\n";
-    assert_int_equal(read_table(missing, strlen(missing), &j), -1);
+    assert_int_equal(read_table("b", missing, strlen(missing), &j), -1);
     assert_non_null(strstr(err.msg, "has 3 rows, its last row 'end,4' wants 4"));
-    assert_int_equal(read_table(more, strlen(more), &j), -1);
+    assert_int_equal(read_table("b", more, strlen(more), &j), -1);
     assert_non_null(strstr(err.msg, "row 3: a row after the last row, 'end,1'"));
-    assert_int_equal(read_table(none, strlen(none), &j), -1);
+    assert_int_equal(read_table("b", none, strlen(none), &j), -1);
     assert_non_null(strstr(err.msg, "has no table 'b'"));
+}
+
+TEST(test_one_table)
+{
+    static const char text[] = "x,y\n11,2\n3,5\nend,3\n", zero[] = "x\n1\0,2\nend,2\n";
+    const size_t whole = sizeof text - 1;
+    joined j;
+    assert_int_equal(read_table(NULL, text, whole, &j), 0);
+    assert_string_equal(j.text, "x|y;11|2;3|5;");
+    for (size_t len = 0; len < whole - 1; len++)
+        assert_int_equal(read_table(NULL, text, len, &j), -1);
+    assert_int_equal(read_table(NULL, "end,0\n", 6, &j), -1);
+    assert_non_null(strstr(err.msg, "has no rows"));
+    assert_int_equal(read_table(NULL, zero, sizeof zero - 1, &j), -1);
+    assert_non_null(strstr(err.msg, "row 2: field 1 has a zero byte"));
 }
 
 TEST_MAIN(NULL, NULL)

@@ -79,6 +79,10 @@ grep -q 'left out cpu: does not take bf16' "$D/log" && ok "and why" || not_ok "a
 refused "a width beyond d_head" 1 "'64' is not within 1 .. 32" $a $small --impl cpu --dims 64 -o "$D/x.h5"
 printf '5\n-1\n' >"$D/bad.csv"
 refused "a bad length" 1 "'-1' is not a whole number" $a --impl cpu --lengths "$D/bad.csv" -o "$D/x.h5"
+printf '5\n64\0001\n' >"$D/bad.csv"
+refused "a zero byte in a length" 1 "bad.csv' row 2: field 1 has a zero byte" $a --impl cpu --lengths "$D/bad.csv" -o "$D/x.h5"
+printf 'd_qk,d_v\n16\0001,16\n' >"$D/bad.csv"
+refused "a zero byte in a width" 1 "bad.csv' row 2: field 1 has a zero byte" $a $small --impl cpu --seq-len 8 --dims "$D/bad.csv" -o "$D/x.h5"
 refused "too many tokens" 1 "more than kernels can count" $a --impl cpu --size 60000x100000 -o "$D/x.h5"
 refused "a place that cannot be written" 1 "cannot write '/dev/full'" $a $small --impl cpu --seq-len 8 --dims 16 -o /dev/full
 grep -q 'cases are in' "$D/log" && not_ok "and claims no case" || ok "and claims no case"

@@ -15,12 +15,12 @@ static const char heading[] =
     "id,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,limit,"
     "trend_measure,trend_test,trend_limit,beside,null,setting,rule,needs,cannot\n";
 
-static void put_file(const char *name, const char *a, const char *b);
+static void put_closed(const char *name, const char *a, const char *b);
 
 static int make_figures(void **state)
 {
     (void)state;
-    put_file("figures.csv", "figure,title,because\n", "");
+    put_closed("figures.csv", "figure,title,because\n", "");
     return 0;
 }
 
@@ -33,6 +33,22 @@ static void put_file(const char *name, const char *a, const char *b)
     fputs(a, f);
     fputs(b, f);
     assert_int_equal(fclose(f), 0);
+}
+
+static size_t lines_in(const char *text)
+{
+    size_t n = 0;
+    for (; *text; text++)
+        n += *text == '\n';
+    return n;
+}
+
+/* Writes a file that closes with the row "end" and its number of rows. */
+static void put_closed(const char *name, const char *a, const char *b)
+{
+    char rows[512];
+    snprintf(rows, sizeof rows, "%send,%zu\n", b, lines_in(a) + lines_in(b));
+    put_file(name, a, rows);
 }
 
 /* singular values of two heads; the largest, 6 and 10, have mean 8, standard deviation 2 sqrt 2 */
@@ -62,7 +78,7 @@ static void put_claim(const char *row)
 {
     char line[200];
     snprintf(line, sizeof line, !*row || strchr(row, '\n') ? "%s" : "i,s,c,%s,w,r,n,\n", row);
-    put_file("ledger.csv", heading, line);
+    put_closed("ledger.csv", heading, line);
 }
 
 static void judge_one(const char *row, const kvd_results *r, kvd_ledger *l)
@@ -527,22 +543,63 @@ TEST(test_hostile_ledgers)
     expect_error(",,,,%,cv:k,at-most,7,,,,,", &r, "the test must be above-null or below-null");
     expect_error(",,,,%,,,,,,,,", &r, "neither a measure nor a reason");
     expect_error("", &r, "has no entry");
-    put_file("figures.csv", "figure,title,because\n", "F 1,t,\n");
+    put_closed("figures.csv", "figure,title,because\n", "F 1,t,\n");
     expect_error("F 10 (a),s,c,,,1,,%,cv:k,,,,,,,,w,r,n,\n", &r,
                  "'F 1' has neither a row of the ledger nor a reason");
-    put_file("figures.csv", "figure,title,because\n", "F 1,t,a drawing\n");
+    put_closed("figures.csv", "figure,title,because\n", "F 1,t,a drawing\n");
     expect_error("F 1 (a),s,c,,,1,,%,cv:k,,,,,,,,w,r,n,\n", &r,
                  "'F 1' has a row of the ledger and a reason for none");
-    put_file("figures.csv", "figure,title,because\n", "");
-    put_file("ledger.csv", "id,claim\n", "");
+    put_closed("figures.csv", "figure,title,because\n", "");
+    put_closed("ledger.csv", "id,claim\n", "");
     assert_int_equal(kvd_ledger_judge(temp_folder(), &r, &l, &err), -1);
-    put_file(
+    put_closed(
         "ledger.csv",
         "di,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,"
         "limit,",
         "trend_measure,trend_test,trend_limit,beside,null,setting,rule,needs,cannot\n");
     FAILS_WITH(kvd_ledger_judge(temp_folder(), &r, &l, &err),
                "column 1 is called 'di', wanted 'id'");
+}
+
+/* Cuts the file `name` at every byte before its last row is whole, and expects an error. */
+static void expect_cuts_refused(const char *name, const kvd_results *r)
+{
+    char path[128], text[1024];
+    snprintf(path, sizeof path, "%s/%s", temp_folder(), name);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    const size_t whole = fread(text, 1, sizeof text - 1, f);
+    assert_int_equal(fclose(f), 0);
+    text[whole] = '\0';
+    for (size_t len = whole - 1; len-- > 0;) {
+        kvd_err err = {""};
+        kvd_ledger l = {0};
+        text[len] = '\0';
+        put_file(name, text, "");
+        if (kvd_ledger_judge(temp_folder(), r, &l, &err) != -1 || !strstr(err.msg, name))
+            fail_msg("%s, %zu of %zu bytes: '%s'", name, len, whole, err.msg);
+    }
+}
+
+TEST(test_cut_files)
+{
+    static const char rows[] = "F 1 (a),s,c,,,1,,%,cv:k,at-most,7,,,,,,w,r,n,\n"
+                               "F 2 (a),s,c,,,1,,%,cv:k,at-most,7,,,,,,w,r,n,\n";
+    char a[] = "a";
+    kvd_result item = spectrum(a);
+    const kvd_results r = {&item, 1};
+    kvd_ledger l = {0};
+    kvd_err err = {""};
+    put_closed("ledger.csv", heading, rows);
+    expect_cuts_refused("ledger.csv", &r);
+    put_closed("ledger.csv", heading, rows);
+    put_closed("figures.csv", "figure,title,because\n",
+               "F 1,t,\nF 2,t,\nF 3,t,a drawing\nF 4,t,a drawing without numbers\n");
+    OK(kvd_ledger_judge(temp_folder(), &r, &l, &err));
+    assert_int_equal(l.figures.n, 4);
+    kvd_ledger_release(&l);
+    expect_cuts_refused("figures.csv", &r);
+    put_closed("figures.csv", "figure,title,because\n", "");
 }
 
 TEST(test_shipped_ledger)

@@ -144,7 +144,7 @@ TEST(test_refused)
     static const char zero[] = OWN "0,1\0garbage,2\n";
     kvd_requests r;
     FAILS(kvd_requests_parse(&r, "t", zero, sizeof zero - 1, &err),
-          "'t' row 2: input_tokens: a zero byte");
+          "'t' row 2: field 2 has a zero byte");
     assert_int_equal(kvd_requests_read(&r, "/nowhere/t.csv", &err), -1);
     assert_non_null(strstr(err.msg, "/nowhere/t.csv"));
     assert_int_equal(kvd_requests_read(&r, "/tmp", &err), -1);

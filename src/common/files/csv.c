@@ -169,8 +169,16 @@ done:
     return rc;
 }
 
+int kvd_csv_check_zero_bytes(char *const *field, const size_t *len, size_t n_fields, kvd_err *err)
+{
+    for (size_t i = 0; i < n_fields; i++)
+        if (strlen(field[i]) != len[i])
+            return kvd_fail(err, "field %zu has a zero byte", i + 1);
+    return 0;
+}
+
 typedef struct {
-    const char *name;
+    const char *name; /* NULL: the file is one table */
     kvd_csv_row row;
     void *ctx;
     size_t n_rows;
@@ -184,9 +192,13 @@ static int table_row(void *ctx, size_t line, char *const *field, const size_t *l
     table_reader *const t = ctx;
     if (t->end != SIZE_MAX)
         return kvd_fail(err, "a row after the last row, '" KVD_CSV_END ",%zu'", t->end);
+    if (kvd_csv_check_zero_bytes(field, len, n_fields, err))
+        return -1;
     if (n_fields == 2 && !strcmp(field[0], KVD_CSV_END))
         return kvd_arg_size(KVD_CSV_END, field[1], 0, SIZE_MAX - 1, &t->end, err);
     t->n_all = line;
+    if (!t->name)
+        return t->row(t->ctx, ++t->n_rows, field, len, n_fields, err);
     if (!n_fields || strcmp(field[0], t->name))
         return 0;
     return t->row(t->ctx, ++t->n_rows, field + 1, len + 1, n_fields - 1, err);
@@ -204,7 +216,10 @@ int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void
     if (t.end != t.n_all)
         return kvd_fail(err, "'%s' has %zu rows, its last row '" KVD_CSV_END ",%zu' wants %zu",
                         path, t.n_all, t.end, t.end);
-    return t.n_rows ? 0 : kvd_fail(err, "'%s' has no table '%s'", path, name);
+    if (!t.n_rows)
+        return name ? kvd_fail(err, "'%s' has no table '%s'", path, name)
+                    : kvd_fail(err, "'%s' has no rows", path);
+    return 0;
 }
 
 int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row row, void *ctx,

@@ -11,14 +11,19 @@
 typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const size_t *len,
                            size_t n_fields, kvd_err *err);
 
+/* Fails if a field has a zero byte, which would hide the rest of it from string functions. */
+int kvd_csv_check_zero_bytes(char *const *field, const size_t *len, size_t n_fields, kvd_err *err);
+
 /* Calls `row` for every row of a CSV file. A row longer than 64 MiB is an error. */
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 
-/* Marks the last row of a file with several tables. Its second field counts the rows. */
+/* Marks the last row of a file that shows whether it is complete. The row's second field counts the
+ * rows before it. */
 #define KVD_CSV_END "end"
 
-/* Reads table `name` of a file with several tables. Fails if the table is missing, or if the file
- * does not close with the row "end" and the right number of rows. */
+/* Reads table `name` of a file with several tables, or all of a file with one if `name` is NULL.
+ * Fails if the table is missing, if the file does not close with the row "end" and the right number
+ * of rows, or if a field has a zero byte. */
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
                        kvd_err *err);
 

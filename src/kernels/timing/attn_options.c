@@ -74,7 +74,8 @@ static int read_row(void *ctx, size_t line, char *const *field, const size_t *le
                     kvd_err *err)
 {
     reading *const r = ctx;
-    (void)len;
+    if (kvd_csv_check_zero_bytes(field, len, n_fields, err))
+        return -1;
     if (n_fields != 2)
         return kvd_fail(err, "%zu columns, 2 are wanted: d_qk, d_v", n_fields);
     if (line == 1 && !strcmp(field[0], "d_qk") && !strcmp(field[1], "d_v"))

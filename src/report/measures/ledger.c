@@ -511,11 +511,11 @@ int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, k
     char *const path = kvd_path_in_folder(paper, "ledger.csv", err),
                 *const figures = path ? kvd_path_in_folder(paper, "figures.csv", err) : NULL;
     *out = (kvd_ledger){0};
-    int status = figures ? kvd_csv_read(path, ledger_row, &x, err) : -1;
+    int status = figures ? kvd_csv_read_table(path, NULL, ledger_row, &x, err) : -1;
     if (!status && out->n == 0)
         status = kvd_fail(err, "'%s' has no entry", path);
     if (!status)
-        status = kvd_csv_read(figures, figure_row, &x, err);
+        status = kvd_csv_read_table(figures, NULL, figure_row, &x, err);
     free(path);
     free(figures);
     if (status)

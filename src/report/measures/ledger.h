@@ -18,7 +18,9 @@
  * - cannot: reason why the claim cannot be measured
  *
  * figures.csv lists every figure and table. Its column `because` says why a figure has no claim.
- * Every other figure has a claim, whose id begins with the figure's name. */
+ * Every other figure has a claim, whose id begins with the figure's name.
+ *
+ * Both files close with the row "end" and the number of rows before it. */
 #ifndef KVD_REPORT_MEASURES_LEDGER_H
 #define KVD_REPORT_MEASURES_LEDGER_H
 

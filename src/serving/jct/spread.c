@@ -25,7 +25,8 @@ static int take_row(void *ctx, size_t line, char *const *field, const size_t *le
 {
     kvd_spread *const s = ctx;
     size_t dim;
-    (void)len;
+    if (kvd_csv_check_zero_bytes(field, len, n, err))
+        return -1;
     if (line == 1) {
         s->n_heads = n > 2 ? n - 2 : 0;
         return n > 2 && !strcmp(field[0], "pair") && !strcmp(field[1], "dim")
