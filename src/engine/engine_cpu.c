@@ -76,20 +76,21 @@ static int check(const engine *e, const kvd_iteration *it, const uint32_t *id, k
     return 0;
 }
 
-static int not_finite(const kvd_iteration *it, const char *where, size_t row, kvd_err *err)
+static int not_finite(const engine *e, const kvd_iteration *it, const char *where, size_t row,
+                      kvd_err *err)
 {
     size_t i = 0;
     for (; row >= it->slice[i].n; i++)
         row -= it->slice[i].n;
-    return kvd_fail(err, "%s, request %u, position %zu: activation is not finite", where,
-                    it->slice[i].request, it->slice[i].before + row);
+    return kvd_fail(err, "'%s': %s: activation of request %u at position %zu is not finite",
+                    e->config->path, where, it->slice[i].request, it->slice[i].before + row);
 }
 
-static int check_finite(const kvd_iteration *it, const char *where, const float *x, size_t width,
-                        kvd_err *err)
+static int check_finite(const engine *e, const kvd_iteration *it, const char *where, const float *x,
+                        size_t width, kvd_err *err)
 {
     const size_t n = it->n_tokens * width, at = kvd_first_nonfinite_f32(x, n);
-    return at < n ? not_finite(it, where, at / width, err) : 0;
+    return at < n ? not_finite(e, it, where, at / width, err) : 0;
 }
 
 static int attend(engine *e, int layer, const kvd_iteration *it, kvd_cpu_clock *clock, kvd_err *err)
@@ -124,15 +125,15 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     snprintf(where, sizeof where, "layer %d", layer);
     kvd_cpu_before_attention(r, layer, it->n_tokens, clock);
     /* Checks keys too, because an infinite key could vanish in the softmax. */
-    if (check_finite(it, where, r->k,
+    if (check_finite(e, it, where, r->k,
                      l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
-        check_finite(it, where, r->v, l->cut.at_v[kv], err))
+        check_finite(e, it, where, r->v, l->cut.at_v[kv], err))
         return -1;
     if (e->stepwise ? kvd_cpu_stepwise_run(&e->caches, layer, it, r, clock, err)
                     : attend(e, layer, it, clock, err))
         return -1;
     kvd_cpu_behind_attention(r, l, it->n_tokens, clock);
-    return check_finite(it, where, r->x, (size_t)e->config->d_model, err);
+    return check_finite(e, it, where, r->x, (size_t)e->config->d_model, err);
 }
 
 static int head(engine *e, const kvd_iteration *it, kvd_err *err)
@@ -159,7 +160,7 @@ static int head(engine *e, const kvd_iteration *it, kvd_err *err)
     kvd_linear(out ? e->narrow : e->last, w->head, n, w->d_embed, vocab, e->logits, 0);
     const size_t at = kvd_first_nonfinite_f32(e->logits, n * vocab);
     if (at < n * vocab)
-        return kvd_fail(err, "logit of token %zu is not finite", at % vocab);
+        return kvd_fail(err, "'%s': logit of token %zu is not finite", e->config->path, at % vocab);
     if (e->config->logit_softcap > 0)
         kvd_softcap(e->logits, n * vocab, 1.0f, (float)e->config->logit_softcap);
     return 0;

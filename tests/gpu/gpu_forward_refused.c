@@ -10,7 +10,7 @@ static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 
 static void expect_message(const char *what, int status, const char *got, const char *want)
 {
-    test_result(status && !strcmp(got, want), what, "message: %s", got);
+    test_result(status && strstr(got, want), what, "message: %s", got);
 }
 
 static void test_bad_batches(void)

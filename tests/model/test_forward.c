@@ -295,7 +295,7 @@ TEST(test_nonfinite_weights)
         {"model.norm.weight", 0, NAN,
          "final norm, row 0 (sequence 3, position 0): activation is not finite"},
         {"lm_head.weight", 123 * 64, INFINITY,
-         "row 0 of the piece: logit of token 123 is not finite"},
+         "logit of token 123 is not finite, in row 0 of the batch"},
     };
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 3;
@@ -312,7 +312,9 @@ TEST(test_nonfinite_weights)
         OK(made_poke(in_folder("nan/model.safetensors"), bad[i].tensor, bad[i].i, bad[i].value,
                      &err));
         kvd_checkpoint *checkpoint = open_checkpoint(in_folder("nan"));
-        FAILS(run(checkpoint, &b, -1, &got, &err), bad[i].message);
+        char message[256];
+        (void)snprintf(message, sizeof message, "'%s': %s", in_folder("nan"), bad[i].message);
+        FAILS(run(checkpoint, &b, -1, &got, &err), message);
     }
 }
 

@@ -126,8 +126,8 @@ static int check_finite(const kvd_sequence *q, const kvd_iteration *it, kvd_err 
     if (first == ~0ULL)
         return 0;
     kvd_gpu_stage_name(c, (unsigned)(first >> 40), where, sizeof where);
-    return kvd_fail(err, "%s: activation of request %u at position %zu is not finite", where,
-                    it->slice->request, (size_t)(first & ((1ULL << 40) - 1)));
+    return kvd_fail(err, "'%s': %s: activation of request %u at position %zu is not finite",
+                    c->path, where, it->slice->request, (size_t)(first & ((1ULL << 40) - 1)));
 }
 
 static int step(kvd_engine *self, const kvd_iteration *it, const uint32_t *id, uint32_t *next,

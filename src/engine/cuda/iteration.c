@@ -126,6 +126,7 @@ int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd
         row = (size_t)e->batch.host.last[row];
     while (i + 1 < it->n_slices && row >= kvd_cuda_rows(e, it, i))
         row -= kvd_cuda_rows(e, it, i++);
-    return kvd_fail(err, "%s: activation of request %u at position %zu is not finite", where,
-                    it->slice[i].request, (size_t)it->slice[i].before + row);
+    return kvd_fail(err, "'%s': %s: activation of request %u at position %zu is not finite",
+                    e->w.config.path, where, it->slice[i].request,
+                    (size_t)it->slice[i].before + row);
 }

@@ -344,10 +344,12 @@ static kvd_checkpoint *make(const char *path, kvd_err *err)
 kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err)
 {
     kvd_checkpoint *c = make(path, err);
-    if (!c || open_any(c, err) == 0)
-        return c;
-    kvd_checkpoint_close(c);
-    return NULL;
+    if (!c || open_any(c, err)) {
+        kvd_checkpoint_close(c);
+        return NULL;
+    }
+    (void)snprintf(c->config.path, sizeof c->config.path, "%s", c->path);
+    return c;
 }
 
 kvd_checkpoint *kvd_checkpoint_random(const char *path, const char *hash, const kvd_config *config,
@@ -357,6 +359,7 @@ kvd_checkpoint *kvd_checkpoint_random(const char *path, const char *hash, const 
     if (!c)
         return NULL;
     c->config = *config;
+    (void)snprintf(c->config.path, sizeof c->config.path, "%s", c->path);
     c->seed = seed;
     c->dtype = "random";
     name_embedding_and_head(c);

@@ -63,6 +63,8 @@ enum {
 };
 
 typedef struct {
+    /* Path of the checkpoint, for messages; one that is too long loses its end. */
+    char path[256];
     /* Model family, such as "llama"; "llama2.c" for files of llama2.c. */
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, d_ffn, vocab_size;

@@ -155,12 +155,12 @@ static float *entering(const kvd_backward *w, int layer)
     return w->x + (size_t)layer * w->max_tokens * w->d;
 }
 
-static int check_finite(const kvd_batch *b, const char *what, int layer, const float *x,
-                        size_t width, kvd_err *err)
+static int check_finite(const kvd_config *c, const kvd_batch *b, const char *what, int layer,
+                        const float *x, size_t width, kvd_err *err)
 {
     char where[48];
     (void)snprintf(where, sizeof where, "%s layer %d", what, layer);
-    return kvd_batch_check_finite(b, where, x, width, err);
+    return kvd_batch_check_finite(c, b, where, x, width, err);
 }
 
 static int give_up(const kvd_gradient_sink *sink, kvd_err *err)
@@ -325,7 +325,7 @@ static int loss_back(kvd_backward *w, const kvd_batch *b, double *loss, size_t *
         if (piece_back(w, first, smaller(PIECE, n - first), loss, err))
             return -1;
     *n_predicted += n - b->n_sequences;
-    return check_finite(b, "gradient after", w->c->n_layers - 1, w->dx, w->d, err);
+    return check_finite(w->c, b, "gradient after", w->c->n_layers - 1, w->dx, w->d, err);
 }
 
 static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const float *sinks)
@@ -396,9 +396,10 @@ static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last,
     }
     kvd_blas_restore(saved);
     drop(w, layer);
-    return kvd_status(check_finite(b, "gradient of K of", layer, w->dk_raw, w->width_k, err) ||
-                      check_finite(b, "gradient of V of", layer, w->dv, w->width_k, err) ||
-                      (!last && check_finite(b, "gradient of", layer, w->dx, w->d, err)));
+    return kvd_status(
+        check_finite(w->c, b, "gradient of K of", layer, w->dk_raw, w->width_k, err) ||
+        check_finite(w->c, b, "gradient of V of", layer, w->dv, w->width_k, err) ||
+        (!last && check_finite(w->c, b, "gradient of", layer, w->dx, w->d, err)));
 }
 
 static int hand_out(const kvd_backward *w, const kvd_batch *b, int layer,

@@ -110,13 +110,15 @@ size_t kvd_batch_longest(const kvd_batch *b)
     return longest;
 }
 
-int kvd_batch_not_finite(const kvd_batch *b, const char *where, size_t row, kvd_err *err)
+int kvd_batch_not_finite(const kvd_config *c, const kvd_batch *b, const char *where, size_t row,
+                         kvd_err *err)
 {
     size_t s = 0;
     while (b->offset[s + 1] <= row)
         s++;
-    return kvd_fail(err, "%s, row %zu (sequence %zu, position %zu): activation is not finite",
-                    where, row, b->first_sequence + s, kvd_batch_start(b, s) + row - b->offset[s]);
+    return kvd_fail(err, "'%s': %s, row %zu (sequence %zu, position %zu): activation is not finite",
+                    c->path, where, row, b->first_sequence + s,
+                    kvd_batch_start(b, s) + row - b->offset[s]);
 }
 
 int kvd_layer_check(const kvd_config *c, int layer, kvd_err *err)

@@ -49,7 +49,9 @@ void kvd_batch_targets(const kvd_batch *b, uint32_t *target, uint64_t seed, doub
 
 size_t kvd_batch_longest(const kvd_batch *b);
 
-/* Fails because an activation of token `row` is not finite. The message names the token. */
-int kvd_batch_not_finite(const kvd_batch *b, const char *where, size_t row, kvd_err *err);
+/* Fails because an activation of token `row` is not finite. The message names the checkpoint and
+ * the token. */
+int kvd_batch_not_finite(const kvd_config *c, const kvd_batch *b, const char *where, size_t row,
+                         kvd_err *err);
 
 #endif

@@ -227,11 +227,11 @@ void kvd_forward_free(kvd_forward *f)
     free(f);
 }
 
-int kvd_batch_check_finite(const kvd_batch *b, const char *where, const float *x, size_t width,
-                           kvd_err *err)
+int kvd_batch_check_finite(const kvd_config *c, const kvd_batch *b, const char *where,
+                           const float *x, size_t width, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences] * width, at = kvd_first_nonfinite_f32(x, n);
-    return at < n ? kvd_batch_not_finite(b, where, at / width, err) : 0;
+    return at < n ? kvd_batch_not_finite(c, b, where, at / width, err) : 0;
 }
 
 static int reserve_pre(kvd_forward *f, kvd_err *err)
@@ -331,7 +331,7 @@ static int run_hook(kvd_forward *f, const kvd_batch *b, int layer, const kvd_lay
                                  .sinks = w->w[KVD_PART_SINKS]};
     if (hook->run(hook, &in, f->o, err))
         return -1;
-    return kvd_batch_check_finite(b, where, f->o, f->width_q, err);
+    return kvd_batch_check_finite(&f->config, b, where, f->o, f->width_q, err);
 }
 
 int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_layer_weights *w,
@@ -349,7 +349,7 @@ int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_l
                       queries_keys_values(f, layer, w, hook, first, smaller(f->block, n - first)));
     kvd_blas_restore(saved);
     if (bad != SIZE_MAX)
-        return kvd_batch_not_finite(b, where, bad, err);
+        return kvd_batch_not_finite(&f->config, b, where, bad, err);
     if (run_hook(f, b, layer, w, hook, where, err))
         return -1;
     if (stop)
@@ -357,14 +357,14 @@ int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_l
 
     if (kvd_config_routed(&f->config, layer)) {
         kvd_experts_behind_attention(f->experts, w, layer, f->o, n, f->x);
-        return kvd_batch_check_finite(b, where, f->x, f->d_model, err);
+        return kvd_batch_check_finite(&f->config, b, where, f->x, f->d_model, err);
     }
     saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) reduction(min : bad)
     for (size_t first = 0; first < n; first += f->block)
         bad = smaller(bad, rest_of_layer(f, w, first, smaller(f->block, n - first)));
     kvd_blas_restore(saved);
-    return bad != SIZE_MAX ? kvd_batch_not_finite(b, where, bad, err) : 0;
+    return bad != SIZE_MAX ? kvd_batch_not_finite(&f->config, b, where, bad, err) : 0;
 }
 
 /* Runs one layer, while another thread reads the weights of layer `next`, unless -1. */
@@ -425,7 +425,7 @@ static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
     kvd_blas_restore(saved);
     kvd_tensor_drop(&f->embedding.tensor);
     kvd_tensor_drop(&f->positions.tensor);
-    return kvd_batch_check_finite(b, "embedding", f->x, f->d_model, err);
+    return kvd_batch_check_finite(&f->config, b, "embedding", f->x, f->d_model, err);
 }
 
 int kvd_forward_begin(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook, kvd_err *err)
@@ -454,7 +454,7 @@ static int final_norm(kvd_forward *f, const kvd_batch *b, float *hidden, kvd_err
         kvd_layer_normalise(&f->config, f->x, gain, bias, n, hidden);
     else
         memcpy(hidden, f->x, n * f->d_model * sizeof *hidden);
-    return kvd_batch_check_finite(b, "final norm", hidden, f->d_model, err);
+    return kvd_batch_check_finite(&f->config, b, "final norm", hidden, f->d_model, err);
 }
 
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
@@ -535,8 +535,8 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     kvd_tensor_drop(&f->head.tensor);
     const size_t at = kvd_first_nonfinite_f32(logits, n * vocab);
     if (at < n * vocab)
-        return kvd_fail(err, "row %zu of the piece: logit of token %zu is not finite", at / vocab,
-                        at % vocab);
+        return kvd_fail(err, "'%s': logit of token %zu is not finite, in row %zu of the batch",
+                        f->config.path, at % vocab, at / vocab);
     if (f->config.logit_softcap > 0)
         kvd_softcap(logits, n * vocab, 1.0f, (float)f->config.logit_softcap);
     return 0;

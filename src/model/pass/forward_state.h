@@ -61,8 +61,8 @@ const float *kvd_forward_once(const kvd_forward *f, kvd_part part, int bias);
 const float *kvd_forward_head(kvd_forward *f, size_t first, size_t *rows);
 
 /* Fails if a row of x [n_tokens][width] is not finite. */
-int kvd_batch_check_finite(const kvd_batch *b, const char *where, const float *x, size_t width,
-                           kvd_err *err);
+int kvd_batch_check_finite(const kvd_config *c, const kvd_batch *b, const char *where,
+                           const float *x, size_t width, kvd_err *err);
 
 /* Checks the batch, and computes its embedding f->x. */
 int kvd_forward_begin(kvd_forward *f, const kvd_batch *b, const kvd_attention *hook, kvd_err *err);

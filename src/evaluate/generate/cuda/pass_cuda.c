@@ -101,8 +101,8 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
         return -1;
     for (size_t i = 0; i < n * vocab; i++)
         if (!isfinite(to[i]))
-            return kvd_fail(err, "row %zu: the logit of token %zu is not finite", from + i / vocab,
-                            i % vocab);
+            return kvd_fail(err, "'%s': logit of token %zu is not finite, in row %zu of the batch",
+                            kvd_checkpoint_path(g->checkpoint), i % vocab, from + i / vocab);
     return 0;
 }
 

@@ -325,7 +325,7 @@ int kvd_gpu_backward_run(kvd_gpu_backward *w, const kvd_batch *b, int first_laye
         return -1;
     if (*w->bad != ~0ULL) {
         stage_name(c, (unsigned)(*w->bad >> 40), where, sizeof where);
-        return kvd_batch_not_finite(b, where, (size_t)(*w->bad & ((1ULL << 40) - 1)), err);
+        return kvd_batch_not_finite(c, b, where, (size_t)(*w->bad & ((1ULL << 40) - 1)), err);
     }
     double sum = 0;
     for (size_t i = 0; i < n; i++)

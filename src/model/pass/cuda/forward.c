@@ -273,7 +273,7 @@ static int execute(job *j, kvd_err *err)
     if (bad == ~0ULL)
         return 0;
     kvd_gpu_stage_name(&f->config, (unsigned)(bad >> 40), where, sizeof where);
-    return kvd_batch_not_finite(j->b, where, (size_t)(bad & ((1ULL << 40) - 1)), err);
+    return kvd_batch_not_finite(&f->config, j->b, where, (size_t)(bad & ((1ULL << 40) - 1)), err);
 }
 
 int kvd_gpu_forward_run(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
