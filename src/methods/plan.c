@@ -1,5 +1,6 @@
 #include "methods/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,17 @@ int kvd_plan_members(const kvd_plan *p, kvd_plan_member out[KVD_PLAN_MEMBERS])
     if (m->bits)
         out[n++] = (kvd_plan_member){"bits", &m->bits->info, &m->bits_values};
     return n;
+}
+
+void kvd_plan_name(const kvd_plan *p, char *name, size_t size)
+{
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(p, all);
+    (void)snprintf(name, size, "%s", p->dims && !p->maker ? p->dims->method : "");
+    for (int i = 0; i < n; i++) {
+        const size_t used = strlen(name);
+        (void)snprintf(name + used, size - used, "%s%s", used ? "+" : "", all[i].info->name);
+    }
 }
 
 int kvd_parameter_index(const kvd_method_info *m, const char *key)
@@ -236,25 +248,29 @@ static int check_layers(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 
 static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
+    char name[128];
     if (p->keep_first + p->keep_last == 0)
         return 0;
+    kvd_plan_name(p, name, sizeof name);
     const int first = p->keep_first, last = c->n_layers - p->keep_last;
     p->n_layers = c->n_layers;
     if (first >= last)
         return kvd_fail(err,
-                        "keep_layers=%d:%d keeps all %d layers of the model whole: nothing is left "
-                        "to compress",
-                        p->keep_first, p->keep_last, c->n_layers);
+                        "method '%s': keep_layers=%d:%d keeps all %d layers of the model whole: "
+                        "nothing is left to compress",
+                        name, p->keep_first, p->keep_last, c->n_layers);
     if (p->dims && p->bits == &kvd_bits_allot)
-        return kvd_fail(err, "keep_layers: 'allot' gives bits to the dimensions of all layers by "
-                             "one spectrum; leave out keep_layers");
+        return kvd_fail(err,
+                        "method '%s': 'allot' gives bits to the dimensions of all layers by one "
+                        "spectrum: leave out keep_layers",
+                        name);
     for (int l = 0, n; p->layers && l < c->n_layers; l += n) {
         n = p->layers->group(&p->layers_values, c, l);
         if (n > 1 && ((l < first && l + n > first) || (l < last && l + n > last)))
             return kvd_fail(err,
-                            "keep_layers=%d:%d divides layers %d to %d, which method '%s' stores "
-                            "together",
-                            p->keep_first, p->keep_last, l, l + n - 1, p->layers->info.name);
+                            "method '%s': keep_layers=%d:%d divides layers %d to %d, which '%s' "
+                            "stores together",
+                            name, p->keep_first, p->keep_last, l, l + n - 1, p->layers->info.name);
     }
     if (!(p->kept = calloc(1, sizeof *p->kept)))
         return kvd_no_memory(err, "a plan", sizeof *p->kept);

@@ -102,6 +102,9 @@ typedef struct {
 /* Writes the methods with their parameters to `out`. Returns their number. */
 int kvd_plan_members(const kvd_plan *p, kvd_plan_member out[KVD_PLAN_MEMBERS]);
 
+/* Writes the names of a plan's methods, such as "zack+h2o", to `name`. */
+void kvd_plan_name(const kvd_plan *p, char *name, size_t size);
+
 /* Returns the index of parameter `key` of a method, or -1. */
 int kvd_parameter_index(const kvd_method_info *m, const char *key);
 

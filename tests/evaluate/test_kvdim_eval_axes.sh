@@ -146,9 +146,9 @@ fails "an idle budget of a layer" "'adakv' dropped and lowered no entry" --promp
 fails "a prompt that does not fit twice" "'kvzip' reads every prompt twice: a prompt of 101 tokens needs 202, the longest sequence has 200" --prompt 101 --method kvzip
 fails "such a prompt, before others run" "'kvzip' reads every prompt twice: a prompt of 101 tokens needs 202, the longest sequence has 200" --prompt 101 --method h2o --method kvzip --resume
 fails "a step that reads all" "'quest' read every entry at every step" --method quest,budget=500
-fails "all layers kept whole" "keep_layers=3:3 keeps all 6 layers of the model whole: nothing is left to compress" --method h2o,keep_layers=3:3
-fails "all layers kept whole of one width" "keep_layers=6:0 keeps all 6 layers of the model whole" --spectrum "$D/s.h5" --method uniform,p=0.5,keep_layers=6:0
-fails "layers kept whole of a group" "keep_layers=1:0 divides layers 0 to 1, which method 'xkv' stores together" --prompt 50 --method xkv,layers=2,keep_layers=1:0
+fails "all layers kept whole" "method 'h2o': keep_layers=3:3 keeps all 6 layers of the model whole: nothing is left to compress" --method h2o,keep_layers=3:3
+fails "all layers kept whole of one width" "method 'uniform': keep_layers=6:0 keeps all 6 layers of the model whole" --spectrum "$D/s.h5" --method uniform,p=0.5,keep_layers=6:0
+fails "layers kept whole of a group" "method 'xkv': keep_layers=1:0 divides layers 0 to 1, which 'xkv' stores together" --prompt 50 --method xkv,layers=2,keep_layers=1:0
 fails "levels without calibration" "'kvquant' needs activations of calibration text: give --calibration" --method kvquant
 fails "an idle eviction" "'h2o' dropped and lowered no entry" --method h2o,heavy=500,recent=1
 fails "an idle code" "'kivi' coded no entry" --method kivi,residual=256

@@ -97,9 +97,11 @@ TEST(refusals)
     refused("h2o,keep=1", "known are heavy, recent, keep_layers");
     const kvd_method_setup setup = {.config = &config};
     refuse_plan("h2o,keep_layers=3:2", PROMPT, &setup,
-                "keep_layers=3:2 keeps all 5 layers of the model whole");
+                "method 'h2o': keep_layers=3:2 keeps all 5 layers of the model whole");
     refuse_plan("xkv,layers=4,keep_layers=2:0", PROMPT, &setup,
-                "divides layers 0 to 3, which method 'xkv' stores together");
+                "method 'xkv': keep_layers=2:0 divides layers 0 to 3, which 'xkv' stores together");
+    refuse_plan("h2o+kivi,group=8,residual=8,keep_layers=3:2", PROMPT, &setup,
+                "method 'h2o+kivi': keep_layers=3:2 keeps all");
 }
 
 TEST(settings_name_it)

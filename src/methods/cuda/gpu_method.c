@@ -159,8 +159,11 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
     *m = NULL;
     if (plan->type != KVD_BF16)
         return kvd_fail(err, "a cache in %s, the CUDA engine has bf16", kvd_dtype_name(plan->type));
-    if (plan->keep_first + plan->keep_last > 0)
-        return kvd_fail(err, "the CUDA engine does not run 'keep_layers'");
+    if (plan->keep_first + plan->keep_last > 0) {
+        char name[128];
+        kvd_plan_name(plan, name, sizeof name);
+        return kvd_fail(err, "method '%s': the CUDA engine does not run 'keep_layers'", name);
+    }
     if (plan->maker == &kvd_dims_projected && !cache->generates)
         return kvd_fail(err, "the CUDA engine runs 'projected' in kvdim-tasks alone");
     if (!member)
