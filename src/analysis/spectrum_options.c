@@ -1,5 +1,6 @@
 #include "analysis/spectrum_options.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -366,9 +367,12 @@ static int print_table(const kvd_spectrum_options *cfg, const char *gpu, const k
             continue;
         if (kvd_spectrum_summarise(s, (kvd_pair)p, &x, err))
             return -1;
-        printf("%-5s %-6s %6zu %10zu %12.5g %7.2f%% %9.2f %9.2f %9.2f\n", kvd_pair_name[p],
+        char cv[32] = "-";
+        if (!isnan(x.cv_max_sigma))
+            (void)snprintf(cv, sizeof cv, "%.2f%%", 100 * x.cv_max_sigma);
+        printf("%-5s %-6s %6zu %10zu %12.5g %8s %9.2f %9.2f %9.2f\n", kvd_pair_name[p],
                kvd_pair_balanced((kvd_pair)p) ? "gram" : s->method, x.heads, x.n_rows,
-               x.mean_max_sigma, 100 * x.cv_max_sigma, x.effective_rank, x.rank90, x.rank99);
+               x.mean_max_sigma, cv, x.effective_rank, x.rank90, x.rank99);
     }
     print_how(gpu, cfg, s);
     printf(

@@ -153,6 +153,9 @@ x = json.load(open(sys.argv[1]))
 assert x["pairs"]["qk"]["heads"] == 4 and x["pairs"]["qk"]["rows"] == 900 and x["label"] == "wiki"
 assert 1 <= x["pairs"]["vw"]["effective_rank"] <= 8' "$D/j.json" 2>>"$D/log" && ok "json" || not_ok "json"
 
+"$make_file" activations "$D/zero.h5" 40 1 zero=1
+check "a dump of zeros" "$spectrum" "$D/zero.h5" --pair q,k,bqk -o "$D/x.h5"
+grep -q "^k .* 0  *-  *0.00 .*" "$D/log" && ! grep -q nan "$D/log" && ok "and no CV of it" || not_ok "and no CV of it"
 "$make_file" activations "$D/nan.h5" 20 1 nan=1
 for m in svd tsqr gram; do
   refused "NaN is named, $m" 1 "nan.h5'" "$spectrum" "$D/nan.h5" --method $m -o "$D/x.h5"

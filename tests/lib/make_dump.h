@@ -15,7 +15,8 @@ typedef struct {
     /* header of the file: model, label, sizes and type, set by the caller */
     kvd_activations a;
     uint64_t seed;
-    int nan; /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
+    int zero; /* all elements are 0 */
+    int nan;  /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
     /* number of distinct tokens, which later ones repeat; 0: all differ */
     size_t distinct;
 } dump_plan;
@@ -64,6 +65,8 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
                     return kvd_no_memory(err, "rows", a->n_tokens * d * 4);
                 for (size_t t = p->distinct; p->distinct && t < a->n_tokens; t++)
                     memcpy(r + t * d, r + t % p->distinct * d, d * sizeof *r);
+                if (p->zero)
+                    memset(r, 0, a->n_tokens * d * sizeof *r);
                 if (p->nan && x == KVD_X_K && l == 1 && h == 1)
                     r[3 * d + 2] = NAN;
                 kvd_from_f32(a->dtype, r, out, a->n_tokens * d);

@@ -6,6 +6,7 @@
  * corpus=C        hash of the text (by default from SEED)
  * pre=1           Q and K before RoPE as well
  * distinct=N      later tokens repeat the first N
+ * zero=1          all elements are 0
  * nan=1           one element is NaN
  * label=L dtype=f32|f16|bf16 layers=N heads=N kv=N d=N sequences=N */
 #include "formats/error_table.h"
@@ -56,6 +57,7 @@ int main(int argc, char **argv)
     dump_plan p;
     dump_plan_init(&p, strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));
     kvd_activations *a = &p.a;
+    p.zero = atoi(value(argc, argv, "zero", "0"));
     p.nan = atoi(value(argc, argv, "nan", "0"));
     p.distinct = strtoull(value(argc, argv, "distinct", "0"), NULL, 10);
     a->n_sequences = strtoull(value(argc, argv, "sequences", "1"), NULL, 10);
