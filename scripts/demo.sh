@@ -5,6 +5,9 @@ set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$(cd "$1" && pwd)
 start=$(date +%s)
+# The -j of `make -j8 demo` is for the build; this make gives it none of its job slots.
+MAKEFLAGS=$(echo " ${MAKEFLAGS:-}" | sed 's/ -j[0-9]*//; s/ --jobserver-[a-z]*=[^ ]*//')
+export MAKEFLAGS
 make --no-print-directory -s -C "$root/experiments/demo" BIN="$build/bin" OUT="$root/demo" PLOTS=1
 mkdir -p "$root/demo"
 rm -rf "$root/demo/report"

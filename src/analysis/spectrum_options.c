@@ -343,12 +343,16 @@ static void print_how(const char *gpu, const kvd_spectrum_options *cfg, const kv
                c->tokens_dropped);
     if (c->centroids)
         printf("K-means: %zu %scentroids for every head of Q, K and V, %.1f iterations, %.3g %% of "
-               "the "
-               "energy of the rows lost\n",
+               "the energy of the rows lost\n",
                c->centroids, c->weighted ? "weighted " : "", c->kmeans_iterations,
                100 * c->kmeans_residual);
-    printf("seconds: rows %.3g, K-means %.3g, decomposition %.3g; the inputs took %.3g\n",
-           c->seconds_rows, c->seconds_kmeans, c->seconds_decompose, c->seconds_collect);
+    printf("seconds:");
+    if (c->seconds_rows > 0)
+        printf(" rows %.3g,", c->seconds_rows);
+    if (c->centroids)
+        printf(" K-means %.3g,", c->seconds_kmeans);
+    printf(" decomposition %.3g; recording the inputs took %.3g\n", c->seconds_decompose,
+           c->seconds_collect);
 }
 
 static int print_table(const kvd_spectrum_options *cfg, const char *gpu, const kvd_spectrum *s,
@@ -375,12 +379,9 @@ static int print_table(const kvd_spectrum_options *cfg, const char *gpu, const k
                x.mean_max_sigma, cv, x.effective_rank, x.rank90, x.rank99);
     }
     print_how(gpu, cfg, s);
-    printf(
-        "CV: sample standard deviation / mean of the largest singular value over heads; effective "
-        "rank: "
-        "exp of the "
-        "entropy of sigma^2; dims 90%%, 99%%: leading dimensions that hold this share of sum "
-        "sigma^2\n");
+    printf("CV: sample standard deviation / mean of the largest singular value over heads\n"
+           "eff.rank: effective rank, exp of the entropy of sigma^2\n"
+           "dims 90%%, 99%%: leading dimensions that hold this share of sum sigma^2\n");
     return 0;
 }
 

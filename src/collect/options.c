@@ -333,8 +333,11 @@ static void print_lines(const kvd_collect_summary *s)
 {
     const kvd_outputs *o = s->out;
     const shares share = shares_of(s);
-    printf("%zu tokens in %zu sequences of %zu documents (%s)\n", kvd_corpus_n_tokens(s->corpus),
-           kvd_corpus_n_sequences(s->corpus), kvd_corpus_n_documents(s->corpus), o->sums.label);
+    const size_t sequences = kvd_corpus_n_sequences(s->corpus),
+                 documents = kvd_corpus_n_documents(s->corpus);
+    printf("%zu tokens in %zu sequence%s of %zu document%s (%s)\n", kvd_corpus_n_tokens(s->corpus),
+           sequences, sequences == 1 ? "" : "s", documents, documents == 1 ? "" : "s",
+           o->sums.label);
     if (kvd_model_info_random(&o->sums.model))
         printf("%s: %s\n", o->sums.model.name, kvd_random_weights_note);
     if (kvd_corpus_n_dropped(s->corpus))

@@ -63,7 +63,7 @@ check text_jsonl "$collect" $real --text "$D/a.jsonl" --field prompt --layers 0 
 check text_several "$collect" $real --layers 0 -q -o "$D/t.h5" --tokens 64 --text data/texts/code.txt "$D/a.txt"
 "$collect" $model --random 64 --json -o "$D/j.h5" >"$D/j.json" 2>"$log"
 check summary_is_json ${PYTHON:-/usr/bin/python3} -c "import json; j = json.load(open('$D/j.json')); assert j['tokens'] == 64 and j['bytes'] > 0 and j['moments'] is None"
-check summary_is_printed sh -c "$collect $model --random 64 -o $D/j.h5 2>/dev/null | grep -q '64 tokens in 1 sequences of 1 documents (random)'"
+check summary_is_printed sh -c "$collect $model --random 64 -o $D/j.h5 2>/dev/null | grep -q '64 tokens in 1 sequence of 1 document (random)'"
 check quiet_prints_nothing sh -c "test -z \"\$($collect $model --random 64 -q -o $D/j.h5 2>&1)\""
 
 # ---- refusals ----

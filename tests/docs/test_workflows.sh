@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the commands of documents as they are written: docs/tutorial.md, and the first workflow of README, from a checkpoint to
+# Runs the commands of documents as they are written: docs/tutorial.md, whose outputs are compared, and the first workflow of README, from a checkpoint to
 # the page, on a model and texts that are not those of the demo. Results open in Python: a spectrum in xarray with named
 # dimensions, with both of its HDF5 engines, and the notebook of docs/python.md, whose printed table is what it computes now.
 . tests/lib/cases.sh
@@ -12,7 +12,21 @@ T=$D/tutorial
 ln -s "$PWD/data" "$T/data"
 grep '^kvdim-' docs/tutorial.md >"$T/commands"
 is "the tutorial has ten commands" 10 "$(wc -l <"$T/commands")"
-check "they run in order" run "$T"
+check "they run in order" eval 'run "$T" >"$T/printed"'
+check "they print what the tutorial shows" "$PYTHON" - docs/tutorial.md "$T/printed" <<'P'
+import re, sys
+shown, printed = (open(path).read() for path in sys.argv[1:])
+shown = "".join(re.findall(r"^```text\n(.*?)^```", shown, re.M | re.S))
+# Lines with times differ between machines.
+timed = re.compile(r"^seconds:|tokens/s; time|^job |^on the CPU|^ *$")
+shown, printed = ([line for line in text.splitlines() if not timed.search(line)] for text in (shown, printed))
+same = lambda a, b: a == b or abs(float(a) - float(b)) <= 0.003 + 0.03 * abs(float(b))
+for a, b in zip(shown, printed):
+    number = r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
+    assert re.sub(number, "N", a).split() == re.sub(number, "N", b).split(), (a, b)
+    assert all(map(same, re.findall(number, a), re.findall(number, b))), (a, b)
+assert len(shown) == len(printed), (len(shown), len(printed))
+P
 check "they leave a page" test -s "$T/report/index.html"
 
 # The first code block that collects and reports.
