@@ -37,7 +37,7 @@ awk '/^```/ { if (inside && block ~ /\nkvdim-collect / && block ~ /\nkvdim-repor
 check "README has a workflow" test "$(grep -c '^kvdim-' "$T/commands")" -ge 5
 "$B/tests/tool_checkpoint" --layers 2 --d-model 32 --heads 2 --kv-heads 1 "$T/MODEL" || exit 1
 cat docs/*.md >"$T/articles.txt"
-grep '^[A-Za-z]' CONTRIBUTING.md | sed 's/[\\"]/\\&/g; s/.*/{"text": "&"}/' >"$T/reviews.jsonl"
+grep -h '^[A-Za-z]' CONTRIBUTING.md experiments/*/README.md | sed 's/[\\"]/\\&/g; s/.*/{"text": "&"}/' >"$T/reviews.jsonl"
 check "it runs to its end" run "$T"
 check "it leaves a page" test -s "$T/report/index.html" -a -s "$T/report/tables/accuracy.csv"
 if command -v gnuplot >/dev/null 2>&1; then

@@ -20,10 +20,14 @@ static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
         kvd_ledger_ours(e, range, sizeof range);
         kvd_text_raw(t, "measured ");
         kvd_text_html(t, range);
-        kvd_ledger_range(e->low, e->high, e->unit, range, sizeof range);
-        kvd_text_raw(t, isnan(e->low) && isnan(e->high) ? ", published: " : ", published ");
-        kvd_text_html(t, range);
-        kvd_text_raw(t, ": ");
+        if (isnan(e->low) && isnan(e->high)) {
+            kvd_text_raw(t, ", no number published: ");
+        } else {
+            kvd_ledger_range(e->low, e->high, e->unit, range, sizeof range);
+            kvd_text_raw(t, ", published ");
+            kvd_text_html(t, range);
+            kvd_text_raw(t, ": ");
+        }
     }
     kvd_text_html(t, e->claim);
     kvd_text_raw(t, "</summary>\n<p>");
@@ -102,8 +106,8 @@ static void other_departures(const kvd_results *r, kvd_text *t)
     }
     if (shared)
         kvd_text_raw(
-            t, " Query heads that read one KV head share its rotation (Z-1); the papers name one "
-               "rotation per head.");
+            t, " Query heads that read one KV head share its rotation (Z-1 in docs/readings.md); "
+               "the papers name one rotation per head.");
     if (small)
         kvd_text_raw(t, " The papers' heads have 128 dimensions.");
 }

@@ -369,10 +369,13 @@ static int facts(const kvd_results *r, const kvd_accuracy_entries *all, const ca
         kvd_text_raw(title, title->len > strlen("kvdim report: ") ? "" : "results without a model");
     if (some->label) {
         double tokens = kvd_entry_real(&all->item[some->item[0].first], "n_predictions");
-        kvd_text_add(&plain_words, "Text of the numbers below: %s, %.0f predicted tokens. ",
+        kvd_text_add(&plain_words,
+                     "Methods that shrink the KV cache, compared with the uncompressed model on "
+                     "the text %s, %.0f predicted tokens. ",
                      some->label, tokens);
         if (all->n_labels > 1)
-            kvd_text_add(&plain_words, "Further texts: %zu. ", all->n_labels - 1);
+            kvd_text_add(&plain_words, "Sections below have %zu further text%s. ",
+                         all->n_labels - 1, all->n_labels > 2 ? "s" : "");
     }
     for (size_t i = 0; i < r->n; i++) {
         const char *const at = kvd_fact_get(&r->item[i].provenance, "started_utc");
