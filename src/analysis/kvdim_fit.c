@@ -109,7 +109,10 @@ static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair 
         }
     }
     if (n == 1)
-        return 0;
+        return s->pair[*pair].present
+                   ? 0
+                   : kvd_fail(err, "'%s' has no pair '%s': give it to kvdim-spectrum --pair",
+                              cfg->spectrum, kvd_pair_name[*pair]);
     if (cfg->pairs)
         return kvd_fail(err, "--pair: '%s' names %d pairs of the %s side, one is wanted",
                         cfg->pairs, n, what);

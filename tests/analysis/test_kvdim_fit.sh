@@ -41,7 +41,7 @@ refused "a table of pairs that are missing" 1 "is about pair 'bvw'" "$fit" "$D/b
 refused "per-query bases" 1 "widths need pairing 'shared'" "$fit" "$D/pq.h5" --removal-rate 0.1 -o "$D/y.h5"
 refused "no pair of the Q-K side" 1 "has no pair of the Q-K side" "$fit" "$D/k.h5" --removal-rate 0.1 -o "$D/y.h5"
 check "k when asked for" "$fit" "$D/k.h5" --removal-rate 0.1 --pair k,vw -q -o "$D/x.h5"
-refused "a pair that is missing" 1 "the spectrum has no pair 'qk'" "$fit" "$D/k.h5" --removal-rate 0.1 --pair qk,vw -o "$D/y.h5"
+refused "a pair that is missing" 1 "k.h5' has no pair 'qk': give it to kvdim-spectrum --pair" "$fit" "$D/k.h5" --removal-rate 0.1 --pair qk,vw -o "$D/y.h5"
 refused "two pairs of one side" 1 "names 2 pairs of the Q-K side" "$fit" "$D/s.h5" --removal-rate 0.1 --pair qk,k -o "$D/y.h5"
 refused "moments are no spectrum" 1 "m.h5" "$fit" "$D/m.h5" --removal-rate 0.1 -o "$D/y.h5"
 [ ! -e "$D/y.h5" ] && ok "failures leave nothing" || not_ok "failures leave nothing"

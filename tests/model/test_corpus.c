@@ -234,6 +234,14 @@ TEST(test_kinds_of_text)
     kvd_corpus_spec spec = {.text = paths, .n_text = 2, .seq_len = 64, .vocab_size = 8192};
     kvd_corpus *c = opened(&spec);
     assert_string_equal(kvd_corpus_hash(c), hash);
+
+    paths[0] = paths[1] = put("c.csv", "a,b\nthe first one,the second one\n");
+    const char *fields[2] = {"a", "b"};
+    spec = (kvd_corpus_spec){
+        .text = paths, .n_text = 2, .fields = fields, .seq_len = 64, .vocab_size = 8192};
+    assert_int_equal(kvd_corpus_n_texts(opened(&spec)), 2);
+    fields[1] = "a";
+    refused(&spec, "c.csv' are one text, which would count twice");
 }
 
 /* The part of a hash after '+' is of the text's beginning, whatever max_tokens and seq_len are. */

@@ -378,7 +378,8 @@ static const kvd_program program = {
     .usage = {"--phase PHASE [--dims WIDTHS | --rates R.h5] -o OUT.h5 [OPTION...]", "--list"},
     .any_of = {"phase", "output"},
     .examples =
-        {"kvdim-attn --phase decode --size 64x8192 --dims data/widths/lists.csv:kvdim25m-p50 "
+        {"kvdim-attn --phase prefill,decode --dims 64:48 --seq-len 512 -o attention.h5",
+         "kvdim-attn --phase decode --size 64x8192 --dims data/widths/lists.csv:kvdim25m-p50 "
          "--impl cuda,cudnn -o decode.h5"},
     .notes = "The exit status is also 1 when a row is wrong.",
     .options = options,

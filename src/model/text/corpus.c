@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -276,9 +277,25 @@ static int check_fields(const kvd_corpus_spec *s, kvd_err *err)
     return used ? 0 : kvd_documents_no_field(s->text[0], s->field, err);
 }
 
+/* Fails if the same field of one file is given twice, because its sequences would count twice. */
+static int check_distinct(const kvd_corpus_spec *s, kvd_err *err)
+{
+    struct stat a, b;
+    for (size_t i = 1; i < s->n_text; i++)
+        for (size_t j = 0; j < i && !stat(s->text[i], &a); j++)
+            if (!stat(s->text[j], &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino &&
+                (!s->fields || !s->fields[i] || !s->fields[j] ||
+                 !strcmp(s->fields[i], s->fields[j])))
+                return kvd_fail(err, "'%s' and '%s' are one text, which would count twice",
+                                s->text[j], s->text[i]);
+    return 0;
+}
+
 static int read_texts(cutter *k, kvd_err *err)
 {
     const kvd_corpus_spec *const s = k->spec;
+    if (check_distinct(s, err))
+        return -1;
     if (check_fields(s, err))
         return kvd_in(err, "--field");
     for (size_t i = 0; i < s->n_text && !k->full; i++)
