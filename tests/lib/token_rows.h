@@ -94,15 +94,14 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
                              t < PROMPT ? want[g * PROMPT + t] != 0 : 1);
 }
 
-/* Checks tokens kept by methods that read the prompt `times` times, against a public
- * implementation's tensor `name` [LAYERS][KV heads][prompt], for which queries of layer l are
- * multiplied by 2^(l - 1). */
-static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
+/* Checks that methods which read the prompt `times` times keep the tokens for which `want`
+ * [LAYERS][KV heads][prompt] is not 0. Queries of layer l are multiplied by 2^(l - 1). */
+static inline void first_pass_keeps(const char *text, const uint16_t *want, size_t prompt,
+                                    size_t times)
 {
     static float q[N * HEADS * D], exact[N * HEADS * D];
     const size_t first[] = {0, times * prompt}, length[] = {prompt}, whole[] = {N};
     const kvd_method_setup setup = {.config = &config};
-    const uint16_t *const want = set(name, LAYERS * KV * prompt);
     kvd_err err = {""};
     kvd_plan plan;
     kvd_prompts p;
@@ -128,6 +127,12 @@ static inline void same_first_pass(const char *text, const char *name, size_t pr
         }
     kvd_prompts_release(&p);
     kvd_plan_close(&plan);
+}
+
+/* As first_pass_keeps, for a public implementation's tensor `name`. */
+static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
+{
+    first_pass_keeps(text, set(name, LAYERS * KV * prompt), prompt, times);
 }
 
 static inline size_t stored(size_t g, size_t step)

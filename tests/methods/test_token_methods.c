@@ -176,6 +176,19 @@ TEST(budgets_from_all_layers)
     same_first_pass("kvzip,budget=12", "kvzip_sink", N / 2, 2);
 }
 
+TEST(every_head_keeps_the_first_tokens)
+{
+    enum { HALF = N / 2 };
+    uint16_t want[LAYERS * KV * PROMPT];
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        want[i] = i % HALF < 3;
+    first_pass_keeps("kvzip,budget=3,sink=8", want, HALF, 2);
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++)
+        want[i] = i % PROMPT < 4 || i % PROMPT == PROMPT - 1;
+    first_pass_keeps("prefixkv,budget=5,sink=4", want, PROMPT, 1);
+    first_pass_keeps("prefixkv,budget=2,sink=4", want, PROMPT, 1);
+}
+
 TEST(one_budget_for_all_heads)
 {
     static uint8_t snapkv[sizeof kept];

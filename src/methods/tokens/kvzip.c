@@ -80,8 +80,9 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     if (!score)
         return kvd_no_memory(err, "scores of all layers", heads * n * sizeof *score);
     for (size_t i = 0; i < heads * n; i++) {
-        /* Score 2 exceeds every probability, so the first `sink` tokens stay. */
-        score[i] = i % n < sink ? 2 : p->observed[i];
+        /* Scores above 1 exceed every probability. If a budget holds fewer than `sink` tokens per
+         * head, every head keeps the earliest. */
+        score[i] = i % n < sink ? (double)(1 + sink - i % n) : p->observed[i];
         level[i] = KVD_LEVEL_HIGH;
     }
     const int status = kvd_tokens_keep_top(score, heads * n, heads * budget, level, err);

@@ -18,6 +18,8 @@ static const kvd_parameter parameters[] = {
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
     size_t low = 0, high = n - 1;
+    if (share <= 0)
+        return 0;
     while (low < high) {
         const size_t middle = (low + high) / 2;
         if (sum[middle] < share)

@@ -366,7 +366,8 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + ranked);
 }
 
-/* Writes each token's largest score over query heads, or 2 (above all) if t < rule.sink. */
+/* Writes each token's largest score over query heads. Tokens before rule.sink get scores above all
+ * probabilities, which fall with t. */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -379,7 +380,8 @@ __global__ void __launch_bounds__(SUM)
     float most = 0;
     for (int h = g * group; h < (g + 1) * group; h++)
         most = fmaxf(most, a.mass[(size_t)h * a.n_q8 + at]);
-    u.rank[(size_t)(u.first + g) * a.n_q8 + at] = t < a.rule.sink ? 2 : most;
+    u.rank[(size_t)(u.first + g) * a.n_q8 + at] =
+        t < a.rule.sink ? (float)(1 + a.rule.sink - t) : most;
 }
 
 __global__ void __launch_bounds__(MOVE)
