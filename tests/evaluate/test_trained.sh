@@ -113,6 +113,12 @@ else not_ok "locret drops tokens, and keeps as many as snapkv" "$(column cache_s
 if run --prompt 100 --method "locret+kivi,file=$D/heads.h5,local=8,residual=32" --method "locret+projected,locret.file=$D/heads.h5,projected.file=$D/full.h5,p=0.5,local=8" && [ "$(column kl | awk '$1 > 1e-3' | grep -c .)" = 2 ]; then ok "locret with codes and with projections"
 else not_ok "locret with codes and with projections" "$(column kl)" "$(cat "$D/err")"; fi
 if run --prompt 100 --method "$H,local=8" --target 0.9 && [ "$(column purpose | grep -c target)" -ge 1 ]; then ok "a search over locret's budget"; else not_ok "a search over locret's budget" "$(cat "$D/err")"; fi
+# A decoder in NumPy, written from docs/methods.md, scores tokens with the networks of heads.h5.
+awk 'BEGIN { s = 1; for (i = 0; i < 2; i++) { for (j = 0; j < 61; j++) { s = (s * 16807) % 2147483647; printf "%s%d", j ? "," : "", s % 8192 } print "" } }' >"$D/ids.csv"
+if "$PYTHON" tests/oracle/whole_model.py $MODEL "$D/ids.csv" 33 "$D/heads.h5" >"$D/oracle" 2>"$D/err" &&
+   $B/bin/kvdim-eval $MODEL --ids "$D/ids.csv" --seq-len 61 --prompt 33 -q --json --method "$(sed "s|^locret|locret,file=$D/heads.h5|" "$D/oracle" | cut -d' ' -f1 | paste -sd,)" -o "$D/a.h5" >"$D/a.json" 2>"$D/err" &&
+   column nll | sed 1d | paste -d' ' "$D/oracle" - | awk '{ d = $2 - $3 } NF != 3 || d > 2e-5 || -d > 2e-5 { print; wrong = 1 } END { exit wrong || NR != 4 }' >"$D/rows"
+then ok "losses with locret by a decoder in NumPy"; else not_ok "losses with locret by a decoder in NumPy" "$(cat "$D/rows" "$D/err")"; fi
 H="locret,file=$D/bad.h5"
 fails "a budget that drops nothing" "dropped and lowered no entry" --prompt 100 --method "locret,file=$D/heads.h5,budget=1000"
 change 'f["fc2"][5, 1, 95] = np.nan' heads; fails "a NaN in a network" "bad.h5': /fc2[5][1][95] is not finite" --prompt 100 --method "$H"

@@ -1,9 +1,10 @@
 """Losses of a Llama model under methods that no public code covers, apart from kvdim: NumPy, from docs/methods.md.
 
-usage: whole_model.py MODEL IDS.csv PROMPT
+usage: whole_model.py MODEL IDS.csv PROMPT [HEADS.h5]
 
 Prints "METHOD NLL" for each method below: the mean negative log-likelihood of the tokens after the prompts of IDS.csv, in
-float64. tests/evaluate/test_kvdim_eval_tokens.sh holds the numbers and makes the ids.
+float64. tests/evaluate/test_kvdim_eval_tokens.sh holds the numbers and makes the ids. With HEADS.h5, a file of retaining
+heads, the methods are those of locret, for tests/evaluate/test_trained.sh.
 """
 import json
 import math
@@ -44,11 +45,11 @@ class Model:
         return np.concatenate([a * c - b * s, b * c + a * s], -1)
 
     def rows(self, layer, x, position):
-        """Q after RoPE [heads][n][d]; K after and before RoPE, and V [kv][n][d]."""
+        """Q after and before RoPE [heads][n][d]; K after and before RoPE, and V [kv][n][d]."""
         h = self.norm(x, self.part(layer, "input_layernorm"))
         q, k, v = (
             (h @ self.part(layer, f"self_attn.{p}_proj").T).reshape(len(x), -1, self.d).transpose(1, 0, 2) for p in "qkv")
-        return self.rope(q, position), self.rope(k, position), k, v
+        return self.rope(q, position), q, self.rope(k, position), k, v
 
     def finish(self, layer, x, o):
         x = x + o @ self.part(layer, "self_attn.o_proj").T
@@ -400,6 +401,18 @@ class Strawman(Method):
         super().append(cache, layer, g, k @ self.basis[layer, g, "k"], v @ self.basis[layer, g, "v"])
 
 
+class Locret(Method):
+    def __init__(self, budget, local, fc1, fc2):
+        self.budget, self.local, self.fc1, self.fc2 = budget, local, fc1, fc2
+
+    def start(self, m, layer, g, seen):
+        cache, n = super().start(m, layer, g, seen), len(seen["k"][g])
+        x = np.concatenate([seen[y].transpose(1, 0, 2).reshape(n, -1) for y in ("q_pre", "pre", "v")], 1) @ self.fc1[layer].T
+        score = (x / (1 + np.exp(-x)) @ self.fc2[layer, g])[:max(0, n - self.local)]
+        self.keep(cache, np.append(top(score, int(self.budget)), np.arange(len(score), n)))
+        return cache
+
+
 METHODS = {
     "none": Method(),
     "h2o,heavy=7,recent=6": H2o(7, 6),
@@ -420,16 +433,16 @@ METHODS = {
 def loss(m, method, ids, prompt):
     x, seen, total = m.w["model.embed_tokens.weight"][ids[:prompt]], [], 0
     for l in range(m.layers):
-        q, k, pre, v = m.rows(l, x, np.arange(prompt))
+        q, q_pre, k, pre, v = m.rows(l, x, np.arange(prompt))
         s = q @ np.repeat(k, m.group, 0).transpose(0, 2, 1) / math.sqrt(m.d)
         s[:, np.triu(np.ones((prompt, prompt), bool), 1)] = -np.inf
-        seen.append(dict(k=k, pre=pre, v=v, s=s, a=softmax(s)))
+        seen.append(dict(q_pre=q_pre, k=k, pre=pre, v=v, s=s, a=softmax(s)))
         x = m.finish(l, x, (seen[l]["a"] @ np.repeat(v, m.group, 0)).transpose(1, 0, 2).reshape(prompt, -1))
     caches = method.begin(m, seen)
     for t in range(prompt, len(ids) - 1):
         x = m.w["model.embed_tokens.weight"][ids[t]][None]
         for l in range(m.layers):
-            q, k, _, v = m.rows(l, x, [t])
+            q, _, k, _, v = m.rows(l, x, [t])
             out = np.empty((m.heads, m.d))
             for g, cache in enumerate(caches[l]):
                 method.append(cache, l, g, k[g, 0], v[g, 0])
@@ -443,12 +456,18 @@ def loss(m, method, ids, prompt):
 
 
 def main():
-    if len(sys.argv) != 4:
+    if len(sys.argv) not in (4, 5):
         sys.exit(__doc__)
-    model, prompt = Model(sys.argv[1]), int(sys.argv[3])
+    model, prompt, methods = Model(sys.argv[1]), int(sys.argv[3]), METHODS
+    if len(sys.argv) == 5:
+        import h5py
+
+        with h5py.File(sys.argv[4]) as f:
+            fc1, fc2 = f["fc1"][()].astype(float), f["fc2"][()].astype(float)
+        methods = {f"locret,budget={b},local={n}": Locret(b, n, fc1, fc2) for b, n in ((7, 6), (1, 1), (20, 2), (0, 12))}
     with open(sys.argv[2]) as f:
         sequences = [[int(x) for x in line.split(",")] for line in f]
-    for name, method in METHODS.items():
+    for name, method in methods.items():
         print(name, f"{np.mean([loss(model, method, ids, prompt) for ids in sequences]):.7f}", flush=True)
 
 
