@@ -329,11 +329,12 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
             "method '%s' codes all heads of a layer together: it cannot be combined with another "
             "method",
             p->bits->info.name);
-    if (p->bits && p->bits->stream && p->tokens && p->tokens->step)
+    if (p->bits && p->bits->stream && p->tokens && (p->tokens->step || p->tokens->select))
         return kvd_fail(err,
-                        "'%s' codes a block of entries as one stream, from which '%s' cannot drop "
+                        "'%s' codes a block of entries as one stream, from which '%s' cannot %s "
                         "entries at a step: use a method that decides at the end of the prompt",
-                        p->bits->info.name, p->tokens->info.name);
+                        p->bits->info.name, p->tokens->info.name,
+                        p->tokens->select ? "choose" : "drop");
     if (p->bits && p->bits->balances && p->bits->balances(&p->bits_values) &&
         (p->dims || p->maker || p->channels))
         return kvd_fail(err,

@@ -73,6 +73,9 @@ if rows --prompt 100 --method cachegen,bin=0.2/1,own=1,groups=4 && awk 'NR == 2 
 then ok "cachegen without calibration"; else not_ok "cachegen without calibration" "$(cat "$D/rows" "$D/err")"; fi
 fails "frequencies without calibration" "'cachegen' needs activations of calibration text" --method cachegen
 fails "a stream that loses entries" "'cachegen' codes a block of entries as one stream, from which 'h2o' cannot drop" --prompt 50 --calibration "$D/d.h5" --method h2o+cachegen
+for method in quest mpcache a2ats; do
+  fails "a step that reads a part of a stream ($method)" "'cachegen' codes a block of entries as one stream, from which '$method' cannot choose entries at a step" --prompt 50 --calibration "$D/d.h5" --method $method+cachegen
+done
 
 # ---- waterfill: finer steps lose less, the finest is the model --------------------------------------
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --fisher="$D/f.h5" -q -o "$D/of-fisher.h5" || not_ok "squared gradients"
