@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "common/threads.h"
-#include "methods/stepwise.h"
+#include "methods/head.h"
 #include "model/pass/blocks.h"
 
 static void project(size_t n, size_t d, size_t m, const float *x, size_t ldx, const float *a,

@@ -3,8 +3,9 @@
 #ifndef KVD_METHODS_SEQUENCE_CACHE_H
 #define KVD_METHODS_SEQUENCE_CACHE_H
 
+#include "methods/account.h"
 #include "methods/prompts.h"
-#include "methods/stepwise.h"
+#include "model/pass/attention.h"
 
 typedef struct kvd_sequence_cache_slot kvd_sequence_cache_slot;
 

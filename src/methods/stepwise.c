@@ -1,5 +1,3 @@
-#include "methods/stepwise.h"
-
 #include <assert.h>
 #include <cblas.h>
 #include <math.h>

@@ -5,7 +5,6 @@
 #include "code_rows.h"
 #include "common/rng.h"
 #include "methods/cache.h"
-#include "methods/stepwise.h"
 #include "worst.h"
 
 enum { HEADS = 4, KV_HEADS = 2, D = 16, LONGEST = 70, TOKENS = 45 + LONGEST };

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "kept_tokens.h"
+#include "code_rows.h"
 #include "model/checkpoint/safetensors.h"
 
 enum { N = 96, PROMPT = 64, STEPS = 1 + N - PROMPT, HEADS = 4, KV = 2, D = 16, LAYERS = 4 };

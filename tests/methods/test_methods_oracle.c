@@ -1,7 +1,6 @@
 /* Compares methods with PyTorch and SciPy (tests/oracle/make_methods.py). */
 #include "code_rows.h"
 #include "formats/activations.h"
-#include "methods/stepwise.h"
 #include "model/checkpoint/safetensors.h"
 #include "temp_folder.h"
 #include "worst.h"

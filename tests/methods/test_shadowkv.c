@@ -1,6 +1,6 @@
 /* Tests shadowkv (low-rank keys, a step reads only chunks with large scores), without RoPE. */
+#include "code_rows.h"
 #include "common/rng.h"
-#include "kept_tokens.h"
 
 enum { N = 96, PROMPT = 70, STEPS = 1 + N - PROMPT, HEADS = 4, KV = 2, D = 16, RANK = 12 };
 enum { CHUNK = 4, OUTLIERS = 3, LOCAL = 2, CHUNKS = PROMPT / CHUNK - LOCAL, READ = 5 };

@@ -1,89 +1,14 @@
-/* Quantises K and V during text generation for methods that drop tokens. Every KV head has a list
- * of its cached tokens by age, as on the CPU. */
+/* Quantises K and V during text generation for methods that drop tokens, on the CPU or the GPU. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "common/threads.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/cuda/packed.h"
-#include "methods/cuda/cache_rows.h"
-#include "methods/cuda/host_codes.h"
+#include "methods/tokens/cuda/host_entries_parts.h"
 #include "model/pass/blocks.h"
 
-static const char what[] = "codes of kept tokens";
-
-enum { ROWS = 1 << 17 /* rows that are copied together */ };
-
-/* Cached tokens of one KV head of a request. */
-typedef struct {
-    size_t m, room;
-    size_t first;              /* entries from here on have a row; m if the GPU codes */
-    size_t fresh;              /* entries from here on are new */
-    size_t coded[KVD_N_SIDES]; /* entries that are coded, from the oldest on */
-    double sum;                /* bits of all codes */
-    double unseen;             /* bits of entries that the latest step no longer read */
-    int64_t seen;              /* position of the newest token so far, or -1 */
-    uint32_t *position;        /* [room] of each entry in the sequence */
-    uint32_t *place;           /* [room] of each entry in the pages */
-    double *bits[KVD_N_SIDES]; /* [room] bits of the codes */
-    uint16_t *row;             /* [room - first][2 d] K and V, decoded where they are coded */
-    uint32_t *state;           /* [KVD_N_SIDES][states] of the entropy coder */
-    /* Number of tokens that are ready to be quantised, and range of tokens to write back. */
-    size_t ready[KVD_N_SIDES], from, end;
-    size_t at; /* first row of the head in kvd_host_entries.rows */
-} entries_of;
-
-typedef struct {
-    entries_of *head; /* [layers][heads]; NULL: no request */
-    bool prompt;      /* the latest iteration brought the prompt */
-    double bits, unseen;
-} slot_of;
-
-struct kvd_host_entries {
-    kvd_gpu_method *method; /* borrowed */
-    kvd_host_places places;
-    size_t layers, heads, d, states, max_len;
-    /* Tables that apply and undo RoPE, if keys are quantised before RoPE, else NULL. */
-    float *rope, *back;
-    /* [layers][heads][kept_rows] Positions of the prompt tokens that stay, pinned, or NULL. */
-    int32_t *kept;
-    size_t kept_rows;
-    slot_of *slot;
-    size_t n_slots;
-    entries_of **list;   /* [max_slices][layers][heads] heads of an iteration */
-    uint32_t *positions; /* pinned [layers][heads][places.room], of one slot */
-    uint16_t *rows;      /* pinned [ROWS][2 d] rows that are written */
-    uint16_t *taken;     /* pinned [ROWS][2 d] rows of new entries */
-    uint16_t **k;        /* pinned [ROWS] addresses in the pages */
-    uint16_t *device_rows, **device_k;
-    /* [ROWS] Ranges of tokens that the GPU quantises, one per KV head, in pinned and in device
-     * memory. NULL if the CPU quantises them. */
-    kvd_cache_codes *codes, *device_codes;
-    kvd_packed_form form;           /* of codes on the GPU */
-    size_t group;                   /* of integer codes on the GPU */
-    double token_bits[KVD_N_SIDES]; /* bits of a token's floating-point codes on the GPU */
-    kvd_device_memory memory;
-};
-
-static void forget(const kvd_host_entries *e, slot_of *s)
-{
-    for (size_t i = 0; s->head && i < e->layers * e->heads; i++) {
-        entries_of *const h = &s->head[i];
-        free(h->position);
-        free(h->place);
-        free(h->bits[KVD_KEYS]);
-        free(h->bits[KVD_VALUES]);
-        free(h->row);
-        free(h->state);
-    }
-    free(s->head);
-    *s = (slot_of){0};
-}
-
-void kvd_host_entries_drop(kvd_host_entries *e, size_t slot)
-{
-    forget(e, &e->slot[slot]);
-}
+static const char what[] = KVD_HOST_ENTRIES_WHAT;
 
 double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot)
 {
@@ -103,232 +28,15 @@ double kvd_host_entries_held(const kvd_host_entries *e)
     return bits / 8;
 }
 
-static void count_bits(const kvd_host_entries *e, slot_of *s)
+static void count_bits(const kvd_host_entries *e, kvd_slot_entries *s)
 {
     s->bits = s->unseen = 0;
     for (size_t i = 0; i < e->layers * e->heads; i++) {
-        const entries_of *const h = &s->head[i];
+        const kvd_head_entries *const h = &s->head[i];
         s->unseen += h->unseen;
         const size_t exact = 2 * h->m - h->coded[KVD_KEYS] - h->coded[KVD_VALUES];
         s->bits += h->sum + 16.0 * (double)(exact * e->d);
     }
-}
-
-static int reserve(const kvd_host_entries *e, entries_of *h, size_t n, kvd_err *err)
-{
-    if (n <= h->room)
-        return 0;
-    const size_t room = n + n / 4 + 64;
-    uint32_t *const position = realloc(h->position, room * sizeof *position);
-    h->position = position ? position : h->position;
-    uint32_t *const place = realloc(h->place, room * sizeof *place);
-    h->place = place ? place : h->place;
-    bool all = position && place;
-    for (int side = 0; side < KVD_N_SIDES; side++) {
-        double *const bits = realloc(h->bits[side], room * sizeof *bits);
-        h->bits[side] = bits ? bits : h->bits[side];
-        all = all && bits;
-    }
-    if (!h->state)
-        h->state = calloc(KVD_N_SIDES * e->states, sizeof *h->state);
-    if (!all || !h->state)
-        return kvd_no_memory(err, what, room * sizeof *position);
-    h->room = room;
-    return 0;
-}
-
-static void remove_entries(const kvd_host_entries *e, entries_of *h, const bool *stays)
-{
-    size_t m = 0, coded[KVD_N_SIDES] = {0, 0}, before = 0;
-    for (size_t i = 0; i < h->m; i++) {
-        if (!stays[i]) {
-            for (int side = 0; side < KVD_N_SIDES; side++)
-                h->sum -= i < h->coded[side] ? h->bits[side][i] : 0;
-            continue;
-        }
-        for (int side = 0; side < KVD_N_SIDES; side++) {
-            coded[side] += i < h->coded[side];
-            h->bits[side][m] = h->bits[side][i];
-        }
-        before += i < h->first;
-        if (i >= h->first)
-            memmove(h->row + (m - before) * 2 * e->d, h->row + (i - h->first) * 2 * e->d,
-                    2 * e->d * sizeof *h->row);
-        h->position[m] = h->position[i];
-        h->place[m++] = h->place[i];
-    }
-    h->m = m;
-    h->first = before;
-    memcpy(h->coded, coded, sizeof coded);
-}
-
-static int by_position(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Updates a KV head's list of cached tokens, given the sequence positions [n] of the tokens now in
- * the pages. where [max_len] is scratch memory. */
-static int match(const kvd_host_entries *e, entries_of *h, const uint32_t *position, size_t n,
-                 int64_t newest, uint32_t *where, kvd_err *err)
-{
-    uint64_t *const added = malloc((n + 1) * sizeof *added);
-    bool *const stays = malloc(h->m + 1);
-    size_t n_added = 0;
-    if (!added || !stays) {
-        free(added);
-        free(stays);
-        return kvd_no_memory(err, what, n * sizeof *added);
-    }
-    for (size_t i = 0; i < h->m; i++)
-        where[h->position[i]] = UINT32_MAX;
-    for (size_t p = 0; p < n; p++)
-        if ((int64_t)position[p] > h->seen)
-            added[n_added++] = (uint64_t)position[p] << 32 | p;
-        else
-            where[position[p]] = (uint32_t)p;
-    for (size_t i = 0; i < h->m; i++) {
-        stays[i] = where[h->position[i]] != UINT32_MAX;
-        h->place[i] = where[h->position[i]];
-    }
-    remove_entries(e, h, stays);
-    qsort(added, n_added, sizeof *added, by_position);
-    int status = h->m + n_added == n
-                     ? reserve(e, h, n, err)
-                     : kvd_fail(err, "%s: %zu entries of %zu are known", what, h->m + n_added, n);
-    for (size_t i = 0; !status && i < n_added; i++, h->m++) {
-        h->position[h->m] = (uint32_t)(added[i] >> 32);
-        h->place[h->m] = (uint32_t)added[i];
-    }
-    h->fresh = n - n_added;
-    h->seen = newest;
-    free(added);
-    free(stays);
-    return status;
-}
-
-/* Returns the sequence position of a token that slice s of a request adds to the cached tokens of
- * KV head i (of all layers), at index `place`. */
-static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
-                            size_t place)
-{
-    const kvd_step_batch *const b = e->method->cache->batch;
-    const size_t fresh = e->slot[s->slot].head[i].fresh;
-    if (!e->kept)
-        return (uint32_t)place;
-    return s->before
-               ? s->before + (uint32_t)(place - fresh)
-               : (uint32_t)e->kept[i / e->heads * e->heads * e->kept_rows + i % e->heads * b->n_q8 +
-                                   (size_t)b->host.q_start[row] + place];
-}
-
-/* Appends new cached tokens to head i's list until it has n. All earlier tokens stay. */
-static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i, size_t n,
-                  kvd_err *err)
-{
-    entries_of *const h = &e->slot[s->slot].head[i];
-    if (n <= h->m)
-        return kvd_fail(err, "%s: %zu entries after %zu, expected more", what, n, h->m);
-    if (reserve(e, h, n, err))
-        return -1;
-    h->fresh = h->m;
-    for (; h->m < n; h->m++) {
-        h->position[h->m] = position_of(e, s, row, i, h->m);
-        h->place[h->m] = (uint32_t)h->m;
-    }
-    return 0;
-}
-
-/* Drops the entries that have left the window, and counts the bits that a step did not read. */
-static int leave_window(const kvd_host_entries *e, entries_of *h, size_t before, size_t n,
-                        kvd_err *err)
-{
-    const size_t window = e->method->cache->window, seen = n > window ? n - window : 0,
-                 first = kvd_gpu_first_held(e->method, window, n);
-    bool *const stays = malloc(h->m + 1);
-    if (!stays)
-        return kvd_no_memory(err, what, h->m);
-    h->unseen = 0;
-    for (size_t i = 0; before && i < h->m && h->position[i] < seen; i++)
-        for (int side = 0; side < KVD_N_SIDES; side++)
-            h->unseen += i < h->coded[side] ? h->bits[side][i] : 16 * (double)e->d;
-    for (size_t i = 0; i < h->m; i++)
-        stays[i] = h->position[i] >= first;
-    if (h->m && !stays[0])
-        remove_entries(e, h, stays);
-    free(stays);
-    return 0;
-}
-
-/* In a layer with a sliding window, removes the tokens that left the window from a KV head's list
- * of cached tokens, and appends the new ones. */
-static int slide(const kvd_host_entries *e, const kvd_slice *s, entries_of *h, kvd_err *err)
-{
-    const size_t n = (size_t)s->before + s->n,
-                 first = kvd_gpu_first_held(e->method, e->method->cache->window, n);
-    if (leave_window(e, h, s->before, n, err) || reserve(e, h, n - first, err))
-        return -1;
-    h->fresh = h->m;
-    for (; h->m < n - first; h->m++)
-        h->position[h->m] = h->place[h->m] = (uint32_t)(first + h->m);
-    return 0;
-}
-
-/* Updates the list of cached tokens of KV head i (of all layers) after slice s, a request's new
- * tokens. `row` is the slice's index in the iteration, and where [max_len] is scratch memory. */
-static int update_head(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
-                       uint32_t *where, kvd_err *err)
-{
-    const kvd_paged_cache *const c = e->method->cache;
-    const int layer = (int)(i / e->heads), kv_head = (int)(i % e->heads);
-    entries_of *const h = &e->slot[s->slot].head[i];
-    if (c->layer[layer].map.window)
-        return slide(e, s, h, err);
-    const size_t n = e->places.count(e->method, s->slot, layer, kv_head),
-                 head = (size_t)c->kind_index[layer] * e->heads + (size_t)kv_head;
-    return e->places.positions ? match(e, h, e->positions + head * e->places.room, n,
-                                       (int64_t)s->before + s->n - 1, where, err)
-                               : extend(e, s, row, i, n, err);
-}
-
-/* Updates a request's lists of cached tokens after slice s, which has index `row` in the batch. */
-static int update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *err)
-{
-    const kvd_gpu_method *const m = e->method;
-    const cudaStream_t stream = m->cache->worker->stream;
-    slot_of *const slot = &e->slot[s->slot];
-    const size_t n = e->layers * e->heads;
-    slot->prompt = !s->before;
-    if (slot->prompt) {
-        forget(e, slot);
-        slot->prompt = true;
-        if (!(slot->head = calloc(n, sizeof *slot->head)))
-            return kvd_no_memory(err, what, n * sizeof *slot->head);
-        for (size_t i = 0; i < n; i++)
-            slot->head[i].seen = -1;
-    }
-    if (e->places.positions && (e->places.positions(m, s->slot, e->positions, stream, err) ||
-                                kvd_cuda_check(cudaStreamSynchronize(stream), what, err)))
-        return -1;
-    int status = 0;
-#pragma omp parallel
-    {
-        uint32_t *const where = malloc(e->max_len * sizeof *where);
-#pragma omp for schedule(static)
-        for (size_t i = 0; i < n; i++) {
-            kvd_err mine;
-            const int failed = where ? update_head(e, s, row, i, where, &mine)
-                                     : kvd_no_memory(&mine, what, e->max_len * sizeof *where);
-#pragma omp critical(kvd_host_entries)
-            if (failed) {
-                *err = mine;
-                status = -1;
-            }
-        }
-        free(where);
-    }
-    return status;
 }
 
 /* Sets how many newest tokens are not quantised, and how many tokens form a block. */
@@ -340,7 +48,7 @@ static void window_of(const kvd_plan *p, int side, size_t *window, size_t *block
         p->bits->window(&p->bits_values, (kvd_side)side, window, block);
 }
 
-static void plan_head(const kvd_plan *p, entries_of *h)
+static void plan_head(const kvd_plan *p, kvd_head_entries *h)
 {
     h->from = h->m;
     h->end = 0;
@@ -378,7 +86,7 @@ static void turn_back(const kvd_host_entries *e, int layer, const uint32_t *posi
     }
 }
 
-static void note_bits(entries_of *h, int side, size_t from, size_t n, kvd_bits_count count)
+static void note_bits(kvd_head_entries *h, int side, size_t from, size_t n, kvd_bits_count count)
 {
     for (size_t j = from; j < from + n; j++)
         h->sum += h->bits[side][j] = (count.payload + count.side) / (double)n;
@@ -400,11 +108,11 @@ static int grow(scratch *s, size_t bytes, kvd_err *err)
     return s->x ? 0 : kvd_no_memory(err, what, bytes);
 }
 
-static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, int side,
+static int code_side(const kvd_host_entries *e, const kvd_slot_entries *slot, size_t i, int side,
                      scratch *memory, kvd_err *err)
 {
     const kvd_plan *const p = e->method->plan;
-    entries_of *const h = &slot->head[i];
+    kvd_head_entries *const h = &slot->head[i];
     const size_t d = e->d, from = h->coded[side], n = h->ready[side] - from;
     const int layer = (int)(i / e->heads);
     const bool turned = side == KVD_KEYS && e->back;
@@ -447,10 +155,10 @@ static int code_side(const kvd_host_entries *e, const slot_of *slot, size_t i, i
 
 /* Appends new cached tokens from `taken`, quantises tokens that fill a block, and copies changed
  * tokens to e->rows. */
-static int code_head(kvd_host_entries *e, const slot_of *slot, size_t i, const uint16_t *taken,
-                     scratch *memory, kvd_err *err)
+static int code_head(kvd_host_entries *e, const kvd_slot_entries *slot, size_t i,
+                     const uint16_t *taken, scratch *memory, kvd_err *err)
 {
-    entries_of *const h = &slot->head[i];
+    kvd_head_entries *const h = &slot->head[i];
     const size_t width = 2 * e->d, rows = (h->m - h->first) * width;
     uint16_t *const row = realloc(h->row, (rows + 1) * sizeof *row);
     if (!row)
@@ -481,13 +189,13 @@ static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first,
     const size_t each = e->layers * e->heads;
     size_t at = 0;
     for (size_t j = first; j < first + n; j++) {
-        entries_of *const h = e->list[j];
+        kvd_head_entries *const h = e->list[j];
         h->at = at;
         at += ready ? h->end - h->from : h->m - h->fresh;
     }
 #pragma omp parallel for schedule(static)
     for (size_t j = first; j < first + n; j++) {
-        const entries_of *const h = e->list[j];
+        const kvd_head_entries *const h = e->list[j];
         const size_t from = ready ? h->from : h->fresh, end = ready ? h->end : h->m, i = j % each,
                      slot = it->slice[j / each].slot;
         const int layer = (int)(i / e->heads), kv_head = (int)(i % e->heads);
@@ -525,10 +233,10 @@ static kvd_bits_count bits_on_gpu(const kvd_host_entries *e, int side, size_t n)
 }
 
 /* Lists the tokens of head i that the GPU quantises, and sets their bits. */
-static kvd_cache_codes code_later(const kvd_host_entries *e, const slot_of *slot, size_t i)
+static kvd_cache_codes code_later(const kvd_host_entries *e, const kvd_slot_entries *slot, size_t i)
 {
     const kvd_plan *const p = e->method->plan;
-    entries_of *const h = &slot->head[i];
+    kvd_head_entries *const h = &slot->head[i];
     kvd_cache_codes to = {{0, 0}, {0, 0}, {1, 1}};
     for (int side = 0; side < KVD_N_SIDES; side++) {
         const size_t from = h->coded[side], n = h->ready[side] - from;
@@ -583,7 +291,7 @@ static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first
     int status =
         from ? move(e, it, first, n, false, err) : kvd_no_memory(err, what, n * sizeof *from);
     for (size_t j = 0; !status && j < n; j++) {
-        entries_of *const h = e->list[first + j];
+        kvd_head_entries *const h = e->list[first + j];
         from[j] = h->at;
         h->at = at;
         at += h->end - h->from;
@@ -625,7 +333,7 @@ int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err
 {
     const size_t each = e->layers * e->heads, n = it->n_slices * each;
     for (size_t i = 0; i < it->n_slices; i++) {
-        if (update(e, &it->slice[i], i, err))
+        if (kvd_host_entries_update(e, &it->slice[i], i, err))
             return -1;
         for (size_t j = 0; j < each; j++) {
             e->list[i * each + j] = &e->slot[it->slice[i].slot].head[j];
@@ -635,10 +343,10 @@ int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err
     for (size_t first = 0, end; first < n; first = end) {
         size_t taken = 0, written = 0;
         for (end = first; end < n; end++) {
-            const entries_of *const h = e->list[end];
+            const kvd_head_entries *const h = e->list[end];
             taken += e->codes ? 1 : h->m - h->fresh;
             written += h->end - h->from;
-            if (end > first && (taken > ROWS || written > ROWS))
+            if (end > first && (taken > KVD_HOST_ENTRIES_ROWS || written > KVD_HOST_ENTRIES_ROWS))
                 break;
         }
         if (e->codes ? code_on_gpu(e, it, first, end - first, err)
@@ -661,7 +369,7 @@ void kvd_host_entries_free(kvd_host_entries *e)
     if (!e)
         return;
     for (size_t i = 0; e->slot && i < e->n_slots; i++)
-        forget(e, &e->slot[i]);
+        kvd_host_entries_drop(e, i);
     free(e->slot);
     free(e->list);
     free(e->rope);
@@ -694,8 +402,9 @@ static int make_codes(kvd_host_entries *e, kvd_err *err)
     e->group = (size_t)kvd_gpu_packed_value(p, "group");
     if (floats)
         kvd_gpu_packed_set_floats(p, &e->form);
-    e->codes = kvd_device_pinned(&e->memory, ROWS * sizeof *e->codes, what, err);
-    e->device_codes = kvd_device_new(&e->memory, ROWS * sizeof *e->codes, what, err);
+    e->codes = kvd_device_pinned(&e->memory, KVD_HOST_ENTRIES_ROWS * sizeof *e->codes, what, err);
+    e->device_codes =
+        kvd_device_new(&e->memory, KVD_HOST_ENTRIES_ROWS * sizeof *e->codes, what, err);
     return kvd_status(e->memory.status || (floats && count_token(e, err)));
 }
 
@@ -714,10 +423,11 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
                             .states = bits->states ? bits->states(m->plan->bits_self) : 1,
                             .max_len = c->max_len,
                             .kept_rows = c->batch->max_tokens + 8 * c->batch->max_slices};
-    const size_t each = e->layers * e->heads, rows = ROWS * 2 * e->d * sizeof *e->rows,
+    const size_t each = e->layers * e->heads,
+                 rows = KVD_HOST_ENTRIES_ROWS * 2 * e->d * sizeof *e->rows,
                  list = c->batch->max_slices * each * sizeof *e->list;
-    if (c->max_len > ROWS)
-        return kvd_fail(err, "%s: requests of up to %d tokens", what, ROWS);
+    if (c->max_len > KVD_HOST_ENTRIES_ROWS)
+        return kvd_fail(err, "%s: requests of up to %d tokens", what, KVD_HOST_ENTRIES_ROWS);
     if (!(e->list = malloc(list)))
         return kvd_no_memory(err, what, list);
     const bool turns = bits->keys_before_rope && c->config->positions == KVD_POSITIONS_ROPE;
@@ -736,8 +446,8 @@ int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_e
         e->rows = kvd_device_pinned(d, rows, what, err);
         e->taken = kvd_device_pinned(d, rows, what, err);
     }
-    e->k = kvd_device_pinned(d, ROWS * sizeof *e->k, what, err);
+    e->k = kvd_device_pinned(d, KVD_HOST_ENTRIES_ROWS * sizeof *e->k, what, err);
     e->device_rows = kvd_device_new(d, rows, what, err);
-    e->device_k = kvd_device_new(d, ROWS * sizeof *e->k, what, err);
+    e->device_k = kvd_device_new(d, KVD_HOST_ENTRIES_ROWS * sizeof *e->k, what, err);
     return d->status;
 }
