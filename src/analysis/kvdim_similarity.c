@@ -1,5 +1,4 @@
 /* kvdim-similarity: compares rotations (orthogonal matrices) of one model from different texts. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <cblas.h>
 #include <float.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

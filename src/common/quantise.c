@@ -1,6 +1,5 @@
 #include "common/quantise.h"
 
-#include <math.h>
 #include <stdint.h>
 
 #include "common/half.h"

@@ -1,7 +1,6 @@
 /* Command line of kvdim-export. */
 #include "export/export.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
 /* kvdim-attn: times and checks attention kernels on heads of different widths. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 #include "methods/method.h"
 
-#include <assert.h>
 #include <ctype.h>
 #include <math.h>
 #include <stddef.h>

@@ -1,4 +1,3 @@
-#include <unistd.h>
 
 #include "analysis/reduce.h"
 #include "make_dump.h"

@@ -1,5 +1,4 @@
 #include <stdio.h>
-#include <unistd.h>
 
 #include "analysis/sensitivity.h"
 #include "model/pass/attention.h"

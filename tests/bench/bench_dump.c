@@ -1,7 +1,6 @@
 /* usage: bench_dump FOLDER [MB]
  * Times writing and reading Q, K and V, against write(2) and read(2). Reads come from the page
  * cache. */
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

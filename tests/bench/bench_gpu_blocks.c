@@ -1,5 +1,4 @@
 /* Times GPU kernels of a 7B model's forward pass with 8192 tokens. */
-#include <math.h>
 #include <stdbool.h>
 
 #include "model/pass/cuda/attention.h"

@@ -1,7 +1,6 @@
 /* usage: bench_gpu_packed [CONTEXT [BATCH [METHOD...]]]
  * Compares decode attention on quantised caches with the dense kernel, for a layer of Llama 3.1 8B
  * with a cold L2. */
-#include <math.h>
 
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"

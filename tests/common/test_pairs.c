@@ -1,5 +1,4 @@
 /* Tests rotations shared by two matrices, and balanced projections, which keep Q K^T best. */
-#include <unistd.h>
 
 #include <cblas.h>
 

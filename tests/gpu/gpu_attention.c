@@ -1,6 +1,5 @@
 /* Tests dense attention on the GPU. Memory that must not be written holds NaN. */
 #include <math.h>
-#include <stdbool.h>
 
 #include "kernels/attention_ref.h"
 #include "model/pass/cuda/attention.h"

@@ -1,5 +1,4 @@
 /* Tests eviction in the CUDA engine against the CPU, by kept tokens and logits. */
-#include <math.h>
 
 #include "dims_fixture.h"
 #include "evict_engine_case.h"

@@ -1,10 +1,8 @@
 /* The forward pass on a GPU must fail with the CPU's messages. */
 #include <math.h>
-#include <unistd.h>
 
 #include "gpu_forward_case.h"
 #include "make_checkpoint.h"
-#include "temp_folder.h"
 
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 

@@ -3,7 +3,6 @@
 #define ATTENTION_CASE_H
 
 #include <math.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "common/rng.h"

@@ -3,7 +3,6 @@
 #define KVD_TESTS_UNEVEN_CASE_H
 
 #include <math.h>
-#include <stdbool.h>
 
 #include "common/stats.h"
 #include "evict_case.h"

@@ -3,7 +3,6 @@
 #define KVD_TESTS_ZDC_REFERENCE_H
 
 #include <cblas.h>
-#include <math.h>
 
 #include "common/threads.h"
 #include "dims_fixture.h"

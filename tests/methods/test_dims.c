@@ -6,7 +6,7 @@
 #include "common/linalg.h"
 #include "common/rng.h"
 #include "dims_fixture.h"
-#include "methods/cache.h"
+#include "methods/account.h"
 #include "methods/method.h"
 #include "model/pass/forward.h"
 #include "unit.h"

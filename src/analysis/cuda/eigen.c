@@ -1,7 +1,6 @@
 #include "analysis/cuda/eigen.h"
 
 #include <assert.h>
-#include <limits.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

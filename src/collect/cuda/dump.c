@@ -1,6 +1,5 @@
 #include "collect/cuda/dump.h"
 
-#include <assert.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>

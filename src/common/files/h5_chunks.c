@@ -1,5 +1,4 @@
 /* Compresses large datasets in chunks with all threads, because HDF5 itself uses one. */
-#include <assert.h>
 #include <hdf5_hl.h>
 #include <stdio.h>
 #include <stdlib.h>

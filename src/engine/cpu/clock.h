@@ -2,8 +2,6 @@
 #ifndef KVD_ENGINE_CPU_CLOCK_H
 #define KVD_ENGINE_CPU_CLOCK_H
 
-#include <stddef.h>
-
 #include "common/clock.h"
 #include "formats/phases.h"
 

@@ -3,7 +3,6 @@
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_H
 
-#include <stdbool.h>
 #include <stddef.h>
 
 #include "evaluate/tasks/metrics.h"

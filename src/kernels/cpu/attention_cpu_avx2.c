@@ -7,10 +7,8 @@
 #define PANELS 4
 #define KERNEL kvd_cpu_kernel_avx2
 
-#include <float.h>
 #include <immintrin.h>
 #include <math.h>
-#include <string.h>
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)

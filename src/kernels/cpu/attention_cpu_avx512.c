@@ -7,10 +7,8 @@
 #define PANELS 3
 #define KERNEL kvd_cpu_kernel_avx512
 
-#include <float.h>
 #include <immintrin.h>
 #include <math.h>
-#include <string.h>
 
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512dq,fma"))), apply_to = function)

@@ -1,5 +1,4 @@
 /* Method hetero: LeanKV's Hetero-KV (section 4). The newest `window` tokens have more bits. */
-#include <math.h>
 
 #include "methods/bits/bits.h"
 

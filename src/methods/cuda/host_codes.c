@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "common/threads.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/cuda/streams.h"
 #include "model/pass/blocks.h"

@@ -1,7 +1,6 @@
 /* Loads plugin libraries, checks the method tables that they export, and registers the methods. */
 #include <dlfcn.h>
 #include <elf.h>
-#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,6 +1,5 @@
 /* Method keydiff: keeps prompt tokens whose keys differ most from the mean of normalised keys (Park
  * et al. 2025, KeyDiff, arXiv 2504.15364, section 3). */
-#include <math.h>
 #include <stdlib.h>
 
 #include "methods/tokens/tokens.h"

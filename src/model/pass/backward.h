@@ -4,7 +4,6 @@
 #ifndef KVD_MODEL_PASS_BACKWARD_H
 #define KVD_MODEL_PASS_BACKWARD_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "formats/jct.h"
-#include "methods/method.h"
 #include "report/rows.h"
 
 /* kinds of measures, told by the prefix of their names; the first that fits counts */

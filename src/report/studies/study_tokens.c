@@ -1,5 +1,4 @@
 /* Section of the report: attention to tokens. */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

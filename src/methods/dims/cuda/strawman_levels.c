@@ -1,5 +1,4 @@
 /* Method strawman with two classes of prompt tokens: important ones keep more dimensions. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "methods/dims/cuda/strawman_parts.h"

@@ -1,7 +1,6 @@
 /* Methods zdc and think on the GPU: less important tokens have fewer columns. In layers with a
  * sliding window zdc stores important tokens alone, and think zeroes the pruned channels of
  * keys. */
-#include <math.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/decode.h"
