@@ -5,62 +5,53 @@
 #include "common/cuda/gram.h"
 #include "model/pass/cuda/backward.h"
 
-/* number of kinds of summed vectors: queries, head outputs, and gradients of both */
-
 enum { KINDS = KVD_SENSITIVITY_KINDS };
 
 static const char what[] = "sums of gradients";
 
 typedef struct {
+    kvd_sensitivity_engine hook; /* must be the first field */
+    kvd_sensitivity_spec spec;
+    kvd_gpu_backward *pass;
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
     /* [n_layers][KINDS][n_kv_heads][d][d] sums over tokens of x x^T, lower triangles only; the
      * KINDS of x are queries, head outputs and their gradients */
     double *sum;
     double *scratch;
-} kvd_gpu_sensitivity;
+} engine;
 
-static size_t layer_count(const kvd_gpu_sensitivity *s)
+static engine *self_of(kvd_sensitivity_engine *e)
+{
+    return (engine *)(void *)e;
+}
+
+static size_t layer_count(const engine *s)
 {
     return KINDS * s->n_kv_heads * s->d * s->d;
 }
 
-static void kvd_gpu_sensitivity_free(kvd_gpu_sensitivity *s)
+static int allocate(engine *s, kvd_err *err)
 {
-    if (!s)
-        return;
-    kvd_device_release(&s->memory);
-    free(s);
-}
-
-static kvd_gpu_sensitivity *kvd_gpu_sensitivity_new(const kvd_config *c, kvd_err *err)
-{
-    if (c->d_head > KVD_GRAM_MAX_D) {
-        kvd_fail(err, "%s on the GPU: heads of %d dimensions, %d at most; use --device cpu", what,
-                 c->d_head, (int)KVD_GRAM_MAX_D);
-        return NULL;
-    }
-    kvd_gpu_sensitivity *const s = kvd_new(1, sizeof *s, what, err);
-    if (!s)
-        return NULL;
+    const kvd_config *const c = kvd_checkpoint_config(s->spec.checkpoint);
+    if (c->d_head > KVD_GRAM_MAX_D)
+        return kvd_fail(err, "%s on the GPU: heads of %d dimensions, %d at most; use --device cpu",
+                        what, c->d_head, (int)KVD_GRAM_MAX_D);
     s->n_layers = (size_t)c->n_layers;
     s->n_kv_heads = (size_t)c->n_kv_heads;
     s->group = (size_t)kvd_config_group(c);
     s->d = (size_t)c->d_head;
     const size_t bytes = s->n_layers * layer_count(s) * sizeof *s->sum;
-    if (!(s->sum = kvd_device_new(&s->memory, bytes, what, err)) ||
+    return kvd_status(
+        !(s->sum = kvd_device_new(&s->memory, bytes, what, err)) ||
         !(s->scratch = kvd_device_new(
               &s->memory, kvd_gram_scratch_bytes(2 * c->n_kv_heads, c->d_head), what, err)) ||
-        kvd_device_zero(s->sum, bytes, what, err)) {
-        kvd_gpu_sensitivity_free(s);
-        return NULL;
-    }
-    return s;
+        kvd_device_zero(s->sum, bytes, what, err));
 }
 
 /* Queues X^T X of queries and head outputs (`kind` 0), or of their gradients (1). */
-static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, size_t member,
-                   int kind, bool bf16, const void *const x[2], const size_t ld[2], kvd_err *err)
+static int add_two(const engine *s, const kvd_gpu_gradients *g, size_t member, int kind, bool bf16,
+                   const void *const x[2], const size_t ld[2], kvd_err *err)
 {
     const size_t matrices = s->n_kv_heads * s->d * s->d, bytes = bf16 ? 2 : 4;
     double *const to = s->sum + (size_t)g->layer * layer_count(s);
@@ -76,8 +67,9 @@ static int add_two(const kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, siz
     return kvd_cuda_check(kvd_gram_add_rows(&a, g->stream), what, err);
 }
 
-static int kvd_gpu_sensitivity_add(kvd_gpu_sensitivity *s, const kvd_gpu_gradients *g, kvd_err *err)
+static int take(void *ctx, const kvd_gpu_gradients *g, kvd_err *err)
 {
+    const engine *const s = ctx;
     const size_t width = s->n_kv_heads * s->group * s->d, of_rows[] = {g->ld, width},
                  of_gradients[] = {g->ld_d, width};
     const void *const rows[] = {g->q, g->o}, *const gradients[] = {g->dq, g->d_o};
@@ -86,34 +78,6 @@ static int kvd_gpu_sensitivity_add(kvd_gpu_sensitivity *s, const kvd_gpu_gradien
             add_two(s, g, member, 1, false, gradients, of_gradients, err))
             return -1;
     return 0;
-}
-
-static int kvd_gpu_sensitivity_get(kvd_gpu_sensitivity *s, cudaStream_t stream, double *sums,
-                                   kvd_err *err)
-{
-    const size_t n = s->n_layers * KINDS * s->n_kv_heads;
-    return kvd_status(
-        kvd_cuda_check(kvd_gram_mirror(s->sum, n, (int)s->d, stream), what, err) ||
-        kvd_queue_get(sums, s->sum, n * s->d * s->d * sizeof *sums, stream, what, err) ||
-        kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
-}
-
-typedef struct {
-    kvd_sensitivity_engine hook; /* must be the first field */
-    kvd_sensitivity_spec spec;
-    kvd_gpu_backward *pass;
-    kvd_gpu_sensitivity *sums;
-} engine;
-
-static engine *self_of(kvd_sensitivity_engine *e)
-{
-    return (engine *)(void *)e;
-}
-
-static int take(void *ctx, const kvd_gpu_gradients *g, kvd_err *err)
-{
-    const engine *const e = ctx;
-    return kvd_gpu_sensitivity_add(e->sums, g, err);
 }
 
 static int give_up(void *ctx, kvd_err *err)
@@ -130,9 +94,14 @@ static int run(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err)
 
 static int flush(kvd_sensitivity_engine *e, kvd_err *err)
 {
-    engine *const self = self_of(e);
-    return kvd_gpu_sensitivity_get(self->sums, kvd_gpu_backward_stream(self->pass),
-                                   kvd_sensitivity_sums(self->spec.sums), err);
+    engine *const s = self_of(e);
+    const size_t n = s->n_layers * KINDS * s->n_kv_heads;
+    const cudaStream_t stream = kvd_gpu_backward_stream(s->pass);
+    double *const sums = kvd_sensitivity_sums(s->spec.sums);
+    return kvd_status(
+        kvd_cuda_check(kvd_gram_mirror(s->sum, n, (int)s->d, stream), what, err) ||
+        kvd_queue_get(sums, s->sum, n * s->d * s->d * sizeof *sums, stream, what, err) ||
+        kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
 static const char *describe(const kvd_sensitivity_engine *e)
@@ -142,7 +111,7 @@ static const char *describe(const kvd_sensitivity_engine *e)
 
 static void release(kvd_sensitivity_engine *e)
 {
-    kvd_gpu_sensitivity_free(self_of(e)->sums);
+    kvd_device_release(&self_of(e)->memory);
     kvd_gpu_backward_free(self_of(e)->pass);
     free(self_of(e));
 }
@@ -157,7 +126,7 @@ kvd_sensitivity_engine *kvd_sensitivity_engine_cuda(const kvd_sensitivity_spec *
     e->spec = *s;
     if (!(e->pass =
               kvd_gpu_backward_new(s->checkpoint, s->compute, 0, s->max_tokens, s->max_len, err)) ||
-        !(e->sums = kvd_gpu_sensitivity_new(kvd_checkpoint_config(s->checkpoint), err))) {
+        allocate(e, err)) {
         release(&e->hook);
         return NULL;
     }
