@@ -86,6 +86,11 @@ void kvd_table_no_int(kvd_table *t); /* appends an empty cell */
 /* Appends an integer that was read as a real number. NaN gives an empty cell. */
 void kvd_table_count(kvd_table *t, double value);
 void kvd_table_real(kvd_table *t, double value);
+/* Appends real numbers, given one by one after t, as cells. */
+#define kvd_table_reals(t, ...)                                                                    \
+    kvd_table_real_cells(t, (const double[]){__VA_ARGS__},                                         \
+                         sizeof(const double[]){__VA_ARGS__} / sizeof(double))
+void kvd_table_real_cells(kvd_table *t, const double *value, size_t n);
 /* Appends a value and the two ends of its interval. */
 void kvd_table_bounded(kvd_table *t, kvd_interval x);
 /* Appends n cells from the columns of `rows` with the table's names. */

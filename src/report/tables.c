@@ -259,11 +259,15 @@ void kvd_table_real(kvd_table *t, double value)
         c->real = value;
 }
 
+void kvd_table_real_cells(kvd_table *t, const double *value, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        kvd_table_real(t, value[i]);
+}
+
 void kvd_table_bounded(kvd_table *t, kvd_interval x)
 {
-    kvd_table_real(t, x.value);
-    kvd_table_real(t, x.lo);
-    kvd_table_real(t, x.hi);
+    kvd_table_reals(t, x.value, x.lo, x.hi);
 }
 
 void kvd_table_row(kvd_table *t, const kvd_rows *rows, size_t row, size_t n)

@@ -278,13 +278,7 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
         *n_outside += strcmp(verdict, "outside") == 0 || strcmp(verdict, "differs") == 0;
         kvd_table_text(t, p->key);
         kvd_table_text(t, p->quantity);
-        kvd_table_real(t, p->value);
-        kvd_table_real(t, p->lo);
-        kvd_table_real(t, p->hi);
-        kvd_table_real(t, q->value);
-        kvd_table_real(t, q->lo);
-        kvd_table_real(t, q->hi);
-        kvd_table_real(t, q->value - p->value);
+        kvd_table_reals(t, p->value, p->lo, p->hi, q->value, q->lo, q->hi, q->value - p->value);
         kvd_table_text(t, verdict);
     }
     if (matched == 0) {

@@ -149,11 +149,7 @@ static void target_row(kvd_table *t, const char *label, const char *method, cons
     kvd_table_text(t, label);
     kvd_table_text(t, method);
     kvd_table_text(t, calibration);
-    kvd_table_real(t, x->target);
-    kvd_table_real(t, x->saving);
-    kvd_table_real(t, x->saving_lo);
-    kvd_table_real(t, x->saving_hi);
-    kvd_table_real(t, x->saving_misses);
+    kvd_table_reals(t, x->target, x->saving, x->saving_lo, x->saving_hi, x->saving_misses);
     for (int i = 0; i < 4; i++)
         kvd_table_real(t, p ? *end[i] : (double)NAN);
     kvd_table_text(t, x->grid ? "" : x->key);

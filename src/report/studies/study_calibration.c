@@ -52,11 +52,8 @@ static void point_table(const kvd_calibration_point *point, size_t n, kvd_sectio
         kvd_table_text(t, c->centroids ? c->weighted ? "yes" : "no" : "");
         kvd_table_real(t, c->centroids ? c->kmeans_residual : (double)NAN);
         kvd_table_row(t, x->accuracy->accuracy.rows, x->row, 5);
-        kvd_table_real(t, x->collect_s);
-        kvd_table_real(t, c->seconds_rows);
-        kvd_table_real(t, c->seconds_kmeans);
-        kvd_table_real(t, c->seconds_decompose);
-        kvd_table_real(t, x->collect_s + x->calibrate_s);
+        kvd_table_reals(t, x->collect_s, c->seconds_rows, c->seconds_kmeans, c->seconds_decompose,
+                        x->collect_s + x->calibrate_s);
     }
 }
 

@@ -105,9 +105,8 @@ static void depth_table(const kvd_accuracy_entries *all, kvd_section *s)
             kvd_table_row(t, e->rows, e->row, 1);
             kvd_table_real(t, 100 * a->needle_depth[j]);
             kvd_table_int(t, (int64_t)n);
-            kvd_table_real(t, nll);
-            kvd_table_real(t, mean_at(a, a->needle_agree, e->row, a->needle_depth[j], &n));
-            kvd_table_real(t, mean_at(a, a->needle_exact, e->row, a->needle_depth[j], &n));
+            kvd_table_reals(t, nll, mean_at(a, a->needle_agree, e->row, a->needle_depth[j], &n),
+                            mean_at(a, a->needle_exact, e->row, a->needle_depth[j], &n));
         }
     }
 }

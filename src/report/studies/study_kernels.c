@@ -25,10 +25,8 @@ static void machine_table(const kvd_results *r, kvd_section *s)
                 continue;
             kvd_table_text(t, r->item[i].name);
             kvd_table_text(t, m->device);
-            kvd_table_real(t, m->rate.copy_bytes * 1e-9);
-            kvd_table_real(t, m->rate.read_bytes * 1e-9);
-            kvd_table_real(t, m->rate.flop * 1e-12);
-            kvd_table_real(t, m->rate.exps * 1e-12);
+            kvd_table_reals(t, m->rate.copy_bytes * 1e-9, m->rate.read_bytes * 1e-9,
+                            m->rate.flop * 1e-12, m->rate.exps * 1e-12);
         }
 }
 
@@ -215,9 +213,9 @@ static void roofline_figure(const kvd_report_rows *all, const kvd_machine_rates 
         const double flop = kvd_report_real(e, "flop");
         kvd_table_series(t, kvd_report_text(e, "impl"));
         kvd_table_row(t, e->rows, e->row, 1);
-        kvd_table_real(t, flop / kvd_report_real(e, "bytes"));
-        kvd_table_real(t, flop / kvd_report_real(e, "median_us") * 1e-6);
-        kvd_table_real(t, flop / kvd_report_real(e, "exps") * m->rate.exps * 1e-12);
+        kvd_table_reals(t, flop / kvd_report_real(e, "bytes"),
+                        flop / kvd_report_real(e, "median_us") * 1e-6,
+                        flop / kvd_report_real(e, "exps") * m->rate.exps * 1e-12);
         kvd_table_row(t, e->rows, e->row, 1);
     }
     kvd_section_figure(

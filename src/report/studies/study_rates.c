@@ -30,9 +30,7 @@ static void points_table(const kvd_results *r, kvd_section *s)
         for (size_t k = 0; r->item[i].kind == KVD_RESULT_RATES && k < x->n_points; k++) {
             kvd_table_text(t, r->item[i].name);
             kvd_table_text(t, x->rule);
-            kvd_table_real(t, x->removal_rate[k]);
-            kvd_table_real(t, x->overall_p[k]);
-            kvd_table_real(t, x->overall_p16[k]);
+            kvd_table_reals(t, x->removal_rate[k], x->overall_p[k], x->overall_p16[k]);
             for (int side = 0; side < 2; side++) {
                 const kvd_widths_range kept = kvd_widths_range_of(&x->widths[k], side);
                 kvd_table_int(t, kept.least);
@@ -62,9 +60,7 @@ static void curve_study(const kvd_results *r, kvd_section *s)
             size_t at = k * x->rates.n_table / steps;
             kvd_table_text(t, x->name);
             kvd_table_text(t, "step");
-            kvd_table_real(t, x->rates.table_r[at]);
-            kvd_table_real(t, x->rates.table_p[at]);
-            kvd_table_real(t, (double)NAN);
+            kvd_table_reals(t, x->rates.table_r[at], x->rates.table_p[at], (double)NAN);
         }
         for (size_t k = 0; k < x->rates.n_points; k++) {
             if (isnan(x->rates.removal_rate[k])) {
@@ -73,9 +69,8 @@ static void curve_study(const kvd_results *r, kvd_section *s)
             }
             kvd_table_text(t, x->name);
             kvd_table_text(t, "point");
-            kvd_table_real(t, x->rates.removal_rate[k]);
-            kvd_table_real(t, x->rates.overall_p[k]);
-            kvd_table_real(t, x->rates.overall_p16[k]);
+            kvd_table_reals(t, x->rates.removal_rate[k], x->rates.overall_p[k],
+                            x->rates.overall_p16[k]);
         }
     }
     if (t->n_rows == 0)
@@ -182,10 +177,8 @@ static void error_study(const kvd_results *r, kvd_section *s)
                 kvd_table_text(t, r->item[i].name);
                 kvd_table_text(t, kvd_pair_name[x->pair[side]]);
                 kvd_table_int(t, x->width[k]);
-                kvd_table_real(t, 1 - (double)x->width[k] / x->d_head);
-                kvd_table_real(t, sum / (double)heads);
-                kvd_table_real(t, most);
-                kvd_table_real(t, sum);
+                kvd_table_reals(t, 1 - (double)x->width[k] / x->d_head, sum / (double)heads, most,
+                                sum);
             }
     }
     kvd_section_figure(

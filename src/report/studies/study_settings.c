@@ -149,10 +149,8 @@ static void proposal_row(kvd_table *t, const kvd_judged_proposal *p, bool measur
     kvd_table_text(t, kvd_row_text(rows, p->row, "settings"));
     kvd_table_real(t, p->asked);
     kvd_table_bounded(t, p->measured);
-    kvd_table_real(t, p->share);
-    kvd_table_real(t, p->oracle_asked);
-    kvd_table_real(t, p->oracle_measured);
-    kvd_table_real(t, 100 * (p->share / p->oracle_measured - 1));
+    kvd_table_reals(t, p->share, p->oracle_asked, p->oracle_measured,
+                    100 * (p->share / p->oracle_measured - 1));
     kvd_table_text(t, beyond && !measured ? "extrapolated; sweeps of other models alone"
                       : beyond            ? "extrapolated"
                       : measured          ? ""

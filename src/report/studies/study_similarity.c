@@ -43,13 +43,9 @@ static void rows_table(const kvd_results *r, kvd_section *s)
                 kvd_table_text(t, kvd_pair_name[q->pair]);
                 kvd_table_int(t, (int64_t)x->n_tokens[0]);
                 kvd_table_int(t, (int64_t)x->n_tokens[o]);
-                kvd_table_real(t, q->epsilon[o]);
-                kvd_table_real(t, q->delta[o]);
-                kvd_table_real(t, 100 * q->delta_ratio[o]);
-                kvd_table_real(t, 100 * q->aligned_ratio[o]);
-                kvd_table_real(t, q->overlap[o]);
-                kvd_table_real(t, q->energy[o]);
-                kvd_table_real(t, q->energy[o * x->n_files + o]);
+                kvd_table_reals(t, q->epsilon[o], q->delta[o], 100 * q->delta_ratio[o],
+                                100 * q->aligned_ratio[o], q->overlap[o], q->energy[o],
+                                q->energy[o * x->n_files + o]);
                 for (int k = 0; k < 4; k++)
                     control[k] += q->random[k][o] / others;
                 own += q->energy[o * x->n_files + o] / others;
@@ -59,13 +55,8 @@ static void rows_table(const kvd_results *r, kvd_section *s)
             kvd_table_text(t, kvd_pair_name[q->pair]);
             kvd_table_no_int(t);
             kvd_table_no_int(t);
-            kvd_table_real(t, (double)NAN);
-            kvd_table_real(t, (double)NAN);
-            kvd_table_real(t, 100 * control[0]);
-            kvd_table_real(t, 100 * control[1]);
-            kvd_table_real(t, control[2]);
-            kvd_table_real(t, control[3]);
-            kvd_table_real(t, own);
+            kvd_table_reals(t, (double)NAN, (double)NAN, 100 * control[0], 100 * control[1],
+                            control[2], control[3], own);
         }
     }
 }
@@ -126,10 +117,8 @@ static void transfer(const kvd_similarity *x, int number, kvd_section *s)
             kvd_table_series(data, x->label[k % n]);
             kvd_table_int(data, (int64_t)(k / n));
             kvd_table_int(data, (int64_t)(k % n));
-            kvd_table_real(data, 100 * q->energy[k] / q->energy[k % n * n + k % n]);
-            kvd_table_real(data, q->overlap[k]);
-            kvd_table_real(data, q->delta_ratio[k]);
-            kvd_table_real(data, q->aligned_ratio[k]);
+            kvd_table_reals(data, 100 * q->energy[k] / q->energy[k % n * n + k % n], q->overlap[k],
+                            q->delta_ratio[k], q->aligned_ratio[k]);
         }
         matrix(x, q, number, s);
         if (n_pairs < 2)
@@ -188,10 +177,8 @@ static int token_study(const kvd_results *r, kvd_section *s, kvd_err *err)
         kvd_table_text(t, kvd_pair_name[p[i].pair]);
         kvd_table_int(t, (int64_t)p[i].n_averaged);
         kvd_table_int(t, (int64_t)p[i].n_tokens);
-        kvd_table_real(t, p[i].delta_ratio);
-        kvd_table_real(t, p[i].aligned_ratio);
-        kvd_table_real(t, p[i].overlap_half);
-        kvd_table_real(t, p[i].energy_half);
+        kvd_table_reals(t, p[i].delta_ratio, p[i].aligned_ratio, p[i].overlap_half,
+                        p[i].energy_half);
         kvd_table_text(t, p[i].drawn ? "yes" : "no");
     }
     for (int k = 0; k < KVD_N_PAIRS && n_pairs < 2; k++)

@@ -120,14 +120,11 @@ static void summary_table(const kvd_results *r, kvd_section *s)
             kvd_table_int(t, (int64_t)x->n_layers * x->pair[p].n_h);
             kvd_table_int(t, (int64_t)x->n_tokens);
             kvd_table_int(t, (int64_t)x->pair[p].n_rows);
-            kvd_table_real(t, kvd_mean_sigma(x, p, 0, false));
-            kvd_table_real(t, kvd_mean_sigma(x, p, d / 2, false));
-            kvd_table_real(t, kvd_mean_sigma(x, p, d - 1, false));
-            kvd_table_real(t, 100 * kvd_trailing_share(x, p));
-            kvd_table_real(t, kvd_dims_for_energy(x, p, 0.9));
-            kvd_table_real(t, kvd_dims_for_energy(x, p, 0.99));
-            kvd_table_real(t, 100 * kvd_share_below_one(x, p, false));
-            kvd_table_real(t, 100 * kvd_share_below_one(x, p, true));
+            kvd_table_reals(t, kvd_mean_sigma(x, p, 0, false), kvd_mean_sigma(x, p, d / 2, false),
+                            kvd_mean_sigma(x, p, d - 1, false), 100 * kvd_trailing_share(x, p),
+                            kvd_dims_for_energy(x, p, 0.9), kvd_dims_for_energy(x, p, 0.99),
+                            100 * kvd_share_below_one(x, p, false),
+                            100 * kvd_share_below_one(x, p, true));
         }
 }
 
@@ -158,10 +155,9 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
             kvd_table_text(t, r->item[i].name);
             kvd_table_text(t, kvd_pair_name[p]);
             kvd_table_int(t, (int64_t)x->n_layers * x->pair[p].n_h);
-            kvd_table_real(t, mean);
-            kvd_table_real(t, sd);
-            kvd_table_real(t, mean > 0 && x->n_layers * x->pair[p].n_h > 1 ? 100 * sd / mean
-                                                                           : (double)NAN);
+            kvd_table_reals(t, mean, sd,
+                            mean > 0 && x->n_layers * x->pair[p].n_h > 1 ? 100 * sd / mean
+                                                                         : (double)NAN);
         }
     return 0;
 }

@@ -37,16 +37,12 @@ static void layers_table(const kvd_results *r, kvd_section *s)
             const double *curve = x->data[KVD_T_SCORE_CURVE] + l * KVD_N_CURVE;
             kvd_table_text(t, r->item[i].name);
             kvd_table_int(t, x->first_layer + (int64_t)l);
-            kvd_table_real(t, x->data[KVD_T_SCORE_MIN][l]);
-            kvd_table_real(t, curve[1]);
-            kvd_table_real(t, curve[KVD_N_CURVE / 2]);
-            kvd_table_real(t, curve[KVD_N_CURVE - 2]);
-            kvd_table_real(t, x->data[KVD_T_SCORE_MAX][l]);
-            kvd_table_real(t, x->data[KVD_T_RECEIVED_DECADES][l]);
-            kvd_table_real(t, x->data[KVD_T_VALUE_DECADES][l]);
-            kvd_table_real(t, x->data[KVD_T_LAYER_MEAN][P95 * n + l]);
-            kvd_table_real(t, x->data[KVD_T_LAYER_SD][P95 * n + l]);
-            kvd_table_real(t, 100 * x->data[KVD_T_LAYER_SHARE][P95 * n + l]);
+            kvd_table_reals(t, x->data[KVD_T_SCORE_MIN][l], curve[1], curve[KVD_N_CURVE / 2],
+                            curve[KVD_N_CURVE - 2], x->data[KVD_T_SCORE_MAX][l],
+                            x->data[KVD_T_RECEIVED_DECADES][l], x->data[KVD_T_VALUE_DECADES][l],
+                            x->data[KVD_T_LAYER_MEAN][P95 * n + l],
+                            x->data[KVD_T_LAYER_SD][P95 * n + l],
+                            100 * x->data[KVD_T_LAYER_SHARE][P95 * n + l]);
             kvd_table_int(t, (int64_t)x->data[KVD_T_GROUP][KVD_RANK_DENOMINATOR * n + l]);
         }
     }
@@ -86,13 +82,8 @@ static void overlap_table(const kvd_results *r, kvd_section *s)
                 kvd_table_text(t, r->item[i].name);
                 kvd_table_text(t, kvd_ranking_name[by]);
                 kvd_table_int(t, d);
-                kvd_table_real(t, 100 * low.mean);
-                kvd_table_real(t, 100 * low.least);
-                kvd_table_real(t, 100 * low.most);
-                kvd_table_real(t, 100 * high.mean);
-                kvd_table_real(t, 100 * high.least);
-                kvd_table_real(t, 100 * high.most);
-                kvd_table_real(t, 100 * x->share);
+                kvd_table_reals(t, 100 * low.mean, 100 * low.least, 100 * low.most, 100 * high.mean,
+                                100 * high.least, 100 * high.most, 100 * x->share);
             }
     }
 }
