@@ -365,7 +365,7 @@ static int evaluate_choices(kvd_eval_run *v, kvd_choice *choice, const char *pro
                                     e->n_tokens, cfg->in.seeds > 1, err))
         return -1;
     (void)snprintf(v->accuracy.calibrated, sizeof v->accuracy.calibrated, "%s",
-                   v->in.calibration.label);
+                   v->in.files.calibration.label);
     for (size_t i = 0; i < cfg->in.n_methods; k += of_method[i++])
         if (add_method(v, i, &choice[k], of_method[i], err) &&
             kvd_inputs_leave_out(&v->in, i, program, err))

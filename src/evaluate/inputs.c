@@ -161,11 +161,7 @@ static int record(kvd_inputs *in, kvd_err *err)
     return kvd_run_add_model(r, cfg->model, err) ||
            kvd_run_add_inputs(r, cfg->text, cfg->n_text, err) ||
            kvd_run_add_inputs(r, &cfg->ids, 1, err) ||
-           kvd_run_add_inputs(r, cfg->spectrum, cfg->n_spectra, err) ||
-           kvd_run_add_inputs(r, cfg->rates, cfg->n_rates, err) ||
-           kvd_run_add_inputs(r, &cfg->calibration, 1, err) ||
-           kvd_run_add_inputs(r, &cfg->fisher, 1, err) ||
-           kvd_run_add_inputs(r, &cfg->table, 1, err) ||
+           kvd_method_paths_add_inputs(&cfg->files, r, err) ||
            kvd_methods_add_inputs(cfg->method, cfg->n_methods, r, err);
 }
 
@@ -174,24 +170,7 @@ static int load(kvd_inputs *in, kvd_err *err)
     const kvd_inputs_options *const cfg = in->cfg;
     kvd_model_info_set(&in->info, in->model, cfg->model, in->run.inputs[0].hash,
                        kvd_checkpoint_dtype(in->checkpoint));
-    for (size_t i = 0; i < cfg->n_spectra; i++)
-        if (kvd_spectrum_load(&in->spectrum[i], cfg->spectrum[i], err) ||
-            kvd_model_info_same(&in->info, cfg->model, &in->spectrum[i].model, cfg->spectrum[i],
-                                err))
-            return -1;
-    for (size_t i = 0; i < cfg->n_rates; i++)
-        if (kvd_rates_load(&in->rates[i], cfg->rates[i], err) ||
-            kvd_model_info_same(&in->info, cfg->model, &in->rates[i].model, cfg->rates[i], err))
-            return -1;
-    return (cfg->calibration && (kvd_activations_open(&in->calibration, cfg->calibration, err) ||
-                                 kvd_model_info_same(&in->info, cfg->model, &in->calibration.model,
-                                                     cfg->calibration, err))) ||
-           (cfg->fisher &&
-            (kvd_fisher_open(&in->fisher, cfg->fisher, err) ||
-             kvd_model_info_same(&in->info, cfg->model, &in->fisher.model, cfg->fisher, err))) ||
-           (cfg->table &&
-            (kvd_error_table_load(&in->table, cfg->table, err) ||
-             kvd_model_info_same(&in->info, cfg->model, &in->table.model, cfg->table, err)));
+    return kvd_method_files_load(&in->files, &cfg->files, &in->info, cfg->model, err);
 }
 
 int kvd_inputs_open(kvd_inputs *in, kvd_err *err)
@@ -203,11 +182,12 @@ int kvd_inputs_open(kvd_inputs *in, kvd_err *err)
 static bool has_pairs(const kvd_inputs *in, const kvd_dims_method *m)
 {
     const kvd_inputs_options *const cfg = in->cfg;
-    for (size_t i = 0; i < cfg->n_rates; i++)
-        if (in->rates[i].pair[0] == m->pair[0] && in->rates[i].pair[1] == m->pair[1])
+    for (size_t i = 0; i < cfg->files.n_rates; i++)
+        if (in->files.rates[i].pair[0] == m->pair[0] && in->files.rates[i].pair[1] == m->pair[1])
             return true;
-    for (size_t i = 0; !cfg->n_rates && i < cfg->n_spectra; i++)
-        if (in->spectrum[i].pair[m->pair[0]].present && in->spectrum[i].pair[m->pair[1]].present)
+    for (size_t i = 0; !cfg->files.n_rates && i < cfg->files.n_spectra; i++)
+        if (in->files.spectrum[i].pair[m->pair[0]].present &&
+            in->files.spectrum[i].pair[m->pair[1]].present)
             return true;
     return false;
 }
@@ -222,7 +202,7 @@ int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err)
     for (int i = 0; !given && kvd_method_entry_at(i, &e); i++)
         if (e.dims && has_pairs(in, e.dims) && add_method(cfg, e.info->name, err))
             return -1;
-    for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
+    for (size_t i = 0; cfg->files.fisher && i < cfg->n_methods; i++)
         kvd_method_with_fisher(&cfg->method[i]);
     for (size_t i = 0; i < cfg->n_methods; i++)
         if (kvd_method_is_none(&cfg->method[i]))
@@ -239,16 +219,8 @@ int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err)
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err)
 {
     kvd_inputs_options *const cfg = in->cfg;
-    const kvd_method_files files = {in->spectrum,
-                                    cfg->spectrum,
-                                    cfg->n_spectra,
-                                    in->rates,
-                                    cfg->rates,
-                                    cfg->n_rates,
-                                    cfg->table ? &in->table : NULL,
-                                    cfg->table};
     for (size_t i = 0; i < cfg->n_methods; i++)
-        if (kvd_method_find_files(&cfg->method[i], &files, err))
+        if (kvd_method_find_files(&cfg->method[i], &in->files, err))
             return -1;
     return 0;
 }
@@ -275,8 +247,9 @@ static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, 
                                     .model_path = in->cfg->model,
                                     .checkpoint = in->checkpoint,
                                     .spectrum = p->method->spectrum,
-                                    .calibration = in->cfg->calibration ? &in->calibration : NULL,
-                                    .fisher = in->cfg->fisher ? &in->fisher : NULL,
+                                    .calibration =
+                                        in->cfg->files.calibration ? &in->files.calibration : NULL,
+                                    .fisher = in->cfg->files.fisher ? &in->files.fisher : NULL,
                                     .seed = in->run.seed + k};
     *plan = kvd_point_plan(p);
     plan->type = in->cfg->cache;
@@ -441,17 +414,18 @@ static int check_texts(kvd_inputs *in, const char *program, const kvd_method *m,
 {
     const kvd_inputs_options *const cfg = in->cfg;
     const kvd_spectrum *const s = m->spectrum;
-    const kvd_activations *const a = &in->calibration;
-    const kvd_fisher *const f = &in->fisher;
+    const kvd_activations *const a = &in->files.calibration;
+    const kvd_fisher *const f = &in->files.fisher;
     kvd_named_text of[3];
     size_t n = 0;
     if (s)
         of[n++] = kvd_spectrum_text(s, m->spectrum_path);
-    if (kvd_plan_needs(&m->plan) & KVD_NEEDS_ACTIVATIONS && cfg->calibration)
+    if (kvd_plan_needs(&m->plan) & KVD_NEEDS_ACTIVATIONS && cfg->files.calibration)
+        of[n++] = (kvd_named_text){cfg->files.calibration, a->label, a->corpus_hash, a->n_tokens,
+                                   a->seq_len};
+    if (kvd_method_reads_fisher(m) && cfg->files.fisher)
         of[n++] =
-            (kvd_named_text){cfg->calibration, a->label, a->corpus_hash, a->n_tokens, a->seq_len};
-    if (kvd_method_reads_fisher(m) && cfg->fisher)
-        of[n++] = (kvd_named_text){cfg->fisher, f->label, f->corpus_hash, f->n_tokens, f->seq_len};
+            (kvd_named_text){cfg->files.fisher, f->label, f->corpus_hash, f->n_tokens, f->seq_len};
     while (n > 0)
         if (check_text(in, program, &of[--n], err))
             return -1;
@@ -461,16 +435,8 @@ static int check_texts(kvd_inputs *in, const char *program, const kvd_method *m,
 static void unused(kvd_inputs *in, const char *program)
 {
     const kvd_inputs_options *const cfg = in->cfg;
-    const kvd_method_files files = {.spectrum = in->spectrum,
-                                    .spectrum_path = cfg->spectrum,
-                                    .n_spectra = cfg->n_spectra,
-                                    .rates = in->rates,
-                                    .rates_path = cfg->rates,
-                                    .n_rates = cfg->n_rates,
-                                    .table_path = cfg->table};
     bool draws = false;
-    kvd_method_files_say_unused(&files, cfg->calibration, cfg->fisher, cfg->method, cfg->n_methods,
-                                program);
+    kvd_method_files_say_unused(&in->files, &cfg->files, cfg->method, cfg->n_methods, program);
     for (size_t i = 0; i < cfg->n_methods; i++)
         draws |= kvd_plan_draws(&cfg->method[i].plan);
     if (cfg->seeds > 1 && !draws)
@@ -545,13 +511,7 @@ void kvd_inputs_release(kvd_inputs *in)
         kvd_points_free(in->point[i], in->n_points[i]);
         free(in->left_out[i]);
     }
-    for (size_t i = 0; i < KVD_EVAL_FILES; i++) {
-        kvd_spectrum_release(&in->spectrum[i]);
-        kvd_rates_release(&in->rates[i]);
-    }
-    kvd_error_table_release(&in->table);
-    kvd_activations_close(&in->calibration);
-    kvd_fisher_close(&in->fisher);
+    kvd_method_files_release(&in->files);
     kvd_corpus_close(in->corpus);
     kvd_tokenizer_free(in->tokenizer);
     kvd_checkpoint_close(in->checkpoint);

@@ -6,14 +6,12 @@
 #include "common/options.h"
 #include "common/run.h"
 #include "common/run_key.h"
-#include "formats/activations.h"
-#include "formats/fisher.h"
 #include "formats/model_info.h"
 #include "methods/points.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/text/corpus.h"
 
-enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 512, KVD_EVAL_FILES = 16 };
+enum { KVD_EVAL_TEXTS = 4096, KVD_EVAL_METHODS = 512 };
 
 /* options of both kvdim-eval and kvdim-tasks; must be the first member of each program's options */
 typedef struct {
@@ -38,9 +36,7 @@ typedef struct {
     size_t n_methods;
     char *own_text[KVD_EVAL_METHODS]; /* strings of method_text that must be freed */
     size_t n_own;
-    const char *calibration, *fisher; /* NULL if not given */
-    const char *spectrum[KVD_EVAL_FILES], *rates[KVD_EVAL_FILES], *table;
-    size_t n_spectra, n_rates;
+    kvd_method_paths files;
     /* number types of the forward pass and of the cache */
     kvd_dtype compute, cache;
     bool cache_given; /* false if the program chooses `cache` */
@@ -62,11 +58,7 @@ typedef struct {
     kvd_corpus *corpus;
     kvd_tokenizer *tokenizer; /* NULL if texts can only be token ids */
     char label[64];
-    kvd_spectrum spectrum[KVD_EVAL_FILES];
-    kvd_rates rates[KVD_EVAL_FILES];
-    kvd_error_table table;
-    kvd_activations calibration;
-    kvd_fisher fisher;
+    kvd_method_files files;
     /* true if rotations were calibrated on the evaluated text */
     bool same_text;
     kvd_point *point[KVD_EVAL_METHODS];

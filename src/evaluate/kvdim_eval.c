@@ -145,7 +145,7 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
         kvd_saved_rows_open(&v->saved, v->cfg->in.common.output, &v->accuracy, err))
         return -1;
     (void)snprintf(v->accuracy.calibrated, sizeof v->accuracy.calibrated, "%s",
-                   v->in.calibration.label);
+                   v->in.files.calibration.label);
     if (kvd_saved_rows_count(&v->saved) && !v->cfg->in.common.quiet)
         fprintf(stderr, "%s: going on after %zu rows of '%s'\n", program,
                 kvd_saved_rows_count(&v->saved), v->saved.path);

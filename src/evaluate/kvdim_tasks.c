@@ -362,7 +362,7 @@ static int run_methods(tasks_run *v, kvd_err *err)
     int status =
         kvd_task_run_init(&v->tasks, v->in.checkpoint, v->in.tokenizer, &spec, &progress, err) ||
         !(v->table =
-              kvd_task_table_new(&v->tasks, v->in.model, v->in.label, v->in.calibration.label,
+              kvd_task_table_new(&v->tasks, v->in.model, v->in.label, v->in.files.calibration.label,
                                  cfg->in.seeds > 1, v->in.run.seed, err)) ||
         (!isnan(cfg->in.target) && check_reference(v, err));
     for (size_t i = 0; i < cfg->in.n_methods; i++)
@@ -417,8 +417,8 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
     if (kvd_benchmark_run_init(&v->benchmark, &v->items, v->in.checkpoint, v->in.tokenizer,
                                &settings, err) ||
         check_prompts(v, &v->benchmark.run, err) ||
-        !(v->scores = kvd_benchmark_table_new(&v->benchmark, v->in.model, v->in.calibration.label,
-                                              v->in.run.seed, err)))
+        !(v->scores = kvd_benchmark_table_new(&v->benchmark, v->in.model,
+                                              v->in.files.calibration.label, v->in.run.seed, err)))
         return -1;
     v->benchmark.journal = v->journal;
     for (size_t i = 0; i < v->items.n; i++)

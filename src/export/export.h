@@ -32,7 +32,8 @@ int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err
 
 typedef struct {
     kvd_common_options common;
-    const char *model, *spectrum, *rates, *table; /* input files; `rates` and `table` may be NULL */
+    const char *model;
+    kvd_method_paths files; /* one spectrum, at most one file of kept dimensions */
     /* text of --method; NULL: the method of the --rates file */
     const char *method_text;
     char *own_text; /* allocated copy of method_text, or NULL */

@@ -9,14 +9,16 @@
 
 static int check_usage(void *config, kvd_err *err)
 {
-    const kvd_export_options *const cfg = config;
+    kvd_export_options *const cfg = config;
+    cfg->files.n_spectra = 1;
+    cfg->files.n_rates = cfg->files.rates[0] ? 1 : 0;
     const bool by_key = cfg->method_text && kvd_method_has_point(&cfg->method);
-    if (!cfg->rates && !by_key)
+    if (!cfg->files.n_rates && !by_key)
         return kvd_fail(err, "no widths given: give --rates, or --method with p= or r=");
-    if (cfg->rates && by_key)
+    if (cfg->files.n_rates && by_key)
         return kvd_fail(err, "--method %s has widths of its own: leave out --rates",
                         cfg->method_text);
-    if (cfg->rates && cfg->method_text && cfg->method.ranks != KVD_WIDTH_RULE_EQ6)
+    if (cfg->files.n_rates && cfg->method_text && cfg->method.ranks != KVD_WIDTH_RULE_EQ6)
         return kvd_fail(err, "--method %s: ranks requires p or r; a rates file has its own",
                         cfg->method_text);
     return 0;
@@ -50,9 +52,9 @@ static int read_method(void *config, const char *spec, kvd_err *err)
 static const kvd_option options[] = {
     {.help = "Input"},
     KVD_OPTION_MODEL(T),
-    {"spectrum", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, spectrum),
+    {"spectrum", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, files.spectrum[0]),
      .help = "Rotations or projections of every head (kvdim-spectrum, kvdim-sensitivity)"},
-    {"rates", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, rates),
+    {"rates", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, files.rates[0]),
      .help = "Number of kept dimensions of every head (kvdim-fit)"},
     {"point", .type = KVD_OPT_WHOLE, .arg = "I", KVD_INTO(T, point), KVD_GIVEN(T, point_given),
      .high = 1 << 30, .requires = "rates", .otherwise = "the only one",

@@ -18,9 +18,7 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *model;
     kvd_model_info info;
-    kvd_spectrum spectrum;
-    kvd_rates rates;
-    kvd_error_table table;
+    kvd_method_files files;
     kvd_point point;
     /* projections that are multiplied into the weights; `point` owns their matrices */
     kvd_dims folded;
@@ -35,22 +33,12 @@ static int load(exporting *x, kvd_err *err)
     const kvd_export_options *const cfg = x->cfg;
     if (!(x->checkpoint = kvd_checkpoint_open(cfg->model, err)) ||
         kvd_run_add_model(&x->run, cfg->model, err) ||
-        kvd_run_add_input(&x->run, cfg->spectrum, err) ||
-        (cfg->rates && kvd_run_add_input(&x->run, cfg->rates, err)) ||
-        (cfg->table && kvd_run_add_input(&x->run, cfg->table, err)))
+        kvd_method_paths_add_inputs(&cfg->files, &x->run, err))
         return -1;
     x->model = kvd_checkpoint_config(x->checkpoint);
     kvd_model_info_set(&x->info, x->model, cfg->model, x->run.inputs[0].hash,
                        kvd_checkpoint_dtype(x->checkpoint));
-    if (kvd_spectrum_load(&x->spectrum, cfg->spectrum, err) ||
-        kvd_model_info_same(&x->info, cfg->model, &x->spectrum.model, cfg->spectrum, err))
-        return -1;
-    if (cfg->rates && (kvd_rates_load(&x->rates, cfg->rates, err) ||
-                       kvd_model_info_same(&x->info, cfg->model, &x->rates.model, cfg->rates, err)))
-        return -1;
-    return kvd_status(cfg->table && (kvd_error_table_load(&x->table, cfg->table, err) ||
-                                     kvd_model_info_same(&x->info, cfg->model, &x->table.model,
-                                                         cfg->table, err)));
+    return kvd_method_files_load(&x->files, &cfg->files, &x->info, cfg->model, err);
 }
 
 /* Chooses the default method: the first with the rotations of Q, K and V of the --rates file. */
@@ -62,13 +50,15 @@ static int resolve_method(exporting *x, kvd_err *err)
     kvd_method_entry e;
     for (int i = 0; kvd_method_entry_at(i, &e); i++) {
         const kvd_dims_method *const m = e.dims;
-        if (!m || m->one_p || m->pair[0] != x->rates.pair[0] || m->pair[1] != x->rates.pair[1])
+        if (!m || m->one_p || m->pair[0] != x->files.rates[0].pair[0] ||
+            m->pair[1] != x->files.rates[0].pair[1])
             continue;
         cfg->method_text = m->info.name;
         return kvd_method_parse(m->info.name, &cfg->method, err);
     }
-    return kvd_fail(err, "'%s' is for %s and %s, which no method has", cfg->rates,
-                    kvd_pair_name[x->rates.pair[0]], kvd_pair_name[x->rates.pair[1]]);
+    return kvd_fail(err, "'%s' is for %s and %s, which no method has", cfg->files.rates[0],
+                    kvd_pair_name[x->files.rates[0].pair[0]],
+                    kvd_pair_name[x->files.rates[0].pair[1]]);
 }
 
 /* Chooses kept dimensions from the --rates file: point number --point, the smallest removed
@@ -76,21 +66,21 @@ static int resolve_method(exporting *x, kvd_err *err)
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;
-    const kvd_rates *const r = &x->rates;
+    const kvd_rates *const r = &x->files.rates[0];
     size_t best = r->n_points;
     if (cfg->point_given) {
         *index = cfg->point;
         return cfg->point < r->n_points
                    ? 0
                    : kvd_fail(err, "--point %zu: '%s' has %zu points, 0 is the first", cfg->point,
-                              cfg->rates, r->n_points);
+                              cfg->files.rates[0], r->n_points);
     }
     if (isnan(cfg->overall_p)) {
         *index = 0;
         return r->n_points == 1
                    ? 0
                    : kvd_fail(err, "'%s' has %zu points: choose one with --point or --overall-p",
-                              cfg->rates, r->n_points);
+                              cfg->files.rates[0], r->n_points);
     }
     double largest = 0;
     for (size_t i = 0; i < r->n_points; i++) {
@@ -101,12 +91,12 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     }
     *index = best;
     if (best == r->n_points)
-        return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p, cfg->rates,
-                        largest);
+        return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p,
+                        cfg->files.rates[0], largest);
     /* Tolerates 0.01: kvdim-fit may miss the removed fraction by one dimension of a head. */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
-                program, cfg->rates, cfg->overall_p, r->overall_p[best]);
+                program, cfg->files.rates[0], cfg->overall_p, r->overall_p[best]);
     return 0;
 }
 
@@ -114,15 +104,7 @@ static int make_point(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
     kvd_method *const m = &cfg->method;
-    const kvd_method_files files = {&x->spectrum,
-                                    &cfg->spectrum,
-                                    1,
-                                    &x->rates,
-                                    &cfg->rates,
-                                    cfg->rates ? 1 : 0,
-                                    cfg->table ? &x->table : NULL,
-                                    cfg->table};
-    if (resolve_method(x, err) || kvd_method_find_files(m, &files, err) ||
+    if (resolve_method(x, err) || kvd_method_find_files(m, &x->files, err) ||
         kvd_method_warn_bases(m, program, err))
         return -1;
     x->note.index = -1;
@@ -196,8 +178,9 @@ static int resolve_folding(exporting *x, kvd_err *err)
 /* Refuses an output folder that contains an input file, or that kvdim-export did not write. */
 static int check_output(const kvd_export_options *cfg, kvd_err *err)
 {
-    const char *const out = cfg->common.output, *const input[] = {cfg->model, cfg->spectrum,
-                                                                  cfg->rates, cfg->table};
+    const char *const out = cfg->common.output, *const input[] = {
+                                                    cfg->model, cfg->files.spectrum[0],
+                                                    cfg->files.rates[0], cfg->files.table};
     struct stat st;
     const bool there = !stat(out, &st);
     for (size_t i = 0; i < sizeof input / sizeof *input; i++) {
@@ -302,10 +285,10 @@ static void print_summary(const exporting *x)
     if (!x->note.folds[0] && kvd_dims_cuts(d, 0))
         printf("Q and K stay whole: %s is between W_Q, W_K and the scores\n",
                x->model->positions == KVD_POSITIONS_ROPE ? "RoPE" : "a norm");
-    const char *const command[] = {"kvdim-eval", cfg->model, "--spectrum", cfg->spectrum,
-                                   "--method",   method,     "--rates",    cfg->rates};
+    const char *const command[] = {"kvdim-eval", cfg->model, "--spectrum", cfg->files.spectrum[0],
+                                   "--method",   method,     "--rates",    cfg->files.rates[0]};
     kvd_err ignored;
-    char *const line = kvd_run_quote(cfg->rates ? 8 : 6, command, &ignored);
+    char *const line = kvd_run_quote(cfg->files.rates[0] ? 8 : 6, command, &ignored);
     printf("predicted by: %s\n", line ? line : "kvdim-eval");
     free(line);
 }
@@ -336,9 +319,7 @@ static void release(exporting *x)
     kvd_folded_list_release(&x->list);
     free(x->folded.head);
     kvd_point_release(&x->point);
-    kvd_error_table_release(&x->table);
-    kvd_rates_release(&x->rates);
-    kvd_spectrum_release(&x->spectrum);
+    kvd_method_files_release(&x->files);
     kvd_checkpoint_close(x->checkpoint);
     kvd_run_release(&x->run);
 }

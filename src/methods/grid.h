@@ -33,24 +33,26 @@ void kvd_method_print_all(void);
     "every method for which the --rates files, or else the --spectrum files, hold the matrices"
 #define KVD_OPTION_ERROR_TABLE(T)                                                                  \
     {                                                                                              \
-        "error-table", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, table),                    \
+        "error-table", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, files.table),              \
                        .help = "Measured error of cutting each head (kvdim-eval --scan-errors), "  \
                                "for ranks=error"                                                   \
     }
-/* Options that name input files of methods. T is the structure with their fields. */
+/* Options that name input files of methods. T is a structure with kvd_method_paths `files`. */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
-    {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, spectrum, n_spectra),      \
+    {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE",                                             \
+     KVD_INTO_LIST(T, files.spectrum, files.n_spectra),                                            \
      .help = "Rotations or projections of every head (kvdim-spectrum, kvdim-sensitivity). Of "     \
              "several files, a method takes the one that has the matrices it needs"},              \
-        {"rates", .type = KVD_OPT_TEXTS, .arg = "FILE", KVD_INTO_LIST(T, rates, n_rates),          \
+        {"rates", .type = KVD_OPT_TEXTS, .arg = "FILE",                                            \
+         KVD_INTO_LIST(T, files.rates, files.n_rates),                                             \
          .help = "Number of kept dimensions of every head (kvdim-fit), for methods named without " \
                  "p and r"},                                                                       \
         KVD_OPTION_ERROR_TABLE(T),                                                                 \
-        {"calibration", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, calibration),             \
+        {"calibration", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, files.calibration),       \
          .help = "Q, K and V of calibration text (kvdim-collect --rope both), for methods that "   \
                  "need them"},                                                                     \
     {                                                                                              \
-        "fisher", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, fisher),                        \
+        "fisher", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, files.fisher),                  \
                   .help = "Squared gradients of the loss (kvdim-collect --fisher), for palu's "    \
                           "search of ranks and for kvquant. kvquant needs the gradients of the "   \
                           "tokens of --calibration"                                                \

@@ -7,6 +7,48 @@
 #include <stdlib.h>
 #include <string.h>
 
+int kvd_method_paths_add_inputs(const kvd_method_paths *p, kvd_run *run, kvd_err *err)
+{
+    return kvd_status(kvd_run_add_inputs(run, p->spectrum, p->n_spectra, err) ||
+                      kvd_run_add_inputs(run, p->rates, p->n_rates, err) ||
+                      kvd_run_add_inputs(run, &p->calibration, 1, err) ||
+                      kvd_run_add_inputs(run, &p->fisher, 1, err) ||
+                      kvd_run_add_inputs(run, &p->table, 1, err));
+}
+
+int kvd_method_files_load(kvd_method_files *f, const kvd_method_paths *p,
+                          const kvd_model_info *info, const char *model, kvd_err *err)
+{
+    f->path = *p;
+    for (size_t i = 0; i < p->n_spectra; i++)
+        if (kvd_spectrum_load(&f->spectrum[i], p->spectrum[i], err) ||
+            kvd_model_info_same(info, model, &f->spectrum[i].model, p->spectrum[i], err))
+            return -1;
+    for (size_t i = 0; i < p->n_rates; i++)
+        if (kvd_rates_load(&f->rates[i], p->rates[i], err) ||
+            kvd_model_info_same(info, model, &f->rates[i].model, p->rates[i], err))
+            return -1;
+    return kvd_status(
+        (p->calibration &&
+         (kvd_activations_open(&f->calibration, p->calibration, err) ||
+          kvd_model_info_same(info, model, &f->calibration.model, p->calibration, err))) ||
+        (p->fisher && (kvd_fisher_open(&f->fisher, p->fisher, err) ||
+                       kvd_model_info_same(info, model, &f->fisher.model, p->fisher, err))) ||
+        (p->table && (kvd_error_table_load(&f->table, p->table, err) ||
+                      kvd_model_info_same(info, model, &f->table.model, p->table, err))));
+}
+
+void kvd_method_files_release(kvd_method_files *f)
+{
+    for (size_t i = 0; i < KVD_METHOD_FILES; i++) {
+        kvd_spectrum_release(&f->spectrum[i]);
+        kvd_rates_release(&f->rates[i]);
+    }
+    kvd_error_table_release(&f->table);
+    kvd_activations_close(&f->calibration);
+    kvd_fisher_close(&f->fisher);
+}
+
 static int both_fit(const kvd_dims_method *d, const char *a, const char *b, kvd_err *err)
 {
     return kvd_fail(err, "method '%s': both '%s' and '%s' have pairs %s and %s, give one",
@@ -24,55 +66,56 @@ static int other_pairs(const kvd_dims_method *d, const char *path, const kvd_pai
 static int find_spectrum(kvd_method *m, const kvd_method_files *files, kvd_err *err)
 {
     const kvd_dims_method *const d = m->dims;
-    for (size_t i = 0; i < files->n_spectra; i++) {
+    for (size_t i = 0; i < files->path.n_spectra; i++) {
         const kvd_spectrum *const x = &files->spectrum[i];
         if (!x->pair[d->pair[0]].present || !x->pair[d->pair[1]].present)
             continue;
         if (m->spectrum)
-            return both_fit(d, m->spectrum_path, files->spectrum_path[i], err);
+            return both_fit(d, m->spectrum_path, files->path.spectrum[i], err);
         m->spectrum = x;
-        m->spectrum_path = files->spectrum_path[i];
+        m->spectrum_path = files->path.spectrum[i];
     }
     if (!m->spectrum)
         return kvd_fail(err, "method '%s' needs --spectrum with pairs %s and %s%s%s", d->info.name,
                         kvd_pair_name[d->pair[0]], kvd_pair_name[d->pair[1]],
-                        files->n_spectra ? ", which is not in " : "",
-                        files->n_spectra ? files->spectrum_path[files->n_spectra - 1] : "");
+                        files->path.n_spectra ? ", which is not in " : "",
+                        files->path.n_spectra ? files->path.spectrum[files->path.n_spectra - 1]
+                                              : "");
     return 0;
 }
 
 static int find_rates(kvd_method *m, const kvd_method_files *files, kvd_err *err)
 {
     const kvd_dims_method *const d = m->dims;
-    for (size_t i = 0; i < files->n_rates; i++) {
+    for (size_t i = 0; i < files->path.n_rates; i++) {
         const kvd_rates *const x = &files->rates[i];
         if (x->pair[0] != d->pair[0] || x->pair[1] != d->pair[1])
             continue;
         if (m->rates)
-            return both_fit(d, m->rates_path, files->rates_path[i], err);
+            return both_fit(d, m->rates_path, files->path.rates[i], err);
         m->rates = x;
-        m->rates_path = files->rates_path[i];
+        m->rates_path = files->path.rates[i];
     }
     /* None of the given files of kept dimensions fits the method. */
-    if (!m->rates && files->n_rates && !kvd_method_has_point(m))
-        return other_pairs(d, files->rates_path[files->n_rates - 1],
-                           files->rates[files->n_rates - 1].pair, err);
+    if (!m->rates && files->path.n_rates && !kvd_method_has_point(m))
+        return other_pairs(d, files->path.rates[files->path.n_rates - 1],
+                           files->rates[files->path.n_rates - 1].pair, err);
     return 0;
 }
 
 static int find_table(kvd_method *m, const kvd_method_files *files, kvd_err *err)
 {
-    const kvd_error_table *const t = files->table;
+    const kvd_error_table *const t = &files->table;
     const kvd_dims_method *const d = m->dims;
     if (m->ranks != KVD_WIDTH_RULE_ERROR)
         return 0;
-    if (!t)
+    if (!files->path.table)
         return kvd_fail(err, "method '%s': ranks=error needs --error-table", d->info.name);
     if (t->pair[0] != d->pair[0] || t->pair[1] != d->pair[1])
-        return other_pairs(d, files->table_path, t->pair, err);
+        return other_pairs(d, files->path.table, t->pair, err);
     m->table = t;
-    m->table_path = files->table_path;
-    return kvd_table_matches(t, files->table_path, m->spectrum, m->spectrum_path, err);
+    m->table_path = files->path.table;
+    return kvd_table_matches(t, files->path.table, m->spectrum, m->spectrum_path, err);
 }
 
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err)
@@ -104,9 +147,8 @@ int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err
     return 0;
 }
 
-void kvd_method_files_say_unused(const kvd_method_files *files, const char *calibration,
-                                 const char *fisher, const kvd_method *method, size_t n,
-                                 const char *program)
+void kvd_method_files_say_unused(const kvd_method_files *files, const kvd_method_paths *given,
+                                 const kvd_method *method, size_t n, const char *program)
 {
     const char *const said = "%s: warning: no method here has a use for %s '%s'\n";
     bool activations = false, gradients = false, table = false;
@@ -115,26 +157,26 @@ void kvd_method_files_say_unused(const kvd_method_files *files, const char *cali
         gradients |= kvd_method_reads_fisher(&method[i]);
         table |= method[i].table != NULL;
     }
-    for (size_t k = 0; k < files->n_spectra; k++) {
+    for (size_t k = 0; k < given->n_spectra; k++) {
         bool used = false;
         for (size_t i = 0; i < n; i++)
             used |= method[i].spectrum == &files->spectrum[k];
         if (!used)
-            fprintf(stderr, said, program, "--spectrum", files->spectrum_path[k]);
+            fprintf(stderr, said, program, "--spectrum", given->spectrum[k]);
     }
-    for (size_t k = 0; k < files->n_rates; k++) {
+    for (size_t k = 0; k < given->n_rates; k++) {
         bool used = false;
         for (size_t i = 0; i < n; i++)
             used |= method[i].rates == &files->rates[k] && !kvd_method_has_point(&method[i]);
         if (!used)
-            fprintf(stderr, said, program, "--rates", files->rates_path[k]);
+            fprintf(stderr, said, program, "--rates", given->rates[k]);
     }
-    if (calibration && !activations)
-        fprintf(stderr, said, program, "--calibration", calibration);
-    if (fisher && !gradients)
-        fprintf(stderr, said, program, "--fisher", fisher);
-    if (files->table_path && !table)
-        fprintf(stderr, said, program, "--error-table", files->table_path);
+    if (given->calibration && !activations)
+        fprintf(stderr, said, program, "--calibration", given->calibration);
+    if (given->fisher && !gradients)
+        fprintf(stderr, said, program, "--fisher", given->fisher);
+    if (given->table && !table)
+        fprintf(stderr, said, program, "--error-table", given->table);
 }
 
 static int alloc_widths(const kvd_method *m, kvd_widths *w, kvd_err *err)

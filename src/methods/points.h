@@ -2,29 +2,46 @@
 #ifndef KVD_METHODS_POINTS_H
 #define KVD_METHODS_POINTS_H
 
+#include "formats/activations.h"
+#include "formats/fisher.h"
 #include "methods/method.h"
 #include "methods/widths.h"
 
+enum { KVD_METHOD_FILES = 16 };
+
+/* Paths of files that methods read (KVD_OPTIONS_METHOD_FILES); NULL if not given. */
 typedef struct {
-    kvd_spectrum *spectrum;
-    const char *const *spectrum_path;
-    size_t n_spectra;
-    kvd_rates *rates;
-    const char *const *rates_path;
-    size_t n_rates;
-    /* Losses measured for each head and number of kept dimensions, or NULL. */
-    kvd_error_table *table;
-    const char *table_path;
+    const char *spectrum[KVD_METHOD_FILES], *rates[KVD_METHOD_FILES];
+    size_t n_spectra, n_rates;
+    const char *table, *calibration, *fisher;
+} kvd_method_paths;
+
+typedef struct {
+    kvd_method_paths path;
+    kvd_spectrum spectrum[KVD_METHOD_FILES];
+    kvd_rates rates[KVD_METHOD_FILES];
+    /* Losses measured for each head and number of kept dimensions. */
+    kvd_error_table table;
+    kvd_activations calibration;
+    kvd_fisher fisher;
 } kvd_method_files;
+
+/* Adds the files to the inputs of the run. */
+int kvd_method_paths_add_inputs(const kvd_method_paths *p, kvd_run *run, kvd_err *err);
+/* Reads the files. Fails if one is of another model than `info`, which was read from `model`. The
+ * caller must call kvd_method_files_release, also on failure. */
+int kvd_method_files_load(kvd_method_files *f, const kvd_method_paths *p,
+                          const kvd_model_info *info, const char *model, kvd_err *err);
+void kvd_method_files_release(kvd_method_files *f);
 
 /* Sets m->spectrum, m->rates and m->table to the files that fit the method. Fails if no spectrum
  * file or two fit, or if the files do not match. */
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
-/* Warns about files that no method reads, after kvd_method_find_files for all methods. */
-void kvd_method_files_say_unused(const kvd_method_files *files, const char *calibration,
-                                 const char *fisher, const kvd_method *method, size_t n,
-                                 const char *program);
+/* Warns about files of `given` that no method reads. Must follow kvd_method_find_files for all
+ * methods. */
+void kvd_method_files_say_unused(const kvd_method_files *files, const kvd_method_paths *given,
+                                 const kvd_method *method, size_t n, const char *program);
 
 /* Warns if the kept dimensions were chosen for rotations other than those of m->spectrum, or if the
  * error table does not name its rotations. */

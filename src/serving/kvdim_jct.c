@@ -130,12 +130,8 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
     const bool poisson = cfg->requests && !strncmp(cfg->requests, "poisson:", 8),
                lengths = poisson && kvd_requests_lengths_from_file(cfg->lengths);
     return kvd_checkpoint_add_input(s->checkpoint, r, err) ||
-           kvd_run_add_inputs(r, cfg->spectrum, cfg->n_spectra, err) ||
+           kvd_method_paths_add_inputs(&cfg->files, r, err) ||
            kvd_run_add_inputs(r, &cfg->spread, kvd_jct_wants_spread(cfg), err) ||
-           kvd_run_add_inputs(r, cfg->rates, cfg->n_rates, err) ||
-           kvd_run_add_inputs(r, &cfg->table, 1, err) ||
-           kvd_run_add_inputs(r, &cfg->calibration, 1, err) ||
-           kvd_run_add_inputs(r, &cfg->fisher, 1, err) ||
            kvd_methods_add_inputs(cfg->method, cfg->n_methods, r, err) ||
            kvd_run_add_inputs(r, &cfg->lengths, lengths, err) ||
            kvd_run_add_inputs(r, &cfg->requests, !poisson, err);
@@ -297,7 +293,7 @@ static int work(kvd_jct_sweep *s, kvd_err *err)
             return -1;
         cfg->n_methods = 1;
     }
-    for (size_t i = 0; cfg->fisher && i < cfg->n_methods; i++)
+    for (size_t i = 0; cfg->files.fisher && i < cfg->n_methods; i++)
         kvd_method_with_fisher(&cfg->method[i]);
     if (find_spread(s, err) || record_inputs(s, err) ||
         kvd_run_not_an_input(&s->run, cfg->common.output, err) ||

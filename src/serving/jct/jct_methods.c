@@ -16,7 +16,7 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
     if (m->dims)
         return m->dims->pair;
     return maker && maker->reads_sigma && maker->reads_sigma(&m->plan.maker_values) && cfg->shape &&
-                   !cfg->calibration
+                   !cfg->files.calibration
                ? maker->sigma
                : NULL;
 }
@@ -27,7 +27,7 @@ static bool make_bases_for(const kvd_jct_options *cfg)
     bool wanted = false;
     for (size_t i = 0; i < cfg->n_methods; i++)
         wanted = wanted || pairs_of(cfg, i);
-    return wanted && !cfg->n_spectra && (cfg->shape || cfg->spread);
+    return wanted && !cfg->files.n_spectra && (cfg->shape || cfg->spread);
 }
 
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg)
@@ -43,13 +43,16 @@ static int make_bases(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_
                       kvd_err *err)
 {
     kvd_spread spread = {0};
-    kvd_spectrum *const s = &m->spectrum[0];
+    static const char made[] = "random rotation";
+    kvd_spectrum *const s = &m->files.spectrum[0];
     const bool unequal = kvd_jct_wants_spread(cfg);
     if (!make_bases_for(cfg))
         return 0;
     *s = (kvd_spectrum){.model = *info, .pairing = KVD_SHARED, .n_layers = info->n_layers};
-    snprintf(s->label, sizeof s->label, "random rotation");
+    snprintf(s->label, sizeof s->label, "%s", made);
     snprintf(s->rope, sizeof s->rope, "%s", kvd_model_info_rope(info, false));
+    m->files.path.spectrum[0] = made;
+    m->files.path.n_spectra = 1;
     m->made = true;
     int status = unequal ? kvd_spread_load(&spread, cfg->spread, err) : 0;
     for (size_t i = 0; !status && i < cfg->n_methods; i++)
@@ -65,45 +68,10 @@ static int make_bases(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_
     return status ? -1 : 0;
 }
 
-static int load_files(kvd_jct_methods *m, const kvd_jct_options *cfg, const kvd_model_info *info,
-                      kvd_err *err)
-{
-    const char *const model = cfg->shape ? cfg->shape->name : cfg->model;
-    for (size_t i = 0; i < cfg->n_spectra; i++)
-        if (kvd_spectrum_load(&m->spectrum[i], cfg->spectrum[i], err) ||
-            kvd_model_info_same(info, model, &m->spectrum[i].model, cfg->spectrum[i], err))
-            return -1;
-    for (size_t i = 0; i < cfg->n_rates; i++)
-        if (kvd_rates_load(&m->rates[i], cfg->rates[i], err) ||
-            kvd_model_info_same(info, model, &m->rates[i].model, cfg->rates[i], err))
-            return -1;
-    if ((cfg->table && (kvd_error_table_load(&m->table, cfg->table, err) ||
-                        kvd_model_info_same(info, model, &m->table.model, cfg->table, err))) ||
-        (cfg->calibration &&
-         (kvd_activations_open(&m->calibration, cfg->calibration, err) ||
-          kvd_model_info_same(info, model, &m->calibration.model, cfg->calibration, err))))
-        return -1;
-    m->calibrated = cfg->calibration != NULL;
-    if (cfg->fisher && (kvd_fisher_open(&m->fisher, cfg->fisher, err) ||
-                        kvd_model_info_same(info, model, &m->fisher.model, cfg->fisher, err)))
-        return -1;
-    m->weighted = cfg->fisher != NULL;
-    return 0;
-}
-
 static int find_points(kvd_jct_methods *m, kvd_jct_options *cfg, kvd_err *err)
 {
-    static const char *const made = "random rotation";
-    const kvd_method_files files = {m->spectrum,
-                                    m->made ? &made : cfg->spectrum,
-                                    m->made ? 1 : cfg->n_spectra,
-                                    m->rates,
-                                    cfg->rates,
-                                    cfg->n_rates,
-                                    cfg->table ? &m->table : NULL,
-                                    cfg->table};
     for (size_t i = 0; i < cfg->n_methods; i++) {
-        if (kvd_method_find_files(&cfg->method[i], &files, err) ||
+        if (kvd_method_find_files(&cfg->method[i], &m->files, err) ||
             kvd_points_make(&cfg->method[i], &m->point[i], &m->n_points[i], err))
             return -1;
         if (!m->n_points[i])
@@ -158,7 +126,8 @@ int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_con
     m->info = info;
     m->model_path = cfg->shape ? cfg->shape->name : cfg->model;
     m->drawn = cfg->shape != NULL;
-    if (load_files(m, cfg, info, err) || make_bases(m, cfg, info, err) || find_points(m, cfg, err))
+    if (kvd_method_files_load(&m->files, &cfg->files, info, m->model_path, err) ||
+        make_bases(m, cfg, info, err) || find_points(m, cfg, err))
         return -1;
     const size_t bits = cfg->n_weight_bits;
     if (!(m->item = calloc(m->n, sizeof *m->item)))
@@ -181,15 +150,7 @@ int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_con
 int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const char *program,
                          kvd_err *err)
 {
-    const kvd_method_files files = {.spectrum = m->spectrum,
-                                    .spectrum_path = cfg->spectrum,
-                                    .n_spectra = cfg->n_spectra,
-                                    .rates = m->rates,
-                                    .rates_path = cfg->rates,
-                                    .n_rates = cfg->n_rates,
-                                    .table_path = cfg->table};
-    kvd_method_files_say_unused(&files, cfg->calibration, cfg->fisher, cfg->method, cfg->n_methods,
-                                program);
+    kvd_method_files_say_unused(&m->files, &cfg->files, cfg->method, cfg->n_methods, program);
     if (cfg->spread && !kvd_jct_wants_spread(cfg))
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
@@ -204,13 +165,7 @@ void kvd_jct_methods_release(kvd_jct_methods *m)
 {
     for (size_t i = 0; i < KVD_JCT_METHODS; i++)
         kvd_points_free(m->point[i], m->n_points[i]);
-    for (size_t i = 0; i < KVD_JCT_FILES; i++) {
-        kvd_spectrum_release(&m->spectrum[i]);
-        kvd_rates_release(&m->rates[i]);
-    }
-    kvd_error_table_release(&m->table);
-    kvd_activations_close(&m->calibration);
-    kvd_fisher_close(&m->fisher);
+    kvd_method_files_release(&m->files);
     free(m->item);
     memset(m, 0, sizeof *m);
 }
@@ -229,10 +184,10 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         /* Rotation matrices: methods that remove dimensions bring their own; others get the random
          * ones, if random ones were made. */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
-                    : m->made              ? &m->spectrum[0]
+                    : m->made              ? &m->files.spectrum[0]
                                            : NULL,
-        .calibration = m->calibrated ? &m->calibration : NULL,
-        .fisher = m->weighted ? &m->fisher : NULL,
+        .calibration = m->files.path.calibration ? &m->files.calibration : NULL,
+        .fisher = m->files.path.fisher ? &m->files.fisher : NULL,
         .seed = seed,
         .drawn = m->drawn};
     plan->type = type;

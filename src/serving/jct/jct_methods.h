@@ -2,7 +2,6 @@
 #ifndef KVD_SERVING_JCT_JCT_METHODS_H
 #define KVD_SERVING_JCT_JCT_METHODS_H
 
-#include "formats/fisher.h"
 #include "methods/points.h"
 #include "model/checkpoint/checkpoint.h"
 #include "serving/jct/jct_options.h"
@@ -21,15 +20,9 @@ typedef struct {
     const kvd_config *config;
     const kvd_model_info *info;
     const char *model_path;
-    kvd_spectrum spectrum[KVD_JCT_FILES];
-    kvd_rates rates[KVD_JCT_FILES];
-    kvd_error_table table;
-    kvd_activations calibration;
-    kvd_fisher fisher;
-    bool weighted; /* true if `fisher` (Fisher information of gradients) is loaded */
-    /* calibrated: true if recorded Q, K and V are open; made: spectrum[0] is random; drawn: the
-     * model is random too */
-    bool calibrated, made, drawn;
+    kvd_method_files files;
+    /* made: files.spectrum[0] is random; drawn: the model is random too */
+    bool made, drawn;
     kvd_point *point[KVD_JCT_METHODS];
     size_t n_points[KVD_JCT_METHODS];
     kvd_jct_method *item;

@@ -4,10 +4,10 @@
 #include "common/half.h"
 #include "common/options.h"
 #include "engine/engine.h"
-#include "methods/method.h"
+#include "methods/points.h"
 #include "model/checkpoint/shapes.h"
 
-enum { KVD_JCT_METHODS = 64, KVD_JCT_FILES = 16 };
+enum { KVD_JCT_METHODS = 64 };
 
 typedef struct {
     kvd_common_options common;
@@ -17,8 +17,7 @@ typedef struct {
     kvd_method method[KVD_JCT_METHODS];
     char *method_text[KVD_JCT_METHODS]; /* text of each --method as typed, allocated */
     size_t n_methods;
-    const char *spectrum[KVD_JCT_FILES], *rates[KVD_JCT_FILES], *table, *calibration, *fisher;
-    size_t n_spectra, n_rates;
+    kvd_method_paths files;
     const char *spread; /* file of singular values for random rotations, or NULL */
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
