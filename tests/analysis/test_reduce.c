@@ -7,23 +7,19 @@
 enum { D = 8 };
 
 static char path[2][64];
-static kvd_run run;
 static kvd_activations dump[2];
 
 static int set_up(void **state)
 {
     (void)state;
     kvd_err err;
-    kvd_common_options common = {.seed = 1, .threads = 2};
-    char *argv[] = {(char *)"test_reduce", NULL};
     dump_plan p;
-    if (kvd_run_start(&run, "test_reduce", 1, argv, &common, &err))
-        return -1;
     for (int i = 0; i < 2; i++) {
         snprintf(path[i], sizeof path[i], "%s/%d.h5", temp_folder(), i);
         dump_plan_init(&p, i ? 130 : 300, (uint64_t)i + 1);
         p.a.n_sequences = i ? 13 : 20;
-        if (write_dump(&p, path[i], &run, &err) || kvd_activations_open(&dump[i], path[i], &err))
+        if (write_dump(&p, path[i], test_run(), &err) ||
+            kvd_activations_open(&dump[i], path[i], &err))
             return -1;
     }
     return 0;
@@ -34,7 +30,6 @@ static int tear_down(void **state)
     (void)state;
     for (int i = 0; i < 2; i++)
         kvd_activations_close(&dump[i]);
-    kvd_run_release(&run);
     return 0;
 }
 

@@ -1,9 +1,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/files/csv.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 static kvd_err err;
@@ -102,17 +102,15 @@ TEST(test_round_trip)
 {
     static const char *const fields[] = {"plain",      "a,b", "say \"x\"", " blank ",
                                          "two\nlines", "",    "1.5",       "\ttab"};
-    char path[] = "/tmp/kvd_csv_XXXXXX";
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    FILE *f = fdopen(fd, "w");
+    const char *const path = temp_file("x.csv");
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
     for (size_t i = 0; i < 8; i++)
         OK(kvd_csv_put(f, fields[i], i == 3 || i == 7, &err));
     assert_int_equal(fclose(f), 0);
     joined j = {.stop_at = 0};
     OK(kvd_csv_read(path, join, &j, &err));
     assert_string_equal(j.text, "plain|a,b|say \"x\"| blank ;two\nlines||1.5|\ttab;");
-    unlink(path);
     f = fopen("/dev/full", "w");
     if (f) {
         setvbuf(f, NULL, _IONBF, 0);
@@ -161,15 +159,10 @@ TEST(test_formulas)
 
 static int read_table(const char *table, const char *text, size_t len, joined *j)
 {
-    char path[] = "/tmp/kvdim-csv-XXXXXX";
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, len), (ssize_t)len);
-    assert_int_equal(close(fd), 0);
+    const char *const path = temp_file("table.csv");
+    unit_write(path, text, len);
     *j = (joined){.stop_at = 0};
-    const int status = kvd_csv_read_table(path, table, join, j, &err);
-    unlink(path);
-    return status;
+    return kvd_csv_read_table(path, table, join, j, &err);
 }
 
 TEST(test_tables)

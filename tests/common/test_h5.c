@@ -280,10 +280,7 @@ TEST(test_reopen)
     assert_null(strchr(line + 1, '\n'));
     free(history);
     kvd_h5_close(&f, false);
-    FILE *p = fopen(partial, "w");
-    assert_non_null(p);
-    fputs("\x89HDF\r\n\x1a\n rubbish", p);
-    fclose(p);
+    unit_write_text(partial, "\x89HDF\r\n\x1a\n rubbish");
     assert_int_equal(kvd_h5_reopen(&f, path, &schema, &run, &err), -1);
     says_in("cannot resume: ");
     says_in("run without --resume");

@@ -24,14 +24,6 @@ static size_t load(const char *name, unsigned char **data)
     return (size_t)st.st_size;
 }
 
-static void store(const void *data, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
 static void refused(void)
 {
     kvd_h5 f;
@@ -69,10 +61,10 @@ TEST(test_plain_refusals)
           "cannot open '/nowhere/x.h5': No such file or directory");
     FAILS(kvd_h5_open(&f, "/tmp", &schema, &err), "'/tmp' is a folder, not an HDF5 file");
     FAILS(kvd_h5_open(&f, "/dev/null", &schema, &err), "'/dev/null' is not a regular file");
-    store("", 0);
+    unit_write(path, "", 0);
     refused();
     says("'%s' is empty");
-    store("some text that is long enough to be read as a header", 50);
+    unit_write(path, "some text that is long enough to be read as a header", 50);
     refused();
     says("'%s' is not an HDF5 file");
 }
@@ -143,7 +135,7 @@ TEST(test_cut_short)
     write_file();
     const size_t n = load(path, &data);
     for (size_t cut = 1; cut < n; cut += cut < 128 ? 9 : 997) {
-        store(data, cut);
+        unit_write(path, data, cut);
         refused();
         says_in(cut < 8 ? "is not an HDF5 file" : "is cut short: it has ");
     }
@@ -163,7 +155,7 @@ TEST(test_damaged)
         const int flips = 1 + (int)kvd_rng_below(&r, 4);
         for (int k = 0; k < flips; k++)
             copy[kvd_rng_below(&r, n)] = (unsigned char)kvd_rng_u64(&r);
-        store(copy, n);
+        unit_write(path, copy, n);
         kvd_h5 f;
         if (kvd_h5_open(&f, path, &schema, &err)) {
             assert_true(err.msg[0] != '\0');
@@ -222,10 +214,7 @@ TEST(test_read_once)
     const size_t n = load(path, &data);
     (void)snprintf(bad, sizeof bad, "%s/bad.h5", folder);
     memset(data + 96, 0xff, n - 96);
-    FILE *to = fopen(bad, "wb");
-    assert_non_null(to);
-    assert_int_equal(fwrite(data, 1, n, to), n);
-    ok(fclose(to));
+    unit_write(bad, data, n);
     sleep(3);
     for (int i = 0; i < 3; i++) {
         const long before = faults_of_children();
@@ -356,7 +345,7 @@ TEST(test_flipped_bits)
             bit = (size_t)(kvd_rng_uniform(&r) * 8 * (double)n);
         while (i % 2 && !data[bit / 8]);
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
-        store(data, n);
+        unit_write(path, data, n);
         if (read_contents(&found))
             refused_ones++;
         else if (memcmp(&written, &found, sizeof written))

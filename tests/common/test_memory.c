@@ -22,10 +22,7 @@ static void put(const char *name, const char *text)
             (void)mkdir(path, 0700);
             *c = '/';
         }
-    FILE *const f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
+    unit_write_text(path, text);
 }
 
 static double left_in(const char *list, const char *root)

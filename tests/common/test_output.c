@@ -25,14 +25,6 @@ static int make_folder(void **state)
     return 0;
 }
 
-static void put(const char *name, const char *text)
-{
-    FILE *f = fopen(name, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
-}
-
 static void holds(const char *name, const char *text)
 {
     char found[64] = "";
@@ -46,10 +38,10 @@ static void holds(const char *name, const char *text)
 TEST(test_commit_replaces)
 {
     kvd_output out;
-    put(path, "old");
+    unit_write_text(path, "old");
     OK(kvd_output_begin(&out, path, &err));
     assert_int_equal(access(lock, F_OK), 0);
-    put(out.partial, "new");
+    unit_write_text(out.partial, "new");
     holds(path, "old");
     OK(kvd_output_commit(&out, &err));
     holds(path, "new");
@@ -63,7 +55,7 @@ TEST(test_release_keeps_or_removes)
     kvd_output out;
     for (int keep = 0; keep < 2; keep++) {
         OK(kvd_output_begin(&out, path, &err));
-        put(out.partial, "half");
+        unit_write_text(out.partial, "half");
         kvd_output_release(&out, keep);
         assert_int_equal(access(partial, F_OK), keep ? 0 : -1);
         assert_int_equal(access(lock, F_OK), -1);
@@ -82,7 +74,7 @@ TEST(test_second_writer_is_refused)
 {
     kvd_output out, second;
     char want[200];
-    put(lock, "99999\n"); /* a lock file of a killed program does not block */
+    unit_write_text(lock, "99999\n"); /* a lock file of a killed program does not block */
     OK(kvd_output_begin(&out, path, &err));
     assert_int_equal(kvd_output_begin(&second, path, &err), -1);
     (void)snprintf(want, sizeof want, "'%s' is being written by another program (pid %ld)", path,
@@ -99,7 +91,7 @@ TEST(test_lock_excludes)
     enum { PROCESSES = 6, ROUNDS = 60 };
     char counter[80];
     (void)snprintf(counter, sizeof counter, "%s/counter", folder);
-    put(counter, "0");
+    unit_write_text(counter, "0");
     for (int p = 0; p < PROCESSES; p++)
         if (fork() == 0) {
             for (int i = 0; i < ROUNDS;) {
@@ -155,7 +147,7 @@ TEST(test_refusals)
     if (root && (chown(folder, 65534, 65534) || seteuid(65534)))
         return;
     (void)snprintf(name, sizeof name, "%s/protected.h5", folder);
-    put(name, "protected");
+    unit_write_text(name, "protected");
     assert_int_equal(chmod(name, 0444), 0);
     FAILS_WITH(kvd_output_begin(&out, name, &err), "it exists and is write-protected");
     assert_int_equal(unlink(name), 0);
@@ -171,7 +163,7 @@ TEST(test_link_is_followed)
     struct stat st;
     (void)snprintf(target, sizeof target, "%s/target", folder);
     (void)snprintf(name, sizeof name, "%s/link", folder);
-    put(target, "old");
+    unit_write_text(target, "old");
     assert_int_equal(symlink("target", name), 0);
     OK(kvd_output_text(name, "new", 3, &err));
     holds(target, "new");
@@ -191,8 +183,8 @@ TEST(test_derived_names_are_not_followed)
     alarm(20); /* opening a FIFO for writing would block for ever */
     for (size_t n = 0; n < 2; n++)
         for (size_t k = 0; k < 5; k++) {
-            put(path, "old");
-            put(victim, "precious");
+            unit_write_text(path, "old");
+            unit_write_text(victim, "precious");
             const int made = k == 0   ? symlink("victim", names[n])
                              : k == 1 ? symlink("nothing", names[n])
                              : k == 2 ? link(victim, names[n])
@@ -215,8 +207,8 @@ TEST(test_derived_names_are_not_followed)
             assert_int_equal(access(n ? partial : lock, F_OK), -1);
         }
     alarm(0);
-    put(partial, "a longer text that was left behind");
-    put(lock, "1\n");
+    unit_write_text(partial, "a longer text that was left behind");
+    unit_write_text(lock, "1\n");
     OK(kvd_output_text(path, "new", 3, &err));
     holds(path, "new");
 }
@@ -230,7 +222,7 @@ TEST(test_outputs_are_distinct)
                                       "/other.h5"};
     for (size_t i = 0; i < 7; i++)
         (void)snprintf(at[i], sizeof at[i], "%s%s", folder, end[i]);
-    put(at[0], "");
+    unit_write_text(at[0], "");
     assert_int_equal(symlink("o.h5", at[2]), 0);
     for (size_t i = 1; i < 6; i++) {
         const kvd_output_name name[] = {
@@ -265,14 +257,14 @@ TEST(test_remove)
 {
     const char *const name[] = {path, partial, lock};
     for (int i = 0; i < 3; i++)
-        put(name[i], "left by a killed program");
+        unit_write_text(name[i], "left by a killed program");
     for (int twice = 0; twice < 2; twice++) {
         OK(kvd_output_remove(path, &err));
         for (int i = 0; i < 3; i++)
             assert_int_equal(access(name[i], F_OK), -1);
     }
     kvd_output out;
-    put(path, "kept");
+    unit_write_text(path, "kept");
     OK(kvd_output_begin(&out, path, &err));
     FAILS_WITH(kvd_output_remove(path, &err), "is being written by another program");
     holds(path, "kept");

@@ -9,29 +9,18 @@
 #include "unit.h"
 
 static char path[64], moments_path[64];
-static kvd_run run;
 
 static int set_up(void **state)
 {
     (void)state;
     kvd_err err;
-    kvd_common_options common = {.seed = 1, .threads = 1};
-    char *argv[] = {(char *)"test_pairs", NULL};
     dump_plan p;
-    if (kvd_run_start(&run, "test_pairs", 1, argv, &common, &err))
-        return -1;
     snprintf(path, sizeof path, "%s/a.h5", temp_folder());
     snprintf(moments_path, sizeof moments_path, "%s/m.h5", temp_folder());
     dump_plan_init(&p, 50, 1);
     p.a.has_pre = true;
-    return write_dump(&p, path, &run, &err) || write_moments(path, moments_path, &run, &err);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    kvd_run_release(&run);
-    return 0;
+    return write_dump(&p, path, test_run(), &err) ||
+           write_moments(path, moments_path, test_run(), &err);
 }
 
 typedef struct {
@@ -172,7 +161,7 @@ TEST(test_missing_pre_is_an_error)
     double gram[64];
     snprintf(other, sizeof other, "%s/after.h5", temp_folder());
     dump_plan_init(&p, 9, 1);
-    OK(write_dump(&p, other, &run, &err));
+    OK(write_dump(&p, other, test_run(), &err));
     OK(kvd_activations_open(&a, other, &err));
     const kvd_source from = {.dump = &a, .n_tokens = 9};
     FAILS_WITH(kvd_pair_stack(&from, KVD_PAIR_K, KVD_SHARED, 0, 0, true, refuse, NULL, &err),
@@ -315,4 +304,4 @@ TEST(test_balanced_agrees_with_numpy)
     }
 }
 
-TEST_MAIN(set_up, tear_down)
+TEST_MAIN(set_up, NULL)

@@ -32,13 +32,8 @@ char *realpath(const char *path, char *resolved)
 
 static const char *put(const char *name, const char *text, size_t len)
 {
-    static char path[256];
-    (void)snprintf(path, sizeof path, "%s/%s", temp_folder(), name);
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, len, f), len);
-    assert_int_equal(fclose(f), 0);
-    return path;
+    unit_write(temp_file(name), text, len);
+    return temp_file(name);
 }
 
 TEST(test_command_line_is_quoted)

@@ -32,7 +32,6 @@ static kvd_generator *generator;
 static kvd_forward *forward;
 static float *hidden, *logits;
 static kvd_spectrum spectrum;
-static kvd_run run;
 static kvd_activations dump;
 
 static int read_ids(kvd_err *err)
@@ -60,17 +59,14 @@ static int make_calibration(kvd_err *err)
     kvd_model_info_set(&p.a.model, config, "data/models/kvdim-6m", "xxh3:0", "bf16");
     p.a.n_layers = config->n_layers;
     p.a.has_pre = true;
-    return write_dump(&p, dump_path, &run, err) || kvd_activations_open(&dump, dump_path, err);
+    return write_dump(&p, dump_path, test_run(), err) ||
+           kvd_activations_open(&dump, dump_path, err);
 }
 
 static int set_up(void **state)
 {
     (void)state;
     kvd_err err = {""};
-    kvd_common_options common = {.seed = 1, .threads = 2};
-    char *argv[] = {(char *)"test_generate", NULL};
-    if (kvd_run_start(&run, "test_generate", 1, argv, &common, &err))
-        return -1;
     snprintf(dump_path, sizeof dump_path, "%s/a.h5", temp_folder());
     if (!(checkpoint = kvd_checkpoint_open("data/models/kvdim-6m", &err)))
         return -1;
@@ -98,7 +94,6 @@ static int tear_down(void **state)
     kvd_checkpoint_close(checkpoint);
     free(hidden);
     free(logits);
-    kvd_run_release(&run);
     return 0;
 }
 

@@ -545,9 +545,7 @@ TEST(too_short_is_refused)
     s.essay = NULL;
     refused(&s, "--ruler niah_single_2: the needles are hidden in a text: give it with --essay");
     snprintf(path, sizeof path, "%s/blank.txt", folder);
-    FILE *const f = fopen(path, "w");
-    fputs(" \n", f);
-    fclose(f);
+    unit_write_text(path, " \n");
     s.essay = path;
     refused(&s, "holds no words: --essay takes a text file");
 }

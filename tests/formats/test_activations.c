@@ -79,11 +79,11 @@ static void fill(kvd_activations *a, const size_t *batch, size_t n_batches)
 static const char *made(const char *name, kvd_dtype dtype, bool has_pre)
 {
     static const size_t batch[] = {16, 16, 5};
-    const char *path = fixture_path(name);
+    const char *path = temp_file(name);
     kvd_activations a;
     kvd_err err = {""};
     describe(&a, dtype, has_pre);
-    OK(kvd_activations_create(&a, path, &fixture_run, false, &err));
+    OK(kvd_activations_create(&a, path, test_run(), false, &err));
     fill(&a, batch, 3);
     OK(kvd_activations_finish(&a, &err));
     return path;
@@ -152,15 +152,15 @@ TEST(test_reopen)
     const size_t before[] = {10, 9}, all[] = {10, 9, 18};
     kvd_activations a;
     kvd_err err = {""};
-    const char *path = fixture_path("r.h5");
+    const char *path = temp_file("r.h5");
     describe(&a, KVD_F16, true);
-    OK(kvd_activations_create(&a, path, &fixture_run, false, &err));
+    OK(kvd_activations_create(&a, path, test_run(), false, &err));
     fill(&a, before, 2);
     OK(kvd_h5_sync(&a.file, &err));
     kvd_activations_abandon(&a, true);
     assert_int_equal(kvd_activations_open(&a, path, &err), -1);
 
-    OK(kvd_activations_reopen(&a, path, &fixture_run, &err));
+    OK(kvd_activations_reopen(&a, path, test_run(), &err));
     assert_true(a.file.id >= 0);
     assert_int_equal(a.n_tokens, N);
     assert_int_equal(a.dtype, KVD_F16);
@@ -185,7 +185,7 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     kvd_err err = {""};
     float *q = tensor(0, FIRST, N), *k = tensor(1, FIRST, N), *v = tensor(2, FIRST, N);
     describe(&a, dtype, false);
-    OK(kvd_activations_create(&a, fixture_path("bad.h5"), &fixture_run, false, &err));
+    OK(kvd_activations_create(&a, temp_file("bad.h5"), test_run(), false, &err));
     OK(kvd_dump_init(&dump, &a, &err));
     k[(5 * KV + 1) * D + 3] = bad;
     dump.first_token = 20;
@@ -198,7 +198,7 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     }
     kvd_dump_release(&dump);
     kvd_activations_abandon(&a, false);
-    assert_int_not_equal(access(fixture_path("bad.h5.partial"), F_OK), 0);
+    assert_int_not_equal(access(temp_file("bad.h5.partial"), F_OK), 0);
 }
 
 /* On a full disk, HDF5 may fail only when the dataset is closed. */
@@ -209,7 +209,7 @@ TEST(test_tokens_not_written)
     const uint32_t zero[N] = {0};
     struct rlimit before, low;
     describe(&a, KVD_F32, false);
-    OK(kvd_activations_create(&a, fixture_path("full.h5"), &fixture_run, false, &err));
+    OK(kvd_activations_create(&a, temp_file("full.h5"), test_run(), false, &err));
     OK(kvd_h5_sync(&a.file, &err));
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     void (*const was)(int) = signal(SIGXFSZ, SIG_IGN);
@@ -452,14 +452,14 @@ static const char *made_long(void)
 {
     enum { LONG = 150 };
     static const size_t first[] = {100, 0, 37, 130}, n[] = {30, 37, 63, 20};
-    const char *path = fixture_path("long.h5");
+    const char *path = temp_file("long.h5");
     kvd_activations a;
     kvd_err err = {""};
     describe(&a, KVD_F32, false);
     a.n_tokens = a.seq_len = LONG;
     a.n_sequences = 1;
     a.model.max_positions = LONG;
-    OK(kvd_activations_create(&a, path, &fixture_run, false, &err));
+    OK(kvd_activations_create(&a, path, test_run(), false, &err));
     float *w = fixture_values(HEADS * D * MODEL, 99), *rows = fixture_values((size_t)LONG * D, 5);
     uint32_t token[3 * LONG] = {0};
     for (uint32_t t = 0; t < LONG; t++)
@@ -557,4 +557,4 @@ TEST(test_same_model)
           "'a.h5' and 'b.h5' are of different models: hash is xxh3:1 and xxh3:2");
 }
 
-TEST_MAIN(fixture_start, fixture_stop)
+TEST_MAIN(NULL, NULL)

@@ -9,24 +9,14 @@
 
 enum { N = 300, FLIPS = 80 };
 
-static kvd_run run;
 static kvd_err err;
 static char path[64], other[64];
 
 static int set_up(void **state)
 {
-    static char *argv[] = {"test_flips", NULL};
-    kvd_common_options options = {.seed = 1, .threads = 1};
     (void)state;
     (void)snprintf(path, sizeof path, "%s/x.h5", temp_folder());
     (void)snprintf(other, sizeof other, "%s/y.h5", temp_folder());
-    return kvd_run_start(&run, "test_flips", 1, argv, &options, &err);
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    kvd_run_release(&run);
     return 0;
 }
 
@@ -188,7 +178,7 @@ static void make_activations(const char *name)
     p.a.n_sequences = 4;
     p.a.seq_len = N;
     p.a.has_pre = true;
-    OK(write_dump(&p, name, &run, &err));
+    OK(write_dump(&p, name, test_run(), &err));
 }
 
 static void make_fisher(void)
@@ -204,7 +194,7 @@ static void make_fisher(void)
                     .seq_len = N,
                     .n_layers = 2,
                     .n_rows = N};
-    OK(kvd_fisher_create(&f, path, &run, &err));
+    OK(kvd_fisher_create(&f, path, test_run(), &err));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         rows[i] = (float)(i % 1000);
     for (int l = 0; l < 2; l++)
@@ -221,7 +211,7 @@ static void make_fisher(void)
 static void make_moments(void)
 {
     make_activations(other);
-    OK(write_moments(other, path, &run, &err));
+    OK(write_moments(other, path, test_run(), &err));
 }
 
 static void make_spectrum(void)
@@ -246,7 +236,7 @@ static void make_spectrum(void)
             OK(kvd_random_basis(32, 1, (uint64_t)(l * 8 + h), kvd_spectrum_R(&s, KVD_PAIR_QK, l, h),
                                 &err));
         }
-    OK(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err) ||
+    OK(kvd_h5_create(&f, path, &kvd_schema_spectrum, test_run(), &err) ||
        kvd_spectrum_write(&f, &s, &err) || kvd_h5_finish(&f, &err));
     kvd_spectrum_release(&s);
 }
@@ -263,14 +253,6 @@ static unsigned char *load(size_t *n)
     assert_int_equal(fread(data, 1, *n, f), *n);
     fclose(f);
     return data;
-}
-
-static void store(const void *data, size_t n)
-{
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(data, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
 }
 
 static int read_hash(int (*reader)(void), uint64_t *result)
@@ -299,7 +281,7 @@ static void flip(int (*reader)(void), const char *message)
         /* Every second flip avoids zero bytes, which are mostly unused space. */
         while (i % 2 && !data[bit / 8]);
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
-        store(data, n);
+        unit_write(path, data, n);
         if (read_hash(reader, &found)) {
             noticed++;
             assert_non_null(strstr(err.msg, path));
@@ -339,4 +321,4 @@ TEST(test_spectrum)
     flip(read_spectrum, "is damaged");
 }
 
-TEST_MAIN(set_up, tear_down)
+TEST_MAIN(set_up, NULL)

@@ -112,16 +112,11 @@ TEST(test_noise)
 /* Writes results of one request: 0.25 s to the first token, `jct` seconds to the last. */
 static void write_request(const char *path, double jct)
 {
-    static char *argv[] = {"kvdim-test", NULL};
-    kvd_common_options opt = {.threads = 1};
     kvd_err err;
-    kvd_run run;
     jct_fixture x;
-    OK(kvd_run_start(&run, "kvdim-test", 1, argv, &opt, &err));
     OK(jct_fixture_begin(&x, &err));
     OK(kvd_jct_add_request(x.rows, &x.setting, &(kvd_jct_request){.ttft = 0.25, .jct = jct}, &err));
-    OK(jct_fixture_end(&x, path, &run, &err));
-    kvd_run_release(&run);
+    OK(jct_fixture_end(&x, path, test_run(), &err));
 }
 
 TEST(test_impossible_completion_time)

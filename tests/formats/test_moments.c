@@ -125,10 +125,10 @@ TEST(test_threads_do_not_matter)
 
 static const char *write_as(const char *name, const kvd_moments *m)
 {
-    const char *path = fixture_path(name);
+    const char *path = temp_file(name);
     kvd_h5 f;
     kvd_err err = {""};
-    OK(kvd_h5_create(&f, path, &kvd_schema_moments, &fixture_run, &err) ||
+    OK(kvd_h5_create(&f, path, &kvd_schema_moments, test_run(), &err) ||
        kvd_moments_write(&f, m, &err) || kvd_h5_finish(&f, &err));
     return path;
 }
@@ -305,7 +305,7 @@ static void make_key(kvd_run_key *k, const char *corpus, int batch)
 
 TEST(test_state)
 {
-    const char *path = fixture_path("x.state");
+    const char *path = temp_file("x.state");
     kvd_moments m, back;
     kvd_run_key key, other;
     kvd_state s = {.run_id = "0123", .n_sequences = 5, .n_tokens = 80}, t;
@@ -342,7 +342,7 @@ TEST(test_state)
 
 TEST(test_damaged_state)
 {
-    const char *path = fixture_path("y.state");
+    const char *path = temp_file("y.state");
     kvd_moments m;
     kvd_run_key key;
     kvd_state s = {.run_id = "0123", .n_sequences = 5, .n_tokens = 80}, t;
@@ -377,4 +377,4 @@ TEST(test_damaged_state)
     kvd_moments_release(&m);
 }
 
-TEST_MAIN(fixture_start, fixture_stop)
+TEST_MAIN(NULL, NULL)

@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "formats/rows.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 static const kvd_schema schema = {"test-rows", 1, "A table of a test"};
@@ -15,28 +15,6 @@ static const kvd_column columns[] = {
     {"n", KVD_COL_INT, "1", "how many"},
     {"share", KVD_COL_REAL, "1", "a share"},
 };
-
-static char path[64];
-static kvd_run run;
-
-static int setup(void **state)
-{
-    (void)state;
-    static char name[] = "test_rows";
-    static char *argv[] = {name, NULL};
-    static kvd_common_options opt = {.seed = 1};
-    kvd_err err;
-    snprintf(path, sizeof path, "/tmp/test_rows.%ld.h5", (long)getpid());
-    return kvd_run_start(&run, "test_rows", 1, argv, &opt, &err);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    unlink(path);
-    kvd_run_release(&run);
-    return 0;
-}
 
 static void write_table(int n)
 {
@@ -57,7 +35,7 @@ static void write_table(int n)
         kvd_rows_real(r, "share", 0.1 * i);
     }
     assert_int_equal(kvd_rows_count(r), n);
-    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));
     OK(kvd_rows_write(&f, r, &err));
     OK(kvd_h5_finish(&f, &err));
     kvd_rows_free(r);
@@ -69,7 +47,7 @@ TEST(test_round_trip)
     kvd_err err = {""};
     kvd_h5 f;
     write_table(N);
-    OK(kvd_h5_open(&f, path, &schema, &err));
+    OK(kvd_h5_open(&f, temp_file("x.h5"), &schema, &err));
     kvd_rows *r = kvd_rows_load(&f, &err);
     assert_non_null(r);
     assert_int_equal(kvd_rows_columns(r), 3);
@@ -118,7 +96,7 @@ TEST(test_h5py_reads_it)
              "assert list(r['n'][:]) == [-5000000000, 0, -4999999998, -4999999997]; "
              "assert math.isnan(r['share'][1]) and r['share'].attrs['units'] in ('1', b'1'); "
              "assert r['n'].dims[0].label == 'row'\"",
-             python, path);
+             python, temp_file("x.h5"));
     assert_int_equal(system(command), 0);
 }
 
@@ -128,9 +106,9 @@ TEST(test_no_rows)
     kvd_h5 f;
     char want[128];
     kvd_rows *r = kvd_rows_new(columns, 3, &err);
-    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));
     assert_int_equal(kvd_rows_write(&f, r, &err), -1);
-    snprintf(want, sizeof want, "'%s': no rows to write", path);
+    snprintf(want, sizeof want, "'%s': no rows to write", temp_file("x.h5"));
     assert_string_equal(err.msg, want);
     kvd_h5_close(&f, false);
     kvd_rows_free(r);
@@ -146,27 +124,27 @@ TEST(test_refuses)
     const kvd_h5_spec samples = {"/rows/samples",  "raw", "1", H5T_IEEE_F64LE, 2, {3, 1},
                                  {"row", "sample"}};
 
-    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));
     OK(kvd_h5_finish(&f, &err));
-    OK(kvd_h5_open(&f, path, &schema, &err));
+    OK(kvd_h5_open(&f, temp_file("x.h5"), &schema, &err));
     assert_null(kvd_rows_load(&f, &err));
     assert_non_null(strstr(err.msg, "has no group '/rows'"));
     kvd_h5_close(&f, false);
 
-    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));
     OK(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err));
     OK(kvd_h5_write(&f, &b, H5T_NATIVE_DOUBLE, x, &err));
     OK(kvd_h5_finish(&f, &err));
-    OK(kvd_h5_open(&f, path, &schema, &err));
+    OK(kvd_h5_open(&f, temp_file("x.h5"), &schema, &err));
     assert_null(kvd_rows_load(&f, &err));
     assert_non_null(strstr(err.msg, "'/rows/b' has 2 rows, other columns 3"));
     kvd_h5_close(&f, false);
 
-    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));
     OK(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err));
     OK(kvd_h5_write(&f, &samples, H5T_NATIVE_DOUBLE, x, &err));
     OK(kvd_h5_finish(&f, &err));
-    OK(kvd_h5_open(&f, path, &schema, &err));
+    OK(kvd_h5_open(&f, temp_file("x.h5"), &schema, &err));
     kvd_rows *r = kvd_rows_load(&f, &err);
     assert_non_null(r);
     assert_int_equal(kvd_rows_columns(r), 1);
@@ -190,12 +168,12 @@ TEST(test_samples)
         kvd_rows_int(r, "n", i);
         kvd_rows_samples(r, 0, (size_t)i)[1] = i + 0.5;
     }
-    OK(kvd_h5_create(&f, path, &schema, &run, &err));
+    OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));
     OK(kvd_rows_write(&f, r, &err));
     OK(kvd_h5_finish(&f, &err));
     kvd_rows_free(r);
 
-    OK(kvd_h5_open(&f, path, &schema, &err));
+    OK(kvd_h5_open(&f, temp_file("x.h5"), &schema, &err));
     kvd_rows *from = kvd_rows_load(&f, &err), *const to = kvd_rows_new(columns, 3, &err);
     FAILS_WITH(kvd_rows_load_samples(&f, from, &other, &err),
                "/rows/raw has the shape [40][3], [40][2] is wanted");
@@ -237,4 +215,4 @@ TEST(test_check)
     kvd_rows_free(r);
 }
 
-TEST_MAIN(setup, teardown)
+TEST_MAIN(NULL, NULL)

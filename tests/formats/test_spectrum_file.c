@@ -9,32 +9,17 @@
 #include "formats/error_table.h"
 #include "formats/rates.h"
 #include "methods/widths.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 enum { L = 2, H = 2, D = 4 };
 
-static char folder[] = "/tmp/kvd_test_spectrum_XXXXXX";
 static char path[128];
-static kvd_run run;
 
 static int set_up(void **state)
 {
     (void)state;
-    kvd_err err;
-    kvd_common_options common = {.seed = 1, .threads = 1};
-    char *argv[] = {(char *)"test_spectrum_file", NULL};
-    if (!mkdtemp(folder) || kvd_run_start(&run, "test_spectrum_file", 1, argv, &common, &err))
-        return -1;
-    snprintf(path, sizeof path, "%s/x.h5", folder);
-    return 0;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    remove(path);
-    rmdir(folder);
-    kvd_run_release(&run);
+    snprintf(path, sizeof path, "%s/x.h5", temp_folder());
     return 0;
 }
 
@@ -93,7 +78,7 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
 static int save(const kvd_spectrum *s, kvd_err *err)
 {
     kvd_h5 f;
-    return kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, err) ||
+    return kvd_h5_create(&f, path, &kvd_schema_spectrum, test_run(), err) ||
            kvd_spectrum_write(&f, s, err) || kvd_h5_finish(&f, err);
 }
 
@@ -210,7 +195,7 @@ TEST(test_lies_are_refused)
     for (size_t i = 0; i < D; i++)
         sigma[i] = (double)(D - i);
     kvd_h5 f;
-    OK(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err));
+    OK(kvd_h5_create(&f, path, &kvd_schema_spectrum, test_run(), &err));
     assert_int_equal(kvd_spectrum_write(&f, &s, &err) ||
                          kvd_h5_put_int(&f, "/wv", "n_tokens", 7, &err) || kvd_h5_finish(&f, &err),
                      0);
@@ -240,7 +225,7 @@ TEST(test_shape_must_fit_the_model)
     kvd_spectrum s, t;
     kvd_h5 f;
     make(&s, KVD_SHARED);
-    OK(kvd_h5_create(&f, path, &kvd_schema_spectrum, &run, &err));
+    OK(kvd_h5_create(&f, path, &kvd_schema_spectrum, test_run(), &err));
     OK(kvd_spectrum_write(&f, &s, &err));
     s.model.n_kv_heads = 4;
     assert_int_equal(H5Ldelete(f.id, "/model", H5P_DEFAULT) >= 0, 1);
@@ -300,7 +285,7 @@ static void assert_rates_refused(const kvd_rates *r, const char *why)
     kvd_err err;
     kvd_h5 f;
     kvd_rates back;
-    OK(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err));
+    OK(kvd_h5_create(&f, path, &kvd_schema_rates, test_run(), &err));
     OK(kvd_rates_write(&f, r, &err));
     OK(kvd_h5_finish(&f, &err));
     FAILS_WITH(kvd_rates_load(&back, path, &err), why);
@@ -330,7 +315,7 @@ TEST(test_rates)
     r.overall_p16 = p16;
     r.widths = w;
     OK(kvd_rate_table(&s, r.pair, false, &r.table_r, &r.table_p, &r.n_table, &err));
-    OK(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err));
+    OK(kvd_h5_create(&f, path, &kvd_schema_rates, test_run(), &err));
     OK(kvd_rates_write(&f, &r, &err));
     OK(kvd_h5_finish(&f, &err));
     OK(kvd_rates_load(&back, path, &err));
@@ -376,7 +361,7 @@ TEST(test_rates)
     r.pair[0] = KVD_PAIR_QK;
 
     r.table_p[r.n_table - 1] = 1;
-    OK(kvd_h5_create(&f, path, &kvd_schema_rates, &run, &err));
+    OK(kvd_h5_create(&f, path, &kvd_schema_rates, test_run(), &err));
     OK(kvd_rates_write(&f, &r, &err));
     int32_t kept16[3][L][H] = {{{0}}};
     const hid_t d = H5Dopen2(f.id, "/qk/kept16", H5P_DEFAULT);
@@ -397,7 +382,7 @@ TEST(test_rates)
 static int save_table(const kvd_error_table *t, kvd_err *err)
 {
     kvd_h5 f;
-    return kvd_h5_create(&f, path, &kvd_schema_error_table, &run, err) ||
+    return kvd_h5_create(&f, path, &kvd_schema_error_table, test_run(), err) ||
            kvd_error_table_write(&f, t, err) || kvd_h5_finish(&f, err);
 }
 
@@ -451,7 +436,7 @@ TEST(test_error_table)
 
     error[L * H * 3 + 4] = -1e-9;
     kvd_h5 f;
-    OK(kvd_h5_create(&f, path, &kvd_schema_error_table, &run, &err));
+    OK(kvd_h5_create(&f, path, &kvd_schema_error_table, test_run(), &err));
     OK(kvd_error_table_write(&f, &t, &err));
     assert_true(H5Adelete(f.id, "bases_hash") >= 0);
     OK(kvd_h5_finish(&f, &err));
@@ -482,4 +467,4 @@ TEST(test_foreign_file)
     kvd_spectrum_release(&s);
 }
 
-TEST_MAIN(set_up, tear_down)
+TEST_MAIN(set_up, NULL)

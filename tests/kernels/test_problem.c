@@ -1,6 +1,5 @@
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "kernels/attention_ref.h"
 #include "kernels/timing/attn_options.h"
@@ -160,7 +159,7 @@ TEST(test_width_lists)
 
 TEST(test_width_files)
 {
-    char path[] = "/tmp/kvdim-widths-XXXXXX";
+    const char *const path = temp_file("widths");
     static const struct {
         const char *text, *words;
     } files[] = {{"d_qk,d_v\n16,32\n64,48\n", NULL},
@@ -170,14 +169,10 @@ TEST(test_width_files)
                  {"16,32\nd_qk,d_v\n", "'d_qk' is not a whole number"},
                  {"16,128\n", "'128' is not within 1 .. 64"},
                  {"1,1\n1,1\n1,1\n1,1\n1,1\n", "more widths than 4 KV heads"}};
-    const int fd = mkstemp(path);
-    assert_true(fd >= 0);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         kvd_width_list w;
         kvd_err err;
-        assert_int_equal(ftruncate(fd, 0), 0);
-        assert_int_equal(pwrite(fd, files[i].text, strlen(files[i].text), 0),
-                         (ssize_t)strlen(files[i].text));
+        unit_write_text(path, files[i].text);
         const int status = parse(&w, path, &err);
         if (files[i].words) {
             assert_int_equal(status, -1);
@@ -187,10 +182,8 @@ TEST(test_width_files)
         }
         assert_int_equal(status, 0);
         assert_int_equal(w.heads.d_v[3], 48);
-        assert_int_equal(strncmp(w.name, "kvdim-widths-", 13), 0);
+        assert_string_equal(w.name, "widths");
     }
-    close(fd);
-    unlink(path);
 
     /* FILE:NAME selects the rows with NAME in the first column. */
     kvd_width_list w;
@@ -199,10 +192,7 @@ TEST(test_width_files)
     const char *const folder = temp_folder();
     assert_true(asprintf(&text, "%s/lists.csv:b", folder) > 0);
     text[strlen(text) - 2] = '\0';
-    FILE *const f = fopen(text, "w");
-    assert_non_null(f);
-    fputs("a,48,64\nb,16,32\nb,64,48\nc,1\nend,4\n", f);
-    assert_int_equal(fclose(f), 0);
+    unit_write_text(text, "a,48,64\nb,16,32\nb,64,48\nc,1\nend,4\n");
     text[strlen(text)] = ':';
     assert_int_equal(parse(&w, text, &err), 0);
     assert_string_equal(w.name, "b");

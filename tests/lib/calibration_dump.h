@@ -17,22 +17,18 @@ static const kvd_config config = {.n_layers = LAYERS,
                                   .d_model = 32,
                                   .max_positions = 512,
                                   .rope_theta = 1e4};
-static kvd_run run;
 static kvd_activations dump;
 
 static int open_dump(size_t n_tokens)
 {
     kvd_err err = {""};
-    kvd_common_options common = {.seed = 1, .threads = 1};
-    char *argv[] = {(char *)"calibration", NULL};
     char path[64];
     dump_plan p;
-    if (kvd_run_start(&run, argv[0], 1, argv, &common, &err))
-        return -1;
     (void)snprintf(path, sizeof path, "%s/a.h5", temp_folder());
     dump_plan_init(&p, n_tokens, 1);
     p.a.has_pre = true;
-    return write_dump(&p, path, &run, &err) || kvd_activations_open(&dump, path, &err) ? -1 : 0;
+    return write_dump(&p, path, test_run(), &err) || kvd_activations_open(&dump, path, &err) ? -1
+                                                                                             : 0;
 }
 
 /* Reads n tokens of a head of x to rows [n][D]. */
@@ -59,7 +55,6 @@ static int close_dump(void **state)
 {
     (void)state;
     kvd_activations_close(&dump);
-    kvd_run_release(&run);
     return 0;
 }
 

@@ -7,13 +7,10 @@
 #include <string.h>
 
 #include "common/rng.h"
-#include "common/run.h"
 #include "formats/model_info.h"
 #include "model/checkpoint/config.h"
+#include "temp_folder.h"
 #include "unit.h"
-
-static char fixture_folder[] = "/tmp/kvdim-collect-XXXXXX";
-static kvd_run fixture_run;
 
 static const kvd_config fixture_config = {.family = "llama",
                                           .n_layers = 3,
@@ -28,35 +25,6 @@ static const kvd_config fixture_config = {.family = "llama",
                                           .rope_theta = 10000,
                                           .bos_id = -1,
                                           .eos_id = -1};
-
-static inline const char *fixture_path(const char *name)
-{
-    static char path[8][128];
-    static int at;
-    char *p = path[at++ % 8];
-    snprintf(p, sizeof path[0], "%s/%s", fixture_folder, name);
-    return p;
-}
-
-static inline int fixture_start(void **state)
-{
-    static char *argv[] = {"test", NULL};
-    static kvd_common_options options = {.seed = 1, .threads = 2};
-    kvd_err err;
-    (void)state;
-    return mkdtemp(fixture_folder) && !kvd_run_start(&fixture_run, "test", 1, argv, &options, &err)
-               ? 0
-               : -1;
-}
-
-static inline int fixture_stop(void **state)
-{
-    char command[128];
-    (void)state;
-    kvd_run_release(&fixture_run);
-    snprintf(command, sizeof command, "rm -r %s", fixture_folder);
-    return system(command);
-}
 
 /* Returns n normally distributed numbers, one in 40 times 50. They are freed after the test. */
 static inline float *fixture_values(size_t n, uint64_t seed)

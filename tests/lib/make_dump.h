@@ -10,6 +10,7 @@
 #include "analysis/pairs.h"
 #include "common/rng.h"
 #include "model/model_info.h"
+#include "temp_folder.h"
 
 typedef struct {
     /* header of the file: model, label, sizes and type, set by the caller */
@@ -184,20 +185,12 @@ static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
 static inline int open_made_dump(const kvd_config *c, const char *path, kvd_activations *to,
                                  kvd_err *err)
 {
-    kvd_common_options common = {.seed = 1};
-    char *argv[] = {(char *)"test", NULL};
-    kvd_run made_by;
     dump_plan p;
-    if (kvd_run_start(&made_by, argv[0], 1, argv, &common, err))
-        return -1;
     dump_plan_init(&p, 300, 1);
     kvd_model_info_set(&p.a.model, c, "made up", "xxh3:0", "bf16");
     p.a.n_layers = c->n_layers;
     p.a.has_pre = true;
-    const int status =
-        write_dump(&p, path, &made_by, err) || kvd_activations_open(to, path, err) ? -1 : 0;
-    kvd_run_release(&made_by);
-    return status;
+    return kvd_status(write_dump(&p, path, test_run(), err) || kvd_activations_open(to, path, err));
 }
 
 #endif

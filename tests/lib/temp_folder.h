@@ -1,11 +1,15 @@
-/* A temporary folder, removed when the program ends. */
+/* A temporary folder, removed when the program ends, and the run of a test. */
 #ifndef KVD_TESTS_TEMP_FOLDER_H
 #define KVD_TESTS_TEMP_FOLDER_H
 
+#include <errno.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
+
+#include "common/run.h"
 
 static char temp_folder_path[] =
     /* Short, because paths in the folder must fit into small arrays. */
@@ -38,6 +42,47 @@ static inline const char *temp_folder(void)
     temp_folder_owner = getpid();
     atexit(temp_folder_remove);
     return temp_folder_path;
+}
+
+/* Returns the path of a file in the temporary folder, valid until the program ends. */
+static inline const char *temp_file(const char *name)
+{
+    enum { MOST = 64 };
+    static char *path[MOST];
+    const size_t folder = strlen(temp_folder()) + 1;
+    int n = 0;
+    while (n < MOST && path[n] && strcmp(path[n] + folder, name) != 0)
+        n++;
+    if (n == MOST || (!path[n] && asprintf(&path[n], "%s/%s", temp_folder(), name) < 0)) {
+        fprintf(stderr, "temp_file: no room for '%s'\n", name);
+        exit(1);
+    }
+    return path[n];
+}
+
+static kvd_run run_of_test;
+
+static inline void release_run_of_test(void)
+{
+    kvd_run_release(&run_of_test);
+}
+
+/* Returns the run of this program, of which the files that it writes tell. The first call starts
+ * it, with seed 1. A failure ends the program. */
+static inline kvd_run *test_run(void)
+{
+    static char *argv[] = {NULL, NULL};
+    kvd_common_options options = {.seed = 1, .threads = 2};
+    kvd_err err;
+    if (argv[0])
+        return &run_of_test;
+    argv[0] = program_invocation_short_name;
+    if (kvd_run_start(&run_of_test, argv[0], 1, argv, &options, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1);
+    }
+    atexit(release_run_of_test);
+    return &run_of_test;
 }
 
 #endif

@@ -74,6 +74,11 @@ static inline void unit_write(const char *path, const void *bytes, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
+static inline void unit_write_text(const char *path, const char *text)
+{
+    unit_write(path, text, strlen(text));
+}
+
 static inline char *double_quotes(const char *text)
 {
     char *const s = strcpy(unit_alloc(strlen(text) + 1), text);

@@ -483,9 +483,6 @@ static void check_output(const fixture *f, int b, int g, const head *h, const ui
 static int calibrate(chooser *by, const kvd_config *c, kvd_err *err)
 {
     static char path[160];
-    kvd_common_options common = {.seed = 1};
-    char *argv[] = {(char *)"gpu_selection", NULL};
-    kvd_run run;
     dump_plan p;
     (void)snprintf(path, sizeof path, "%s/a.h5", temp_folder());
     dump_plan_init(&p, 250, 1);
@@ -494,11 +491,8 @@ static int calibrate(chooser *by, const kvd_config *c, kvd_err *err)
     p.a.model.d_head = c->d_head;
     p.a.model.n_layers = p.a.n_layers = 1;
     p.a.has_pre = true;
-    const int status = kvd_run_start(&run, "gpu_selection", 1, argv, &common, err) ||
-                       write_dump(&p, path, &run, err) ||
-                       kvd_activations_open(&by->calibration, path, err);
-    kvd_run_release(&run);
-    return status;
+    return write_dump(&p, path, test_run(), err) ||
+           kvd_activations_open(&by->calibration, path, err);
 }
 
 static kvd_selection_codes codes_make(const kvd_config *c, kvd_read_codes from, const fixture *f,

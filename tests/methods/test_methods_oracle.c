@@ -320,18 +320,12 @@ static int set_up(void **state)
 {
     (void)state;
     kvd_err err = {""};
-    kvd_run run;
-    kvd_common_options common = {.seed = 1, .threads = 1};
-    char *argv[] = {(char *)"test_methods_oracle", NULL};
-    if (!(file = kvd_safetensors_open("tests/data/methods.safetensors", &err)) ||
-        kvd_run_start(&run, "test_methods_oracle", 1, argv, &common, &err))
+    if (!(file = kvd_safetensors_open("tests/data/methods.safetensors", &err)))
         return -1;
     snprintf(path, sizeof path, "%s/a.h5", temp_folder());
     snprintf(fisher_path, sizeof fisher_path, "%s/f.h5", temp_folder());
-    const int status = write_rows(&run, &err) || kvd_activations_open(&dump, path, &err) ||
-                       write_fisher(&run, &err) || kvd_fisher_open(&fisher, fisher_path, &err);
-    kvd_run_release(&run);
-    return status;
+    return write_rows(test_run(), &err) || kvd_activations_open(&dump, path, &err) ||
+           write_fisher(test_run(), &err) || kvd_fisher_open(&fisher, fisher_path, &err);
 }
 
 static int tear_down(void **state)

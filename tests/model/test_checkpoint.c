@@ -15,16 +15,6 @@
 #include "model/checkpoint/filemap.h"
 #include "temp_folder.h"
 
-/* Returns the path of a file in the temporary folder. The fourth later call overwrites it. */
-static const char *in(const char *name)
-{
-    static char path[4][512];
-    static int next;
-    char *p = path[next++ % 4];
-    (void)snprintf(p, sizeof path[0], "%s/%s", temp_folder(), name);
-    return p;
-}
-
 static void write_text(const char *path, const char *text)
 {
     unit_write(path, text, strlen(text));
@@ -237,14 +227,14 @@ TEST(test_formats_agree)
     for (int tied = 0; tied < 2; tied++) {
         made_spec s = MADE_SPEC_DEFAULTS;
         s.tied = tied;
-        OK(make_checkpoint(in("one"), &s, &err));
-        OK(make_llama2c(in("one.bin"), &s, &err));
+        OK(make_checkpoint(temp_file("one"), &s, &err));
+        OK(make_llama2c(temp_file("one.bin"), &s, &err));
         s.shards = 3;
-        OK(make_checkpoint(in("three"), &s, &err));
+        OK(make_checkpoint(temp_file("three"), &s, &err));
         s.dtype = KVD_BF16;
-        OK(make_checkpoint(in("bf16"), &s, &err));
+        OK(make_checkpoint(temp_file("bf16"), &s, &err));
         s.dtype = KVD_F16;
-        OK(make_checkpoint(in("f16"), &s, &err));
+        OK(make_checkpoint(temp_file("f16"), &s, &err));
 
         const struct {
             const char *name;
@@ -254,10 +244,10 @@ TEST(test_formats_agree)
                       {"one.bin", KVD_F32, 0},
                       {"bf16", KVD_BF16, 1.0 / 256},
                       {"f16", KVD_F16, 1.0 / 2048}};
-        kvd_checkpoint *one = open_checkpoint(in("one"));
+        kvd_checkpoint *one = open_checkpoint(temp_file("one"));
         assert_int_equal(kvd_checkpoint_config(one)->tied_head, tied);
         for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-            kvd_checkpoint *c = open_checkpoint(in(others[i].name));
+            kvd_checkpoint *c = open_checkpoint(temp_file(others[i].name));
             assert_string_equal(kvd_checkpoint_dtype(c), kvd_dtype_name(others[i].dtype));
             assert_int_equal(kvd_checkpoint_config(c)->tied_head, tied);
             comparison with = {.other = one, .tolerance = others[i].tolerance};
@@ -284,30 +274,33 @@ TEST(test_tied_head)
     static const char *const both[] = {"model.embed_tokens.weight", "lm_head.weight"};
     static const char *const norm[] = {"model.norm.weight"};
     const char *file = "tied/model.safetensors";
-    assert_int_equal(mkdir(in("tied"), 0777), 0);
-    write_config(in("tied/config.json"), 1);
+    assert_int_equal(mkdir(temp_file("tied"), 0777), 0);
+    write_config(temp_file("tied/config.json"), 1);
     for (int i = 0; i < 2; i++) {
-        write_tensors(in(file), both + i, 1, 5);
-        kvd_checkpoint *c = open_checkpoint(in("tied"));
+        write_tensors(temp_file(file), both + i, 1, 5);
+        kvd_checkpoint *c = open_checkpoint(temp_file("tied"));
         for (int j = 0; j < 2; j++) {
             float x;
             memcpy(&x, must_find(c, both[j], 1, 0).data, 4);
             assert_true(x == 5);
         }
     }
-    write_tensors(in(file), both, 2, 5);
-    must_refuse(in("tied"), "tied': 'model.embed_tokens.weight' and 'lm_head.weight' differ, but "
-                            "tie_word_embeddings is true");
-    write_tensors(in(file), norm, 1, 0);
-    must_refuse(in("tied"), "neither 'model.embed_tokens.weight' nor 'lm_head.weight' is there");
+    write_tensors(temp_file(file), both, 2, 5);
+    must_refuse(temp_file("tied"),
+                "tied': 'model.embed_tokens.weight' and 'lm_head.weight' differ, but "
+                "tie_word_embeddings is true");
+    write_tensors(temp_file(file), norm, 1, 0);
+    must_refuse(temp_file("tied"),
+                "neither 'model.embed_tokens.weight' nor 'lm_head.weight' is there");
 
-    write_config(in("tied/config.json"), 0);
-    write_tensors(in(file), both, 2, 5);
-    (void)open_checkpoint(in("tied"));
-    write_tensors(in(file), both, 1, 0);
-    must_refuse(in("tied"), "tensor 'lm_head.weight' is missing, and tie_word_embeddings is false");
-    write_tensors(in(file), both + 1, 1, 0);
-    must_refuse(in("tied"), "tensor 'model.embed_tokens.weight' is missing");
+    write_config(temp_file("tied/config.json"), 0);
+    write_tensors(temp_file(file), both, 2, 5);
+    (void)open_checkpoint(temp_file("tied"));
+    write_tensors(temp_file(file), both, 1, 0);
+    must_refuse(temp_file("tied"),
+                "tensor 'lm_head.weight' is missing, and tie_word_embeddings is false");
+    write_tensors(temp_file(file), both + 1, 1, 0);
+    must_refuse(temp_file("tied"), "tensor 'model.embed_tokens.weight' is missing");
 }
 
 TEST(test_foreign_tensors)
@@ -319,21 +312,21 @@ TEST(test_foreign_tensors)
                                           "model.layers.-0.mlp.up_proj.weight",
                                           "score.weight",
                                           ""};
-    assert_int_equal(mkdir(in("foreign"), 0777), 0);
-    write_config(in("foreign/config.json"), 1);
+    assert_int_equal(mkdir(temp_file("foreign"), 0777), 0);
+    write_config(temp_file("foreign/config.json"), 1);
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
         char want[256];
         (void)snprintf(want, sizeof want, "tensor '%s' is not part of this llama model of 1 layers",
                        foreign[i]);
-        write_tensors(in("foreign/model.safetensors"),
+        write_tensors(temp_file("foreign/model.safetensors"),
                       (const char *const[]){"model.embed_tokens.weight", foreign[i]}, 2, 0);
-        must_refuse(in("foreign"), want);
+        must_refuse(temp_file("foreign"), want);
     }
-    write_tensors(in("foreign/model.safetensors"),
+    write_tensors(temp_file("foreign/model.safetensors"),
                   (const char *const[]){"model.embed_tokens.weight",
                                         "model.layers.0.self_attn.rotary_emb.inv_freq"},
                   2, 0);
-    (void)open_checkpoint(in("foreign"));
+    (void)open_checkpoint(temp_file("foreign"));
 }
 
 #define MAP(entries) "{\"weight_map\":{" entries "}}"
@@ -376,17 +369,17 @@ TEST(test_index)
         {MAP(EMBED("a") "," EMBED("b")), "duplicate object key"},
         {MAP(EMBED("a") "," NORM("config.json")), "shard 2 of 2: '"},
     };
-    assert_int_equal(mkdir(in("index"), 0777), 0);
-    write_config(in("index/config.json"), 1);
-    write_tensors(in("index/a"), embed, 1, 0);
-    write_tensors(in("index/b"), norm, 1, 1);
-    write_tensors(in("index/both"), (const char *const[]){norm[0], embed[0]}, 2, 1);
+    assert_int_equal(mkdir(temp_file("index"), 0777), 0);
+    write_config(temp_file("index/config.json"), 1);
+    write_tensors(temp_file("index/a"), embed, 1, 0);
+    write_tensors(temp_file("index/b"), norm, 1, 1);
+    write_tensors(temp_file("index/both"), (const char *const[]){norm[0], embed[0]}, 2, 1);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        write_text(in("index/model.safetensors.index.json"), cases[i].index);
+        write_text(temp_file("index/model.safetensors.index.json"), cases[i].index);
         if (cases[i].message)
-            must_refuse(in("index"), cases[i].message);
+            must_refuse(temp_file("index"), cases[i].message);
         else
-            (void)open_checkpoint(in("index"));
+            (void)open_checkpoint(temp_file("index"));
     }
 }
 
@@ -396,7 +389,7 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
     kvd_checkpoint *c = open_checkpoint(path);
     char *tokenizer = kvd_checkpoint_tokenizer_path(c, &err);
     if (name)
-        assert_string_equal(tokenizer, in(name));
+        assert_string_equal(tokenizer, temp_file(name));
     else if (tokenizer || !message || !strstr(err.msg, message))
         fail_msg("tokenizer '%s', '%s' lacks '%s'", tokenizer ? tokenizer : "", err.msg, message);
     free(tokenizer);
@@ -405,56 +398,60 @@ static void expect_tokenizer(const char *path, const char *name, const char *mes
 TEST(test_beside)
 {
     static const char *const embed[] = {"model.embed_tokens.weight"};
-    assert_int_equal(mkdir(in("beside"), 0777), 0);
-    write_tensors(in("beside/m.safetensors"), embed, 1, 0);
-    must_refuse(in("beside/m.safetensors"),
+    assert_int_equal(mkdir(temp_file("beside"), 0777), 0);
+    write_tensors(temp_file("beside/m.safetensors"), embed, 1, 0);
+    must_refuse(temp_file("beside/m.safetensors"),
                 "needs its configuration next to it, as NAME.config.json or config.json");
-    must_refuse(in("beside"), "cannot open '");
-    write_config(in("beside/config.json"), 1);
-    expect_tokenizer(in("beside/m.safetensors"), NULL,
+    must_refuse(temp_file("beside"), "cannot open '");
+    write_config(temp_file("beside/config.json"), 1);
+    expect_tokenizer(temp_file("beside/m.safetensors"), NULL,
                      "NAME.tokenizer.json or tokenizer.json is missing");
-    write_text(in("beside/m.config.json"), "{}");
-    must_refuse(in("beside/m.safetensors"),
+    write_text(temp_file("beside/m.config.json"), "{}");
+    must_refuse(temp_file("beside/m.safetensors"),
                 "m.config.json': neither 'architectures' nor 'model_type'");
-    write_config(in("beside/m.config.json"), 1);
-    write_text(in("beside/tokenizer.json"), "{}");
-    expect_tokenizer(in("beside/m.safetensors"), "beside/tokenizer.json", NULL);
-    write_text(in("beside/m.tokenizer.json"), "{}");
-    expect_tokenizer(in("beside/m.safetensors"), "beside/m.tokenizer.json", NULL);
+    write_config(temp_file("beside/m.config.json"), 1);
+    write_text(temp_file("beside/tokenizer.json"), "{}");
+    expect_tokenizer(temp_file("beside/m.safetensors"), "beside/tokenizer.json", NULL);
+    write_text(temp_file("beside/m.tokenizer.json"), "{}");
+    expect_tokenizer(temp_file("beside/m.safetensors"), "beside/m.tokenizer.json", NULL);
 
-    write_tensors(in("beside/model.safetensors"), embed, 1, 0);
-    expect_tokenizer(in("beside"), "beside/tokenizer.json", NULL);
-    assert_int_equal(unlink(in("beside/tokenizer.json")), 0);
-    expect_tokenizer(in("beside"), NULL, "tokenizer.json is missing");
-    write_text(in("beside/tokenizer.model"), "");
-    expect_tokenizer(in("beside"), NULL,
+    write_tensors(temp_file("beside/model.safetensors"), embed, 1, 0);
+    expect_tokenizer(temp_file("beside"), "beside/tokenizer.json", NULL);
+    assert_int_equal(unlink(temp_file("beside/tokenizer.json")), 0);
+    expect_tokenizer(temp_file("beside"), NULL, "tokenizer.json is missing");
+    write_text(temp_file("beside/tokenizer.model"), "");
+    expect_tokenizer(temp_file("beside"), NULL,
                      "tokenizer.model' is a SentencePiece model, which is not read");
 
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.vocab = 16; /* The vocabulary is too small for a tokenizer. */
-    OK(make_llama2c(in("beside/a[b]*.bin"), &s, &err));
-    expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
-    write_text(in("beside/ab.tok.bin"), ""); /* The file name must not be used as a glob pattern. */
-    expect_tokenizer(in("beside/a[b]*.bin"), NULL, "NAME.tok*.bin or tokenizer.bin is missing");
-    write_text(in("beside/tokenizer.bin"), "");
-    expect_tokenizer(in("beside/a[b]*.bin"), "beside/tokenizer.bin", NULL);
-    write_text(in("beside/a[b]*.tok512.bin"), "");
-    expect_tokenizer(in("beside/a[b]*.bin"), "beside/a[b]*.tok512.bin", NULL);
-    write_text(in("beside/a[b]*.tokenizer.bin"), "");
-    expect_tokenizer(in("beside/a[b]*.bin"), NULL, "has two tokenizers next to it, '");
+    OK(make_llama2c(temp_file("beside/a[b]*.bin"), &s, &err));
+    expect_tokenizer(temp_file("beside/a[b]*.bin"), NULL,
+                     "NAME.tok*.bin or tokenizer.bin is missing");
+    write_text(temp_file("beside/ab.tok.bin"),
+               ""); /* The file name must not be used as a glob pattern. */
+    expect_tokenizer(temp_file("beside/a[b]*.bin"), NULL,
+                     "NAME.tok*.bin or tokenizer.bin is missing");
+    write_text(temp_file("beside/tokenizer.bin"), "");
+    expect_tokenizer(temp_file("beside/a[b]*.bin"), "beside/tokenizer.bin", NULL);
+    write_text(temp_file("beside/a[b]*.tok512.bin"), "");
+    expect_tokenizer(temp_file("beside/a[b]*.bin"), "beside/a[b]*.tok512.bin", NULL);
+    write_text(temp_file("beside/a[b]*.tokenizer.bin"), "");
+    expect_tokenizer(temp_file("beside/a[b]*.bin"), NULL, "has two tokenizers next to it, '");
 
-    must_refuse(in("beside/none"), "cannot open '");
-    must_refuse(in("beside/none.safetensors"),
+    must_refuse(temp_file("beside/none"), "cannot open '");
+    must_refuse(temp_file("beside/none.safetensors"),
                 "No such file or directory; models are read from this machine and not downloaded: "
                 "give a folder with config.json and safetensors, a .safetensors or .gguf file");
-    must_refuse(in("beside/tokenizer.model"), "is no checkpoint: give a folder with config.json");
+    must_refuse(temp_file("beside/tokenizer.model"),
+                "is no checkpoint: give a folder with config.json");
     must_refuse("", "cannot open ''");
     must_refuse("/dev/null", "is no checkpoint");
-    write_text(in("beside/empty.bin"), "");
-    must_refuse(in("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
-    assert_int_equal(mkdir(in("beside/x.bin"), 0777), 0);
-    must_refuse(in("beside/x.bin"), "cannot open '");
+    write_text(temp_file("beside/empty.bin"), "");
+    must_refuse(temp_file("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
+    assert_int_equal(mkdir(temp_file("beside/x.bin"), 0777), 0);
+    must_refuse(temp_file("beside/x.bin"), "cannot open '");
 }
 
 TEST(test_relative_path)
@@ -479,10 +476,10 @@ TEST(test_unusable_dtype)
         "{\"model.embed_tokens.weight\":{\"dtype\":\"F8_E4M3\",\"shape\":[2],\"data_offsets\":[0,2]}}";
     kvd_err err = {""};
     kvd_tensor t;
-    assert_int_equal(mkdir(in("dtype"), 0777), 0);
-    write_config(in("dtype/config.json"), 1);
-    write_safetensors(in("dtype/model.safetensors"), header, "\0", 2);
-    kvd_checkpoint *c = open_checkpoint(in("dtype"));
+    assert_int_equal(mkdir(temp_file("dtype"), 0777), 0);
+    write_config(temp_file("dtype/config.json"), 1);
+    write_safetensors(temp_file("dtype/model.safetensors"), header, "\0", 2);
+    kvd_checkpoint *c = open_checkpoint(temp_file("dtype"));
     assert_int_equal(kvd_checkpoint_tensor(c, "lm_head.weight", 2, 0, &t, &err), -1);
     SAYS("tensor 'model.embed_tokens.weight' is F8_E4M3, only F32, F16 and BF16");
 }
@@ -502,17 +499,17 @@ static void read_what_is_gone(bool in_thread, bool foreign)
     kvd_filemap other, m, released;
     kvd_err err;
     pthread_t thread;
-    if (kvd_filemap_load(&released, in("mapped-0"), &err) ||
-        kvd_filemap_load(&other, in("mapped-1"), &err))
+    if (kvd_filemap_load(&released, temp_file("mapped-0"), &err) ||
+        kvd_filemap_load(&other, temp_file("mapped-1"), &err))
         _exit(7);
     kvd_filemap_release(&released);
-    if (kvd_filemap_load(&m, in("mapped-2"), &err))
+    if (kvd_filemap_load(&m, temp_file("mapped-2"), &err))
         _exit(7);
     if (foreign) {
-        const int fd = open(in("mapped-2"), O_RDONLY);
+        const int fd = open(temp_file("mapped-2"), O_RDONLY);
         m.bytes = mmap(NULL, m.len, PROT_READ, MAP_PRIVATE, fd, 0);
     }
-    if (truncate(in("mapped-2"), 5000))
+    if (truncate(temp_file("mapped-2"), 5000))
         _exit(7);
     read_pages(&other); /* `other` was not truncated, so reading must not fail. */
     if (!in_thread)
@@ -526,9 +523,9 @@ TEST(test_shrunk_file)
 {
     static char page[1 << 16];
     for (int way = 0; way < 3; way++) {
-        unit_write(in("mapped-0"), page, sizeof page);
-        unit_write(in("mapped-1"), page, sizeof page);
-        unit_write(in("mapped-2"), page, sizeof page);
+        unit_write(temp_file("mapped-0"), page, sizeof page);
+        unit_write(temp_file("mapped-1"), page, sizeof page);
+        unit_write(temp_file("mapped-2"), page, sizeof page);
         int said[2], status;
         char text[5000] = "", want[1000];
         assert_int_equal(pipe(said), 0);
@@ -557,7 +554,7 @@ TEST(test_shrunk_file)
                        "%s: '%s' can no longer be read: the file became shorter during the run, or "
                        "its disk failed; restore the file and run the command again, with "
                        "--resume if the program has it\n",
-                       program_invocation_short_name, in("mapped-2"));
+                       program_invocation_short_name, temp_file("mapped-2"));
         assert_string_equal(text, want);
         assert_true(WIFEXITED(status));
         assert_int_equal(WEXITSTATUS(status), 1);

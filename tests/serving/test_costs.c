@@ -1,32 +1,12 @@
 #include <math.h>
 #include <stdbool.h>
-#include <unistd.h>
 
 #include "jct_fixture.h"
 #include "serving/simulate/costs.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 static kvd_err err;
-static char path[64];
-static kvd_run run;
-
-static int setup(void **state)
-{
-    (void)state;
-    static char name[] = "test_costs";
-    static char *argv[] = {name, NULL};
-    static kvd_common_options opt = {.seed = 1};
-    snprintf(path, sizeof path, "/tmp/test_costs.%ld.h5", (long)getpid());
-    return kvd_run_start(&run, "test_costs", 1, argv, &opt, &err);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    unlink(path);
-    kvd_run_release(&run);
-    return 0;
-}
 
 /* Returns attention's seconds: 1 ns per query-key product. */
 static double attention_cost(double n, double before)
@@ -87,7 +67,7 @@ static void takes(const kvd_costs *c, size_t n_steps, size_t n, const kvd_slice 
 
 static kvd_costs *load(const char *method, int gpus)
 {
-    kvd_costs *const c = kvd_costs_load(path, method, gpus, &err);
+    kvd_costs *const c = kvd_costs_load(temp_file("x.h5"), method, gpus, &err);
     assert_non_null(c);
     return c;
 }
@@ -103,7 +83,7 @@ TEST(test_tables)
     add_grid(&x, 0.5);
     for (int i = 1; i <= 2; i++)
         add_job(&x, 125. * i);
-    OK(jct_fixture_end(&x, path, &run, &err));
+    OK(jct_fixture_end(&x, temp_file("x.h5"), test_run(), &err));
 
     kvd_costs *const c = load("none", -1), *const z = load("zack,p=0.5", 1);
     near(kvd_costs_bytes_per_token(c), 1000, 1e-12);
@@ -177,7 +157,7 @@ TEST(test_prompts_together)
     add_bound(&x, false);
     for (int i = 0; i < 2; i++)
         OK(jct_fixture_prompts(&x, 2, 2048, 1, &err));
-    OK(jct_fixture_end(&x, path, &run, &err));
+    OK(jct_fixture_end(&x, temp_file("x.h5"), test_run(), &err));
     kvd_costs *const c = load("none", -1), *const m = load("measured", -1),
                      *const w = load("whole", -1);
     kvd_slice s[10] = {{.before = 100, .n = 1}, {.before = 100, .n = 1}};
@@ -194,7 +174,7 @@ TEST(test_prompts_together)
     kvd_costs_free(c);
     kvd_costs_free(m);
     kvd_costs_free(w);
-    assert_null(kvd_costs_load(path, "twice", -1, &err));
+    assert_null(kvd_costs_load(temp_file("x.h5"), "twice", -1, &err));
 }
 
 TEST(test_ragged)
@@ -206,7 +186,7 @@ TEST(test_ragged)
     OK(jct_fixture_step(&x, 1, 100, 1e-3, &err));
     OK(jct_fixture_step(&x, 1, 900, 2e-3, &err));
     OK(jct_fixture_step(&x, 9, 100, 5e-3, &err));
-    OK(jct_fixture_end(&x, path, &run, &err));
+    OK(jct_fixture_end(&x, temp_file("x.h5"), test_run(), &err));
     kvd_costs *const c = load("none", -1);
     kvd_slice s[9] = {{.before = 500, .n = 1}};
     takes(c, 1, 1, s, 1.5e-3, 0);
@@ -229,8 +209,8 @@ static void add_piece(jct_fixture *x, const char *method, size_t piece, size_t b
 static void refused(const char *method, int gpus, const char *message)
 {
     char whole[300];
-    snprintf(whole, sizeof whole, "'%s': %s: %s", path, method, message);
-    assert_null(kvd_costs_load(path, method, gpus, &err));
+    snprintf(whole, sizeof whole, "'%s': %s: %s", temp_file("x.h5"), method, message);
+    assert_null(kvd_costs_load(temp_file("x.h5"), method, gpus, &err));
     assert_string_equal(err.msg, whole);
 }
 
@@ -266,7 +246,7 @@ TEST(test_refused)
     x.facts.cache_bytes = 64e6;
     x.setting.method = "nobody together";
     OK(jct_fixture_prompts(&x, 0, 64, 1, &err));
-    OK(jct_fixture_end(&x, path, &run, &err));
+    OK(jct_fixture_end(&x, temp_file("x.h5"), test_run(), &err));
     refused("none", -1, "measured on 1 and on 2 GPUs: say which with --gpus");
     refused("none", 4, "no row of kind iteration on 4 GPUs");
     refused("nobody", -1, "no row of kind iteration");
@@ -286,4 +266,4 @@ TEST(test_refused)
     assert_null(kvd_costs_load("/nowhere.h5", "none", -1, &err));
 }
 
-TEST_MAIN(setup, teardown)
+TEST_MAIN(NULL, NULL)

@@ -1,33 +1,20 @@
 #include <string.h>
-#include <unistd.h>
 
 #include "jct_fixture.h"
 #include "serving/simulate/costs.h"
 #include "serving/simulate/costs_files.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 static kvd_err err;
 static char first[64], second[64];
 static const char *const both[] = {first, second};
-static kvd_run run;
 
-static int setup(void **state)
+static int set_up(void **state)
 {
     (void)state;
-    static char name[] = "test_costs_files";
-    static char *argv[] = {name, NULL};
-    static kvd_common_options opt = {.seed = 1};
-    snprintf(first, sizeof first, "/tmp/test_costs_files.%ld.a.h5", (long)getpid());
-    snprintf(second, sizeof second, "/tmp/test_costs_files.%ld.b.h5", (long)getpid());
-    return kvd_run_start(&run, "test_costs_files", 1, argv, &opt, &err);
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    unlink(first);
-    unlink(second);
-    kvd_run_release(&run);
+    snprintf(first, sizeof first, "%s/a.h5", temp_folder());
+    snprintf(second, sizeof second, "%s/b.h5", temp_folder());
     return 0;
 }
 
@@ -45,13 +32,13 @@ static void write_file(const char *path, const char *gpu, int gpus, bool graphs,
                        const char *b)
 {
     jct_fixture x;
-    snprintf(run.gpu, sizeof run.gpu, "%s", gpu);
+    snprintf(test_run()->gpu, sizeof test_run()->gpu, "%s", gpu);
     OK(jct_fixture_begin(&x, &err));
     x.setting.graphs = graphs;
     add(&x, a, gpus);
     if (b)
         add(&x, b, gpus);
-    OK(jct_fixture_end(&x, path, &run, &err));
+    OK(jct_fixture_end(&x, path, test_run(), &err));
 }
 
 static void refused(int gpus, const char *form)
@@ -90,9 +77,9 @@ TEST(test_a_method_twice)
     char whole[400];
     size_t n;
     write_file(first, "card", 1, true, "none", "zack,p=0.5");
-    snprintf(run.driver, sizeof run.driver, "570");
+    snprintf(test_run()->driver, sizeof test_run()->driver, "570");
     write_file(second, "card", 1, true, "none", "h2o");
-    run.driver[0] = '\0';
+    test_run()->driver[0] = '\0';
     kvd_costs_files *f = kvd_costs_files_open(both, 2, -1, &err);
     assert_non_null(f);
     assert_non_null(kvd_costs_files_methods(f, &n));
@@ -118,10 +105,10 @@ TEST(test_conflicts)
     write_file(second, "card", 2, true, "h2o", NULL);
     refused(-1, "'%s' was measured on 1 and '%s' on 2 GPUs: say which with --gpus");
     assert_null(kvd_costs_files_open(both, 2, 2, &err));
-    assert_non_null(strstr(err.msg, ".a.h5' has no row of kind iteration on 2 GPUs"));
+    assert_non_null(strstr(err.msg, "/a.h5' has no row of kind iteration on 2 GPUs"));
     write_file(second, "card", 1, false, "h2o", NULL);
     refused(-1, "'%s' was measured with --graphs on and '%s' with --graphs off");
-    assert_int_equal(kvd_run_parameter(&run, "pages", &err, "900"), 0);
+    assert_int_equal(kvd_run_parameter(test_run(), "pages", &err, "900"), 0);
     write_file(second, "card", 1, true, "h2o", NULL);
     refused(-1, "'%s' was measured with --pages unknown and '%s' with --pages 900");
     write_file(first, "card", 1, true, "none", NULL);
@@ -129,10 +116,10 @@ TEST(test_conflicts)
     assert_non_null(f);
     kvd_costs_files_free(f);
     write_file(first, "none", 0, true, "none", NULL);
-    const int threads = run.threads;
-    run.threads = threads + 3;
+    const int threads = test_run()->threads;
+    test_run()->threads = threads + 3;
     write_file(second, "none", 0, true, "h2o", NULL);
-    run.threads = threads;
+    test_run()->threads = threads;
     char words[80];
     assert_null(kvd_costs_files_open(both, 2, -1, &err));
     snprintf(words, sizeof words, "on %d threads", threads + 3);
@@ -160,7 +147,7 @@ TEST(test_no_iterations)
     const kvd_jct_request only = {.input = 3, .output = 1, .ttft = 1, .jct = 1};
     OK(jct_fixture_begin(&x, &err));
     OK(kvd_jct_add_request(x.rows, &x.setting, &only, &err));
-    OK(jct_fixture_end(&x, first, &run, &err));
+    OK(jct_fixture_end(&x, first, test_run(), &err));
     assert_null(kvd_costs_files_open(both, 1, -1, &err));
     snprintf(whole, sizeof whole,
              "'%s' has no row of kind iteration: kvdim-jct --iterations makes them", first);
@@ -171,7 +158,7 @@ TEST(test_attention)
 {
     size_t n;
     write_file(first, "card", 1, true, "none", "zack,p=0.5");
-    assert_int_equal(kvd_run_parameter(&run, "attention", &err, "stock"), 0);
+    assert_int_equal(kvd_run_parameter(test_run(), "attention", &err, "stock"), 0);
     write_file(second, "card", 1, true, "zack,p=0.5", "none");
     kvd_costs_files *f = kvd_costs_files_open(both, 2, -1, &err);
     assert_non_null(f);
@@ -189,4 +176,4 @@ TEST(test_attention)
     kvd_costs_files_free(f);
 }
 
-TEST_MAIN(setup, teardown)
+TEST_MAIN(set_up, NULL)

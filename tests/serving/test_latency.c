@@ -1,11 +1,11 @@
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "common/rng.h"
 #include "jct_fixture.h"
 #include "serving/simulate/serve_point.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 static kvd_err err;
@@ -14,14 +14,10 @@ static kvd_costs *costs;
 static int setup(void **state)
 {
     (void)state;
-    static char name[] = "test_latency";
-    static char *argv[] = {name, NULL};
-    static kvd_common_options opt = {.seed = 1};
     char path[64];
-    kvd_run run;
     jct_fixture x;
-    snprintf(path, sizeof path, "/tmp/test_latency.%ld.h5", (long)getpid());
-    if (kvd_run_start(&run, "test_latency", 1, argv, &opt, &err) || jct_fixture_begin(&x, &err))
+    snprintf(path, sizeof path, "%s/x.h5", temp_folder());
+    if (jct_fixture_begin(&x, &err))
         return -1;
     x.setting.gpus = 2;
     for (size_t n = 1; n <= 4096; n *= 8)
@@ -29,11 +25,9 @@ static int setup(void **state)
             jct_fixture_step(&x, n, 0, 1e-3 + 1e-5 * (double)n, &err) ||
             jct_fixture_step(&x, n, 4096, 1e-3 + 2e-5 * (double)n, &err))
             return -1;
-    if (jct_fixture_end(&x, path, &run, &err))
+    if (jct_fixture_end(&x, path, test_run(), &err))
         return -1;
     costs = kvd_costs_load(path, "none", -1, &err);
-    unlink(path);
-    kvd_run_release(&run);
     return costs ? 0 : -1;
 }
 

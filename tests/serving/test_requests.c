@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "serving/requests.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 static kvd_err err;
@@ -228,16 +229,9 @@ TEST(test_tables)
 
 TEST(test_lengths_of_a_file)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/tmp/test_requests.%ld.csv", (long)getpid());
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(
-        "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.85\n2015,156,2171,"
-        "12."
-        "9\n10,20,30,0.5\n",
-        f);
-    assert_int_equal(fclose(f), 0);
+    const char *const path = temp_file("x.csv");
+    unit_write_text(path, "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n"
+                          "3772,54,3826,69.85\n2015,156,2171,12.9\n10,20,30,0.5\n");
     kvd_requests r;
     assert_int_equal(kvd_requests_read(&r, path, &err), -1);
     OK(kvd_requests_lengths(&r, path, &err));
@@ -257,7 +251,6 @@ TEST(test_lengths_of_a_file)
     for (int i = 0; i < 3; i++)
         assert_true(fabs((double)count[i] - 10000) < 4 * sqrt(30000 * 2. / 9));
     kvd_requests_release(&r);
-    unlink(path);
 }
 
 TEST(test_recorded)

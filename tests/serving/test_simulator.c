@@ -8,16 +8,17 @@
 #include "common/stats.h"
 #include "jct_fixture.h"
 #include "serving/simulate/simulator.h"
+#include "temp_folder.h"
 #include "unit.h"
 
 static kvd_err err;
 static kvd_costs *costs, *fixed;
 
-static kvd_costs *make_costs(const kvd_run *run, double token, double context)
+static kvd_costs *make_costs(double token, double context)
 {
     char path[64];
     jct_fixture x;
-    snprintf(path, sizeof path, "/tmp/test_simulator.%ld.h5", (long)getpid());
+    snprintf(path, sizeof path, "%s/x.h5", temp_folder());
     if (jct_fixture_begin(&x, &err))
         return NULL;
     for (size_t n = 16; n <= 1024; n *= 4) {
@@ -26,24 +27,15 @@ static kvd_costs *make_costs(const kvd_run *run, double token, double context)
         jct_fixture_step(&x, n / 16, 10, 1e-3 + token * (double)(n / 16), &err);
         jct_fixture_step(&x, n / 16, 900, 1e-3 + (token + 890 * context) * (double)(n / 16), &err);
     }
-    kvd_costs *c =
-        jct_fixture_end(&x, path, run, &err) ? NULL : kvd_costs_load(path, "none", -1, &err);
-    unlink(path);
-    return c;
+    return jct_fixture_end(&x, path, test_run(), &err) ? NULL
+                                                       : kvd_costs_load(path, "none", -1, &err);
 }
 
 static int setup(void **state)
 {
     (void)state;
-    static char name[] = "test_simulator";
-    static char *argv[] = {name, NULL};
-    static kvd_common_options opt = {.seed = 1};
-    kvd_run run;
-    if (kvd_run_start(&run, "test_simulator", 1, argv, &opt, &err))
-        return -1;
-    costs = make_costs(&run, 1.37e-5, 3e-8);
-    fixed = make_costs(&run, 0, 0);
-    kvd_run_release(&run);
+    costs = make_costs(1.37e-5, 3e-8);
+    fixed = make_costs(0, 0);
     return costs && fixed ? 0 : -1;
 }
 

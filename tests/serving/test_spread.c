@@ -1,20 +1,12 @@
 #include <math.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "methods/widths.h"
 #include "serving/jct/spread.h"
+#include "temp_folder.h"
 #include "unit.h"
 
-static char path[] = "/tmp/kvd-spread-XXXXXX";
-
-static void write_file(const char *text)
-{
-    FILE *const f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0);
-    assert_int_equal(fclose(f), 0);
-}
+static const char *path;
 
 static kvd_spectrum shape(int layers, int kv_heads, int d)
 {
@@ -32,8 +24,8 @@ TEST(test_dealing)
 {
     kvd_err err = {""};
     kvd_spread s;
-    write_file("pair,dim,a,b,c\nqk,0,9,8,7\nqk,1,6,8,4\nqk,2,3,8,1\nqk,3,3,8,0\n"
-               "vw,0,90,80,70\nvw,1,60,80,40\nvw,2,30,80,10\nvw,3,30,80,0\n");
+    unit_write_text(path, "pair,dim,a,b,c\nqk,0,9,8,7\nqk,1,6,8,4\nqk,2,3,8,1\nqk,3,3,8,0\n"
+                          "vw,0,90,80,70\nvw,1,60,80,40\nvw,2,30,80,10\nvw,3,30,80,0\n");
     OK(kvd_spread_load(&s, path, &err));
     kvd_spectrum b = shape(2, 3, 4);
     OK(kvd_spread_pair(&s, &b, KVD_PAIR_QK, 1, &err));
@@ -84,7 +76,7 @@ TEST(test_other_widths)
 {
     kvd_err err = {""};
     kvd_spread s;
-    write_file("pair,dim,a\nqk,0,8\nqk,1,6\nqk,2,4\nqk,3,2\n");
+    unit_write_text(path, "pair,dim,a\nqk,0,8\nqk,1,6\nqk,2,4\nqk,3,2\n");
     OK(kvd_spread_load(&s, path, &err));
     kvd_spectrum half = shape(1, 1, 2), twice = shape(1, 1, 8);
     OK(kvd_spread_pair(&s, &half, KVD_PAIR_QK, 1, &err));
@@ -103,7 +95,7 @@ static void refuse(const char *text, const char *message)
 {
     kvd_err err = {""};
     kvd_spread s;
-    write_file(text);
+    unit_write_text(path, text);
     assert_int_equal(kvd_spread_load(&s, path, &err), -1);
     if (!strstr(err.msg, message))
         fail_msg("'%s' is not in '%s'", message, err.msg);
@@ -125,11 +117,6 @@ TEST(test_refuses)
 
 int main(void)
 {
-    const int fd = mkstemp(path);
-    if (fd < 0)
-        return 1;
-    close(fd);
-    const int failed = unit_run(NULL, NULL);
-    unlink(path);
-    return failed;
+    path = temp_file("spread.csv");
+    return unit_run(NULL, NULL);
 }
