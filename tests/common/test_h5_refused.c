@@ -12,18 +12,6 @@
 #include "h5_case.h"
 #include "unit.h"
 
-static size_t load(const char *name, unsigned char **data)
-{
-    struct stat st;
-    FILE *f = fopen(name, "rb");
-    assert_non_null(f);
-    assert_int_equal(fstat(fileno(f), &st), 0);
-    *data = unit_alloc((size_t)st.st_size);
-    assert_int_equal(fread(*data, 1, (size_t)st.st_size, f), st.st_size);
-    fclose(f);
-    return (size_t)st.st_size;
-}
-
 static void refused(void)
 {
     kvd_h5 f;
@@ -131,9 +119,9 @@ TEST(test_links_are_refused)
 
 TEST(test_cut_short)
 {
-    unsigned char *data;
     write_file();
-    const size_t n = load(path, &data);
+    size_t n;
+    unsigned char *const data = unit_read(path, &n);
     for (size_t cut = 1; cut < n; cut += cut < 128 ? 9 : 997) {
         unit_write(path, data, cut);
         refused();
@@ -145,7 +133,8 @@ TEST(test_damaged)
 {
     unsigned char *data, *copy;
     write_file();
-    const size_t n = load(path, &data);
+    size_t n;
+    data = unit_read(path, &n);
     copy = unit_alloc(n);
     kvd_rng r;
     kvd_rng_seed(&r, 21, 0);
@@ -207,11 +196,11 @@ static long faults_of_children(void)
 
 TEST(test_read_once)
 {
-    unsigned char *data;
     char bad[80], why[sizeof err.msg] = "";
     kvd_h5 f;
     write_file();
-    const size_t n = load(path, &data);
+    size_t n;
+    unsigned char *const data = unit_read(path, &n);
     (void)snprintf(bad, sizeof bad, "%s/bad.h5", folder);
     memset(data + 96, 0xff, n - 96);
     unit_write(bad, data, n);
@@ -330,13 +319,13 @@ TEST(test_flipped_bits)
 {
     enum { FLIPS = 200 };
     static contents written, found;
-    unsigned char *data;
     int refused_ones = 0;
     kvd_rng r;
     write_contents(&written);
     ok(read_contents(&found));
     assert_memory_equal(&written, &found, sizeof written);
-    const size_t n = load(path, &data);
+    size_t n;
+    unsigned char *const data = unit_read(path, &n);
     kvd_rng_seed(&r, 2, 0);
     for (int i = 0; i < FLIPS; i++) {
         /* bit to flip; in every second trial not in a zero byte, which is mostly unused */

@@ -27,12 +27,8 @@ static int make_folder(void **state)
 
 static void holds(const char *name, const char *text)
 {
-    char found[64] = "";
-    FILE *f = fopen(name, "r");
-    assert_non_null(f);
-    found[fread(found, 1, sizeof found - 1, f)] = '\0';
-    fclose(f);
-    assert_string_equal(found, text);
+    size_t n;
+    assert_string_equal(unit_read(name, &n), text);
 }
 
 TEST(test_commit_replaces)

@@ -9,14 +9,12 @@
 
 static kvd_checkpoint *checkpoint;
 static kvd_tokenizer *tokenizer;
-static char folder[200];
 
 static int set_up(void **state)
 {
     (void)state;
     kvd_err err = {""};
     char *path = NULL;
-    snprintf(folder, sizeof folder, "%s", temp_folder());
     checkpoint = kvd_checkpoint_open("data/models/kvdim-6m", &err);
     path = checkpoint ? kvd_checkpoint_tokenizer_path(checkpoint, &err) : NULL;
     tokenizer = path ? kvd_tokenizer_open(path, 8192, &err) : NULL;
@@ -38,9 +36,8 @@ static const kvd_benchmark_settings plain = {.metric = -1};
 
 static void read_one(const char *name, json_t *item, kvd_benchmark *b)
 {
-    char path[300];
+    const char *const path = temp_file(name);
     kvd_err err = {""};
-    snprintf(path, sizeof path, "%s/%s", folder, name);
     assert_int_equal(json_dump_file(item, path, JSON_COMPACT), 0);
     *b = (kvd_benchmark){0};
     OK(kvd_benchmark_read(b, path, &plain, &err));
@@ -118,8 +115,7 @@ TEST(shots_as_the_harness)
 {
     json_error_t why;
     json_t *const all = json_load_file("tests/data/gsm8k_shots.json", 0, &why);
-    char path[300];
-    snprintf(path, sizeof path, "%s/gsm8k.jsonl", folder);
+    const char *const path = temp_file("gsm8k.jsonl");
     assert_int_equal(json_array_size(all), 3);
     for (size_t i = 0; i < json_array_size(all); i++) {
         const json_t *const x = json_array_get(all, i);
@@ -337,8 +333,7 @@ TEST(columns_of_kvpress)
     assert_true(x->metric == KVD_METRIC_MATCH_PART && x->max_new_tokens == 32 && !*x->stop);
     kvd_benchmark_release(&b);
 
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", folder, "other.jsonl");
+    const char *const path = temp_file("other.jsonl");
     json_t *const other = json_pack("{ss ss ss ss ss}", "context", "c", "question", "q",
                                     "answer_prefix", "", "answer", "a", "task", "longbook_qa_eng");
     assert_int_equal(json_dump_file(other, path, JSON_COMPACT), 0);

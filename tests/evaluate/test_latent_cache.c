@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "evaluate/generate/generate.h"
+#include "forward_case.h"
 #include "methods/account.h"
 #include "methods/cache.h"
 #include "methods/points.h"
@@ -10,17 +11,6 @@
 #include "unit.h"
 
 enum { PROMPT = 23, N_NEW = 9, LONGEST = PROMPT + N_NEW };
-
-static kvd_checkpoint *open_model(const char *name)
-{
-    kvd_err err = {""};
-    char path[256];
-    (void)snprintf(path, sizeof path, "tests/data/families/%s", name);
-    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
-    if (!c)
-        fail_msg("%s", err.msg);
-    return c;
-}
 
 static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
@@ -76,7 +66,7 @@ TEST(test_generation)
                                                  "quest,page=4"};
     for (size_t i = 0; i < 15; i++) {
         kvd_err err = {""};
-        kvd_checkpoint *const checkpoint = open_model(models[i / 5]);
+        kvd_checkpoint *const checkpoint = open_family(models[i / 5]);
         const kvd_config *const c = kvd_checkpoint_config(checkpoint);
         kvd_plan plan;
         kvd_cache_account account;
@@ -103,7 +93,6 @@ TEST(test_generation)
         }
         kvd_generator_free(g);
         kvd_plan_close(&plan);
-        kvd_checkpoint_close(checkpoint);
     }
 }
 
@@ -118,7 +107,7 @@ TEST(test_bytes)
                  {"deepseek-v3-plain", 11 + 6},     {"deepseek-v3-odd", (9 + 4) * 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         kvd_err err = {""};
-        kvd_checkpoint *const checkpoint = open_model(cases[i].model);
+        kvd_checkpoint *const checkpoint = open_family(cases[i].model);
         const kvd_config *const c = kvd_checkpoint_config(checkpoint);
         const size_t layers = (size_t)c->n_layers, bounds[] = {0, LONGEST};
         uint32_t id[LONGEST];
@@ -146,7 +135,6 @@ TEST(test_bytes)
                                                (N_NEW * (PROMPT + 1 + LONGEST) / 2.0)) < 1);
         assert_true(fabs(got.steps.payload - (double)cases[i].numbers * 32 * 11 * N_NEW) < 1);
         kvd_plan_close(&plan);
-        kvd_checkpoint_close(checkpoint);
     }
 }
 
@@ -156,7 +144,7 @@ TEST(test_refused)
         "kivi",      "gear",  "zipcache", "rotatekv", "hetero,k=4,v=4", "turboquant",
         "cachegen",  "nvfp4", "fp8",      "d2o",      "think",          "strawman,p=0.25",
         "minicache", "xkv",   "h2o+kivi"};
-    kvd_checkpoint *const checkpoint = open_model("deepseek-v3");
+    kvd_checkpoint *const checkpoint = open_family("deepseek-v3");
     const kvd_config *const c = kvd_checkpoint_config(checkpoint);
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         kvd_err err = {""};
@@ -171,7 +159,6 @@ TEST(test_refused)
     kvd_dims dims = {.n_layers = c->n_layers, .n_kv_heads = 1, .d_head = c->d_head};
     assert_int_equal(kvd_dims_fits(&dims, c, &err), -1);
     assert_non_null(strstr(err.msg, "one latent per token"));
-    kvd_checkpoint_close(checkpoint);
 }
 
 TEST_MAIN(NULL, NULL)

@@ -10,13 +10,11 @@
 #include "unit.h"
 
 static kvd_tokenizer *tokenizer;
-static char folder[200];
 
 static int set_up(void **state)
 {
     (void)state;
     kvd_err err = {""};
-    snprintf(folder, sizeof folder, "%s", temp_folder());
     tokenizer = kvd_tokenizer_open("data/models/kvdim-6m/tokenizer.json", 8192, &err);
     if (!tokenizer)
         print_error("%s\n", err.msg);
@@ -469,11 +467,10 @@ TEST(seeds_decide)
 TEST(files_read_back)
 {
     const kvd_ruler_settings s = settings(NULL, 1024, 2, 17);
-    char path[300];
+    const char *const path = temp_file("items.jsonl");
     kvd_err err = {""};
     kvd_benchmark made, read = {0};
     make(&made, &s);
-    snprintf(path, sizeof path, "%s/items.jsonl", folder);
     OK(kvd_ruler_write(&made, path, tokenizer, false, &err));
     OK(kvd_benchmark_read(&read, path, &plain, &err));
     assert_int_equal(made.n, 2 * KVD_N_RULER_TASKS);
@@ -506,9 +503,8 @@ static void refused(const kvd_ruler_settings *s, const char *text)
 /* If every byte is a token, the solved example in RULER's prompts exceeds its 500 tokens. */
 TEST(a_tokenizer_of_bytes_is_refused)
 {
-    char path[300];
+    const char *const path = temp_file("tokenizer.json");
     kvd_err err = {""};
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     FILE *const f = fopen(path, "w");
     fputs("{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false},"
           "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {",
@@ -533,7 +529,6 @@ TEST(a_tokenizer_of_bytes_is_refused)
 TEST(too_short_is_refused)
 {
     kvd_ruler_settings s = settings("vt", 512, 1, 1);
-    char path[300];
     refused(&s, "--ruler vt: the shortest prompt has ");
     s = settings("niah_single_1", 100, 1, 1);
     refused(&s, "--ruler niah_single_1: --seq-len 100 leaves no token beside the answer's 128");
@@ -544,9 +539,8 @@ TEST(too_short_is_refused)
     s = settings("niah_single_2", 1024, 1, 1);
     s.essay = NULL;
     refused(&s, "--ruler niah_single_2: the needles are hidden in a text: give it with --essay");
-    snprintf(path, sizeof path, "%s/blank.txt", folder);
-    unit_write_text(path, " \n");
-    s.essay = path;
+    s.essay = temp_file("blank.txt");
+    unit_write_text(s.essay, " \n");
     refused(&s, "holds no words: --essay takes a text file");
 }
 

@@ -241,20 +241,6 @@ static void make_spectrum(void)
     kvd_spectrum_release(&s);
 }
 
-static unsigned char *load(size_t *n)
-{
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, 0, SEEK_END), 0);
-    *n = (size_t)ftell(f);
-    unsigned char *data = malloc(*n);
-    assert_non_null(data);
-    rewind(f);
-    assert_int_equal(fread(data, 1, *n, f), *n);
-    fclose(f);
-    return data;
-}
-
 static int read_hash(int (*reader)(void), uint64_t *result)
 {
     hash = XXH3_createState();
@@ -271,7 +257,7 @@ static void flip(int (*reader)(void), const char *message)
     uint64_t want, found;
     int noticed = 0, said = 0;
     kvd_rng rng;
-    unsigned char *const data = load(&n);
+    unsigned char *const data = unit_read(path, &n);
     OK(read_hash(reader, &want));
     kvd_rng_seed(&rng, 1, n);
     for (int i = 0; i < FLIPS; i++) {
@@ -292,7 +278,6 @@ static void flip(int (*reader)(void), const char *message)
         }
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
     }
-    free(data);
     assert_true(noticed >= FLIPS / 3);
     assert_true(said > 0);
 }

@@ -3,23 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "attention_case.h"
+#include "common/threads.h"
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu.h"
 #include "unit.h"
-
-static void set_threads(int n)
-{
-#ifdef _OPENMP
-    omp_set_num_threads(n);
-#else
-    (void)n;
-#endif
-}
 
 static float *run(const attention_case *c, int isa)
 {
@@ -45,7 +33,7 @@ static void compare(const attention_case *c, const double *right, double limit, 
 {
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 2) {
-            set_threads(threads);
+            kvd_threads_limit(threads);
             float *out = run(c, isa), *again = run(c, isa);
             const double e = error_of(out, right, c->plain.o_elements);
             if (!(e < limit))
@@ -220,7 +208,7 @@ TEST(test_apart)
     static const int d_qk[] = {32, 7}, d_v[] = {8, 48};
     static const int32_t q_len[] = {70, 1, 20}, kv_len[] = {80, 301, 20};
     attention_case c, one;
-    set_threads(1);
+    kvd_threads_limit(1);
     case_make(&c, 6, 2, 32, d_qk, d_v, 3, q_len, kv_len, 1, 16);
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
         float *all = run(&c, isa);
@@ -315,7 +303,7 @@ TEST(test_infinite)
         c.k[t * D] = -INFINITY;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 4) {
-            set_threads(threads);
+            kvd_threads_limit(threads);
             /* All scores are -inf, so the output is 0 / 0 = NaN. */
             float *out = run(&c, isa);
             for (size_t j = 0; j < 2 * D; j++)

@@ -7,6 +7,7 @@
 
 #include "methods/head.h"
 #include "methods/method.h"
+#include "model/checkpoint/safetensors.h"
 #include "unit.h"
 
 static inline kvd_method parsed(const char *text)
@@ -38,6 +39,17 @@ static inline void refuse_plan(const char *text, size_t prompt, const kvd_method
     assert_int_equal(kvd_plan_open(&p, setup, &err), -1);
     if (!strstr(err.msg, message))
         fail_msg("%s: %s", text, err.msg);
+}
+
+/* Returns the n elements of a tensor. Their type is the caller's to know. */
+static inline const void *tensor_of(const kvd_safetensors *file, const char *name, size_t n)
+{
+    kvd_tensor t;
+    kvd_err err = {""};
+    if (kvd_safetensors_find(file, name, &t, &err))
+        fail_msg("%s: %s", name, err.msg);
+    assert_int_equal(t.n, n);
+    return t.data;
 }
 
 /* Returns the squares of a - b summed, or of a if b is NULL. */

@@ -22,16 +22,6 @@ static const size_t offset[] = {0, N};
 static uint8_t kept[KV * STEPS * N];
 static float out[N * HEADS * D];
 
-static inline const void *tensor(const char *name, size_t n)
-{
-    kvd_tensor t;
-    kvd_err err = {""};
-    if (kvd_safetensors_find(file, name, &t, &err))
-        fail_msg("%s: %s", name, err.msg);
-    assert_int_equal(t.n, n);
-    return t.data;
-}
-
 static inline kvd_attention_in rows(int layer)
 {
     return (kvd_attention_in){.config = &config,
@@ -39,9 +29,9 @@ static inline kvd_attention_in rows(int layer)
                               .n_sequences = 1,
                               .offset = offset,
                               .n_tokens = N,
-                              .q = tensor("q", N * HEADS * D),
-                              .k = tensor("k", N * KV * D),
-                              .v = tensor("v", N * KV * D)};
+                              .q = tensor_of(file, "q", N * HEADS * D),
+                              .k = tensor_of(file, "k", N * KV * D),
+                              .v = tensor_of(file, "v", N * KV * D)};
 }
 
 static inline kvd_stepwise_account run(const char *text, int layer, size_t prompt)
@@ -53,7 +43,7 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
 /* Returns n float16 numbers of tensor `name` of the test file: 1 for kept tokens, else 0. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
-    return tensor(name, n);
+    return tensor_of(file, name, n);
 }
 
 /* Checks tokens kept at each step against `name` [KV heads][STEPS][N], computed by public code. */
@@ -70,7 +60,7 @@ static inline void same_steps(const char *text, const char *name)
 static inline kvd_stepwise_account same_outputs(const char *text, const char *name)
 {
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
-    const float *const want = tensor(name, size), *const got = out + PROMPT * HEADS * D;
+    const float *const want = tensor_of(file, name, size), *const got = out + PROMPT * HEADS * D;
     const kvd_stepwise_account a = run(text, 0, PROMPT);
     for (size_t i = 0; i < size; i++)
         if (!(fabsf(got[i] - want[i]) < 1e-5f))

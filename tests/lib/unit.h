@@ -79,6 +79,20 @@ static inline void unit_write_text(const char *path, const char *text)
     unit_write(path, text, strlen(text));
 }
 
+/* Returns the n bytes of a file and a zero byte, which are freed at the end of the test. */
+static inline void *unit_read(const char *path, size_t *n)
+{
+    FILE *const f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 0, SEEK_END), 0);
+    *n = (size_t)ftell(f);
+    char *const bytes = unit_alloc(*n + 1);
+    rewind(f);
+    assert_int_equal(fread(bytes, 1, *n, f), *n);
+    assert_int_equal(fclose(f), 0);
+    return bytes;
+}
+
 static inline char *double_quotes(const char *text)
 {
     char *const s = strcpy(unit_alloc(strlen(text) + 1), text);

@@ -23,16 +23,6 @@ static int tear_down(void **state)
 
 enum { CASTS = 2602 };
 
-static const float *tensor(const char *name, size_t n)
-{
-    kvd_tensor t;
-    kvd_err err = {""};
-    if (kvd_safetensors_find(file, name, &t, &err))
-        fail_msg("%s: %s", name, err.msg);
-    assert_int_equal(t.n, n);
-    return t.data;
-}
-
 static void code(const char *text, kvd_side side, int layer, int head, const float *x, size_t n,
                  size_t d, float *y, kvd_bits_count *count)
 {
@@ -53,7 +43,8 @@ TEST(casts_of_pytorch)
                {"fp8_e4m3_scaled", &kvd_e4m3, 0.037f},
                {"fp8_e5m2_scaled", &kvd_e5m2, 0.037f}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-        const float *const x = tensor("fp8_x", CASTS), *const want = tensor(all[k].name, CASTS);
+        const float *const x = tensor_of(file, "fp8_x", CASTS), *const want = tensor_of(
+                                                                    file, all[k].name, CASTS);
         for (size_t i = 0; i < CASTS; i++) {
             const float got =
                 kvd_minifloat_round(all[k].format, x[i] / all[k].scale) * all[k].scale;
@@ -73,8 +64,8 @@ TEST(fp8_is_the_cast)
     for (int k = 0; k < 2; k++) {
         static float y[CASTS];
         kvd_bits_count count;
-        code(names[k][0], KVD_KEYS, 0, 0, tensor("fp8_x", CASTS), 1, CASTS, y, &count);
-        assert_memory_equal(y, tensor(names[k][1], CASTS), sizeof y);
+        code(names[k][0], KVD_KEYS, 0, 0, tensor_of(file, "fp8_x", CASTS), 1, CASTS, y, &count);
+        assert_memory_equal(y, tensor_of(file, names[k][1], CASTS), sizeof y);
         assert_true(count.payload == 8.0 * CASTS && count.side == 0);
     }
 }
@@ -88,8 +79,9 @@ TEST(blocks_of_torchao)
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         enum { ROWS = 40, WIDE = 96 };
-        const float *const x = tensor(all[k].input, ROWS * WIDE), *const want = tensor(
-                                                                      all[k].output, ROWS * WIDE);
+        const float *const x = tensor_of(file, all[k].input, ROWS * WIDE), *const want = tensor_of(
+                                                                               file, all[k].output,
+                                                                               ROWS * WIDE);
         static float y[ROWS * WIDE];
         kvd_bits_count count;
         code(all[k].method, KVD_VALUES, 0, 0, x, ROWS, WIDE, y, &count);
@@ -133,8 +125,9 @@ TEST(codes_per_channel)
                {"comet", "comet", KVD_KEYS},
                {"comet", "comet", KVD_VALUES}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-        const float *const x = tensor("vid_x", ROWS * WIDE), *const want =
-                                                                 tensor(all[k].output, ROWS * WIDE);
+        const float *const x = tensor_of(file, "vid_x", ROWS * WIDE), *const want = tensor_of(
+                                                                          file, all[k].output,
+                                                                          ROWS * WIDE);
         static float y[ROWS * WIDE];
         kvd_bits_count count;
         code(all[k].method, all[k].side, 0, 0, x, ROWS, WIDE, y, &count);
@@ -180,7 +173,8 @@ TEST(scales_of_calibration)
             }
     enum { NV = 40 * 96 };
     static float nv[NV], got[NV];
-    const float *const from = tensor("nv_x", NV), *const want = tensor("nv_scaled", NV);
+    const float *const from = tensor_of(file, "nv_x", NV), *const want =
+                                                               tensor_of(file, "nv_scaled", NV);
     const float c = largest_of(KVD_X_V, 0, 1) / (6 * 448) / 0.0123f;
     for (size_t i = 0; i < NV; i++)
         nv[i] = from[i] * c;

@@ -7,23 +7,14 @@
 
 static kvd_safetensors *file;
 
-static const float *tensor(const char *name, size_t n)
-{
-    kvd_tensor t;
-    kvd_err err = {""};
-    if (kvd_safetensors_find(file, name, &t, &err))
-        fail_msg("%s: %s", name, err.msg);
-    assert_int_equal(t.n, n);
-    return t.data;
-}
-
 TEST(kivi)
 {
     enum { N = 64, D = 32 };
     const kvd_parameter_values values = {.value = {2, 32, 64}};
     for (int side = 0; side < KVD_N_SIDES; side++) {
-        const float *const x = tensor("kivi_x", N * D);
-        const float *const want = tensor(side == KVD_KEYS ? "kivi_keys" : "kivi_values", N * D);
+        const float *const x = tensor_of(file, "kivi_x", N * D);
+        const float *const want =
+            tensor_of(file, side == KVD_KEYS ? "kivi_keys" : "kivi_values", N * D);
         static float got[N * D];
         kvd_bits_count count;
         kvd_err err;
@@ -45,10 +36,10 @@ static void attend(const char *text, const char *name, size_t dropped)
                                .d_head = WIDTH,
                                .max_positions = 128,
                                .rope_theta = 1e4};
-    const float *const q = tensor("tokens_q", TOKENS * HEADS * WIDTH),
-                       *const k = tensor("tokens_k", TOKENS * WIDTH),
-                       *const v = tensor("tokens_v", TOKENS * WIDTH),
-                       *const want = tensor(name, TOKENS * HEADS * WIDTH);
+    const float *const q = tensor_of(file, "tokens_q", TOKENS * HEADS * WIDTH),
+                       *const k = tensor_of(file, "tokens_k", TOKENS * WIDTH),
+                       *const v = tensor_of(file, "tokens_v", TOKENS * WIDTH),
+                       *const want = tensor_of(file, name, TOKENS * HEADS * WIDTH);
     static float got[TOKENS * HEADS * WIDTH];
     const kvd_attention_in in = {.config = &config,
                                  .n_sequences = 1,
@@ -88,7 +79,8 @@ static int write_rows(const kvd_run *run, kvd_err *err)
 {
     static float x[ROWS * D], weights[2 * KV * D * MODEL];
     static uint32_t token[3 * ROWS];
-    const float *const k = tensor("rows_k", ROWS * WIDE), *const v = tensor("rows_v", ROWS * WIDE);
+    const float *const k = tensor_of(file, "rows_k", ROWS * WIDE), *const v = tensor_of(
+                                                                       file, "rows_v", ROWS * WIDE);
     kvd_activations a = {.model = {.n_layers = 1,
                                    .n_heads = KV,
                                    .n_kv_heads = KV,
@@ -135,8 +127,9 @@ static const kvd_method_setup setup = {.config = &config, .calibration = &dump};
 
 TEST(palu)
 {
-    const float *const rows = tensor("rows_k", ROWS * WIDE), *const want =
-                                                                 tensor("palu_k", ROWS * WIDE);
+    const float *const rows = tensor_of(file, "rows_k", ROWS * WIDE), *const want =
+                                                                          tensor_of(file, "palu_k",
+                                                                                    ROWS * WIDE);
     kvd_plan plan;
     double worst = 0, most = 0;
     open_plan(&plan, "palu,p=0.5,heads=2", 0, &setup);
@@ -178,9 +171,9 @@ TEST(kvquant)
     for (int side = 0; side < KVD_N_SIDES; side++) {
         const char *const names[][3] = {{"rows_k", "kvquant_k", "kvquant_k_apart"},
                                         {"rows_v", "kvquant_v", "kvquant_v_apart"}};
-        const float *const rows = tensor(names[side][0], ROWS * WIDE),
-                           *const want = tensor(names[side][1], ROWS * WIDE),
-                           *const apart = tensor(names[side][2], ROWS * WIDE);
+        const float *const rows = tensor_of(file, names[side][0], ROWS * WIDE),
+                           *const want = tensor_of(file, names[side][1], ROWS * WIDE),
+                           *const apart = tensor_of(file, names[side][2], ROWS * WIDE);
         double ours = 0, theirs = 0, n_apart = 0, count_apart = 0;
         for (int h = 0; h < KV; h++) {
             float x[ROWS * D], y[ROWS * D];
@@ -221,7 +214,7 @@ static int write_fisher(const kvd_run *run, kvd_err *err)
     memcpy(f.corpus_hash, dump.corpus_hash, sizeof f.corpus_hash);
     int status = kvd_fisher_create(&f, fisher_path, run, err);
     for (int side = 0; !status && side < KVD_F_SIDES; side++) {
-        const float *const w = tensor(name[side], ROWS * WIDE);
+        const float *const w = tensor_of(file, name[side], ROWS * WIDE);
         for (size_t i = 0; i < (size_t)ROWS * WIDE; i++)
             x[(i % WIDE / D * ROWS + i / WIDE) * D + i % D] = w[i];
         status = kvd_fisher_put_rows(&f, side, 0, 0, ROWS, x, err);
@@ -238,10 +231,10 @@ TEST(weighted)
         const char *const names[2][5] = {
             {"rows_k", "fisher_k", "kvquant_k_apart", "fisher_levels_k", "fisher_scaled_k"},
             {"rows_v", "fisher_v", "kvquant_v_apart", "fisher_levels_v", "fisher_scaled_v"}};
-        const float *const rows = tensor(names[side][0], ROWS * WIDE),
-                           *const weight = tensor(names[side][1], ROWS * WIDE),
-                           *const apart = tensor(names[side][2], ROWS * WIDE),
-                           *const want = tensor(names[side][3 + scaled], ROWS * WIDE);
+        const float *const rows = tensor_of(file, names[side][0], ROWS * WIDE),
+                           *const weight = tensor_of(file, names[side][1], ROWS * WIDE),
+                           *const apart = tensor_of(file, names[side][2], ROWS * WIDE),
+                           *const want = tensor_of(file, names[side][3 + scaled], ROWS * WIDE);
         /* errors of kvquant with and without gradients as weights, of SciPy with these weights */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -290,8 +283,8 @@ TEST(weighted)
 TEST(ranks)
 {
     enum { CASES = 25, TARGETS = 2 * KV };
-    const float *const information = tensor("ranks_information", CASES * TARGETS),
-                       *const want = tensor("ranks", 2 * CASES * TARGETS);
+    const float *const information = tensor_of(file, "ranks_information", CASES * TARGETS),
+                       *const want = tensor_of(file, "ranks", 2 * CASES * TARGETS);
     const char *const text[] = {"palu,p=0.5,heads=1,search=1", "palu,p=0.25,heads=1,search=1",
                                 "palu,p=0.5,heads=1,search=2"};
     for (size_t i = 0; i < 3 * (size_t)CASES; i++) {

@@ -33,7 +33,7 @@ static double retaining_score(const kvd_retaining_heads *r, int layer, size_t g,
 {
     enum { INPUTS = (HEADS + 2 * KV) * D };
     const kvd_attention_in in = rows(layer);
-    const float *const q = (const float *)tensor("q_pre", N * HEADS * D) + t * HEADS * D,
+    const float *const q = (const float *)tensor_of(file, "q_pre", N * HEADS * D) + t * HEADS * D,
                        *const k = in.k + t * KV * D;
     double x[INPUTS], score = 0;
     for (size_t i = 0; i < (size_t)HEADS * D; i++)
@@ -142,7 +142,7 @@ TEST(merged_tokens)
 {
     static uint8_t h2o[sizeof kept];
     const size_t size = (size_t)(N - PROMPT) * HEADS * D;
-    const float *const want = tensor("d2o_out", size);
+    const float *const want = tensor_of(file, "d2o_out", size);
     const kvd_stepwise_account a = same_outputs("d2o,heavy=10,recent=6", "d2o_out");
     assert_true(a.merged > 0 && a.merged < a.dropped);
     memcpy(h2o, kept, sizeof kept);

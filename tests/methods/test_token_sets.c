@@ -137,7 +137,7 @@ TEST(heads_that_differ)
             memcpy(k + (t * HEADS + h) * D, in.k + (t * KV + h / (HEADS / KV)) * D, D * sizeof *k);
     in.config = &four;
     in.k = k;
-    in.v = tensor("taskkv_v", N * HEADS * D);
+    in.v = tensor_of(file, "taskkv_v", N * HEADS * D);
     for (size_t i = 0; i < 2; i++) {
         const uint16_t *const want = set(name[i], HEADS * PROMPT);
         size_t whole = 0;

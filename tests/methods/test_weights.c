@@ -2,20 +2,9 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "expected.h"
+#include "forward_case.h"
 #include "model/checkpoint/weights.h"
 #include "unit.h"
-
-static kvd_checkpoint *open_fixture(const char *name)
-{
-    char path[200];
-    kvd_err err = {""};
-    snprintf(path, sizeof path, "tests/data/families/%s", name);
-    kvd_checkpoint *const c = kvd_checkpoint_open(path, &err);
-    if (!c)
-        fail_msg("%s", err.msg);
-    return c;
-}
 
 static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
 {
@@ -97,19 +86,18 @@ TEST(test_groups)
 #define NAME(x) (x)
     static const char *const name[] = {FAMILIES(NAME), ROUTED(NAME)};
     for (size_t f = 0; f < sizeof name / sizeof *name; f++) {
-        kvd_checkpoint *const c = open_fixture(name[f]);
+        kvd_checkpoint *const c = open_family(name[f]);
         const size_t k = f % (sizeof form / sizeof *form);
         for (int part = 0; part < KVD_N_PARTS; part++)
             for (int i = 0;
                  i < (part < KVD_N_LAYER_PARTS ? 2 * kvd_checkpoint_config(c)->n_layers : 2); i++)
                 check_part(c, part, i % 2, i / 2, form[k].bits, form[k].group);
-        kvd_checkpoint_close(c);
     }
 }
 
 TEST(test_bytes)
 {
-    kvd_checkpoint *const c = open_fixture("llama-biases");
+    kvd_checkpoint *const c = open_family("llama-biases");
     const kvd_config *const m = kvd_checkpoint_config(c);
     double stored, few, want = 0;
     kvd_err err = {""};
@@ -126,7 +114,6 @@ TEST(test_bytes)
     }
     assert_true(fabs(few - stored - want) < 1e-6);
     assert_true(fabs(stored - 4.0 * (double)kvd_family_elements(m)) < 1e-6);
-    kvd_checkpoint_close(c);
 }
 
 TEST_MAIN(NULL, NULL)

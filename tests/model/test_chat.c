@@ -11,7 +11,6 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-static const char *folder;
 static json_t *fixture;
 
 static const char *text_of(const json_t *x, const char *field)
@@ -29,11 +28,9 @@ static const kvd_chat *named(const char *name)
 
 static void put(const char *name, const char *text)
 {
-    char path[300];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
-    remove(path);
+    remove(temp_file(name));
     if (text)
-        unit_write(path, text, strlen(text));
+        unit_write_text(temp_file(name), text);
 }
 
 static void put_config(json_t *config)
@@ -119,7 +116,7 @@ static void expect(const char *form, const char *file)
 {
     kvd_err err = {""};
     char *path;
-    const kvd_chat *const c = kvd_chat_read(folder, &path, &err);
+    const kvd_chat *const c = kvd_chat_read(temp_folder(), &path, &err);
     if (!c)
         fail_msg("%s: %s", form, err.msg);
     assert_string_equal(c->name, form);
@@ -131,7 +128,7 @@ static void refused(const char *text, const char *other)
 {
     kvd_err err = {""};
     char *path;
-    assert_null(kvd_chat_read(folder, &path, &err));
+    assert_null(kvd_chat_read(temp_folder(), &path, &err));
     assert_null(path);
     if (!strstr(err.msg, text) || !strstr(err.msg, other))
         fail_msg("'%s' has not '%s' and '%s'", err.msg, text, other);
@@ -220,7 +217,7 @@ TEST(refusals)
     put("tokenizer_config.json", "{\"bos_token\": \"<s>\",\n\"bos_token\": \"\"}");
     refused("tokenizer_config.json' is no JSON object", "line 2: duplicate object key");
     put("tokenizer_config.json", NULL);
-    snprintf(pipe, sizeof pipe, "%s/tokenizer_config.json", folder);
+    snprintf(pipe, sizeof pipe, "%s/tokenizer_config.json", temp_folder());
     assert_int_equal(mkfifo(pipe, 0600), 0);
     refused("tokenizer_config.json' is special, not a regular file", "");
     put("tokenizer_config.json", "{}");
@@ -246,8 +243,7 @@ static int set_up(void **state)
     json_error_t why;
     (void)state;
     fixture = json_load_file("tests/data/chat.json", 0, &why);
-    folder = temp_folder();
-    return fixture && folder ? 0 : -1;
+    return fixture ? 0 : -1;
 }
 
 static int tear_down(void **state)

@@ -15,11 +15,6 @@
 #include "model/checkpoint/filemap.h"
 #include "temp_folder.h"
 
-static void write_text(const char *path, const char *text)
-{
-    unit_write(path, text, strlen(text));
-}
-
 static void write_safetensors(const char *path, const char *header, const void *data, size_t n)
 {
     const uint64_t len = strlen(header);
@@ -266,7 +261,7 @@ static void write_config(const char *path, int tied)
         "\"hidden_size\":2,\"intermediate_size\":2,\"vocab_size\":4,\"max_position_embeddings\":8,"
         "\"rms_norm_eps\":1e-5,\"tie_word_embeddings\":%s}",
         tied ? "true" : "false");
-    write_text(path, text);
+    unit_write_text(path, text);
 }
 
 TEST(test_tied_head)
@@ -375,7 +370,7 @@ TEST(test_index)
     write_tensors(temp_file("index/b"), norm, 1, 1);
     write_tensors(temp_file("index/both"), (const char *const[]){norm[0], embed[0]}, 2, 1);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        write_text(temp_file("index/model.safetensors.index.json"), cases[i].index);
+        unit_write_text(temp_file("index/model.safetensors.index.json"), cases[i].index);
         if (cases[i].message)
             must_refuse(temp_file("index"), cases[i].message);
         else
@@ -406,20 +401,20 @@ TEST(test_beside)
     write_config(temp_file("beside/config.json"), 1);
     expect_tokenizer(temp_file("beside/m.safetensors"), NULL,
                      "NAME.tokenizer.json or tokenizer.json is missing");
-    write_text(temp_file("beside/m.config.json"), "{}");
+    unit_write_text(temp_file("beside/m.config.json"), "{}");
     must_refuse(temp_file("beside/m.safetensors"),
                 "m.config.json': neither 'architectures' nor 'model_type'");
     write_config(temp_file("beside/m.config.json"), 1);
-    write_text(temp_file("beside/tokenizer.json"), "{}");
+    unit_write_text(temp_file("beside/tokenizer.json"), "{}");
     expect_tokenizer(temp_file("beside/m.safetensors"), "beside/tokenizer.json", NULL);
-    write_text(temp_file("beside/m.tokenizer.json"), "{}");
+    unit_write_text(temp_file("beside/m.tokenizer.json"), "{}");
     expect_tokenizer(temp_file("beside/m.safetensors"), "beside/m.tokenizer.json", NULL);
 
     write_tensors(temp_file("beside/model.safetensors"), embed, 1, 0);
     expect_tokenizer(temp_file("beside"), "beside/tokenizer.json", NULL);
     assert_int_equal(unlink(temp_file("beside/tokenizer.json")), 0);
     expect_tokenizer(temp_file("beside"), NULL, "tokenizer.json is missing");
-    write_text(temp_file("beside/tokenizer.model"), "");
+    unit_write_text(temp_file("beside/tokenizer.model"), "");
     expect_tokenizer(temp_file("beside"), NULL,
                      "tokenizer.model' is a SentencePiece model, which is not read");
 
@@ -429,15 +424,15 @@ TEST(test_beside)
     OK(make_llama2c(temp_file("beside/a[b]*.bin"), &s, &err));
     expect_tokenizer(temp_file("beside/a[b]*.bin"), NULL,
                      "NAME.tok*.bin or tokenizer.bin is missing");
-    write_text(temp_file("beside/ab.tok.bin"),
-               ""); /* The file name must not be used as a glob pattern. */
+    unit_write_text(temp_file("beside/ab.tok.bin"),
+                    ""); /* The file name must not be used as a glob pattern. */
     expect_tokenizer(temp_file("beside/a[b]*.bin"), NULL,
                      "NAME.tok*.bin or tokenizer.bin is missing");
-    write_text(temp_file("beside/tokenizer.bin"), "");
+    unit_write_text(temp_file("beside/tokenizer.bin"), "");
     expect_tokenizer(temp_file("beside/a[b]*.bin"), "beside/tokenizer.bin", NULL);
-    write_text(temp_file("beside/a[b]*.tok512.bin"), "");
+    unit_write_text(temp_file("beside/a[b]*.tok512.bin"), "");
     expect_tokenizer(temp_file("beside/a[b]*.bin"), "beside/a[b]*.tok512.bin", NULL);
-    write_text(temp_file("beside/a[b]*.tokenizer.bin"), "");
+    unit_write_text(temp_file("beside/a[b]*.tokenizer.bin"), "");
     expect_tokenizer(temp_file("beside/a[b]*.bin"), NULL, "has two tokenizers next to it, '");
 
     must_refuse(temp_file("beside/none"), "cannot open '");
@@ -448,7 +443,7 @@ TEST(test_beside)
                 "is no checkpoint: give a folder with config.json");
     must_refuse("", "cannot open ''");
     must_refuse("/dev/null", "is no checkpoint");
-    write_text(temp_file("beside/empty.bin"), "");
+    unit_write_text(temp_file("beside/empty.bin"), "");
     must_refuse(temp_file("beside/empty.bin"), "empty.bin': not a llama2.c file: 0 bytes");
     assert_int_equal(mkdir(temp_file("beside/x.bin"), 0777), 0);
     must_refuse(temp_file("beside/x.bin"), "cannot open '");

@@ -6,17 +6,12 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-static const char *folder;
 static kvd_tokenizer *tok;
 
 static const char *put_file(const char *name, const char *text, size_t len)
 {
-    static char path[4][128];
-    static int at;
-    char *p = path[at++ % 4];
-    snprintf(p, sizeof path[0], "%s/%s", folder, name);
-    unit_write(p, text, len);
-    return p;
+    unit_write(temp_file(name), text, len);
+    return temp_file(name);
 }
 
 static const char *put(const char *name, const char *text)
@@ -335,7 +330,7 @@ TEST(test_refused_texts)
     path = put("x.jsonl.gz", "\x1f\x8b");
     refused(&spec, "x.jsonl.gz': .gz files are not read; decompress it");
     spec.field = NULL;
-    path = folder;
+    path = temp_folder();
     refused(&spec, "is a folder, not a text");
     path = "/nonexistent/x.txt";
     refused(&spec, "cannot open '/nonexistent/x.txt': No such file or directory");
@@ -436,7 +431,6 @@ static int start(void **state)
     (void)state;
     kvd_err err;
     tok = kvd_tokenizer_open("data/models/kvdim-6m/tokenizer.json", 0, &err);
-    folder = temp_folder();
     return tok ? 0 : -1;
 }
 

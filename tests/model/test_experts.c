@@ -30,11 +30,7 @@ static void end_json(void *j)
 static file read_file(const char *path)
 {
     file f = {0};
-    FILE *in = fopen(path, "rb");
-    assert_non_null(in);
-    f.bytes = unit_alloc(1 << 20);
-    f.n = fread(f.bytes, 1, 1 << 20, in);
-    (void)fclose(in);
+    f.bytes = unit_read(path, &f.n);
     uint64_t header = 0;
     memcpy(&header, f.bytes, sizeof header);
     f.data = 8 + (size_t)header;
@@ -57,22 +53,15 @@ static void fill(file *f, const char *tensor, int byte)
 
 static bool logits_of(const char *name, const file *f, size_t n, float *logits)
 {
-    char path[256], config[256];
+    char config[256];
     kvd_err err = {""};
-    (void)snprintf(path, sizeof path, "%s/changed", temp_folder());
-    (void)mkdir(path, 0755);
-    (void)snprintf(path, sizeof path, "%s/changed/model.safetensors", temp_folder());
-    unit_write(path, f->bytes, f->n);
+    size_t len;
+    (void)mkdir(temp_file("changed"), 0755);
+    unit_write(temp_file("changed/model.safetensors"), f->bytes, f->n);
     (void)snprintf(config, sizeof config, DATA "%s/config.json", name);
-    file c = {.bytes = unit_alloc(1 << 16)};
-    FILE *in = fopen(config, "rb");
-    assert_non_null(in);
-    c.n = fread(c.bytes, 1, 1 << 16, in);
-    (void)fclose(in);
-    (void)snprintf(path, sizeof path, "%s/changed/config.json", temp_folder());
-    unit_write(path, c.bytes, c.n);
-    (void)snprintf(path, sizeof path, "%s/changed", temp_folder());
-    kvd_checkpoint *checkpoint = open_checkpoint(path);
+    const void *const text = unit_read(config, &len);
+    unit_write(temp_file("changed/config.json"), text, len);
+    kvd_checkpoint *checkpoint = open_checkpoint(temp_file("changed"));
     const size_t vocab = (size_t)kvd_checkpoint_config(checkpoint)->vocab_size, offset[2] = {0, n};
     uint32_t *id = token_ids(n, vocab, 3);
     const kvd_batch b = {.n_sequences = 1, .offset = offset, .id = id};

@@ -4,24 +4,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 #include "common/threads.h"
 #include "forward_case.h"
 #include "make_checkpoint.h"
 #include "temp_folder.h"
 #include "unit.h"
-
-static const char *in_folder(const char *name)
-{
-    static char path[2][128];
-    static int turn;
-    turn = !turn;
-    (void)snprintf(path[turn], sizeof path[turn], "%s/%s", temp_folder(), name);
-    return path[turn];
-}
 
 TEST(test_random_checkpoints_match_reference)
 {
@@ -57,7 +44,7 @@ TEST(test_random_checkpoints_match_reference)
         s.dtype = model[i].dtype;
         s.rope = model[i].rope;
         s.seed = i;
-        const char *path = in_folder(name);
+        const char *path = temp_file(name);
         OK(make_checkpoint(path, &s, &err));
         compare_with_reference(model[i].what, path, model[i].n);
     }
@@ -69,7 +56,7 @@ TEST(test_llama2c_matches_reference)
     for (int tied = 0; tied < 2; tied++) {
         made_spec s = MADE_SPEC_DEFAULTS;
         s.tied = tied;
-        const char *path = in_folder(tied ? "tied.bin" : "untied.bin");
+        const char *path = temp_file(tied ? "tied.bin" : "untied.bin");
         OK(make_llama2c(path, &s, &err));
         compare_with_reference(path, path, 77);
     }
@@ -89,8 +76,8 @@ TEST(test_head_in_slabs)
     s.vocab = 4500;
     s.ffn = 8;
     s.dtype = KVD_BF16;
-    OK(make_checkpoint(in_folder("slabs"), &s, &err));
-    compare_with_reference("head in slabs", in_folder("slabs"), 3);
+    OK(make_checkpoint(temp_file("slabs"), &s, &err));
+    compare_with_reference("head in slabs", temp_file("slabs"), 3);
 }
 
 /* With a header one byte longer, every tensor is at an odd address. */
@@ -100,8 +87,8 @@ TEST(test_unaligned_tensors)
     made_spec s = MADE_SPEC_DEFAULTS;
     char *bytes = unit_alloc(1 << 20);
     uint64_t len;
-    OK(make_checkpoint(in_folder("odd"), &s, &err));
-    FILE *f = fopen(in_folder("odd/model.safetensors"), "r+b");
+    OK(make_checkpoint(temp_file("odd"), &s, &err));
+    FILE *f = fopen(temp_file("odd/model.safetensors"), "r+b");
     assert_non_null(f);
     const size_t size = fread(bytes, 1, 1 << 20, f);
     assert_in_range(size, 1000, (1 << 20) - 1);
@@ -112,7 +99,7 @@ TEST(test_unaligned_tensors)
     rewind(f);
     assert_int_equal(fwrite(bytes, 1, size + 1, f), size + 1);
     assert_int_equal(fclose(f), 0);
-    compare_with_reference("unaligned", in_folder("odd"), 20);
+    compare_with_reference("unaligned", temp_file("odd"), 20);
 }
 
 static kvd_checkpoint *open_default(const char *name)
@@ -120,8 +107,8 @@ static kvd_checkpoint *open_default(const char *name)
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
     s.layers = 3;
-    OK(make_checkpoint(in_folder(name), &s, &err));
-    kvd_checkpoint *checkpoint = open_checkpoint(in_folder(name));
+    OK(make_checkpoint(temp_file(name), &s, &err));
+    kvd_checkpoint *checkpoint = open_checkpoint(temp_file(name));
     return checkpoint;
 }
 
@@ -153,15 +140,6 @@ TEST(test_ragged_batches_equal_single_sequences)
     }
 }
 
-static void use_threads(int n)
-{
-#ifdef _OPENMP
-    omp_set_num_threads(n);
-#else
-    (void)n;
-#endif
-}
-
 TEST(test_threads)
 {
     kvd_err err = {""};
@@ -172,13 +150,13 @@ TEST(test_threads)
     const kvd_batch b = {.n_sequences = 2, .offset = offset, .id = id};
     for (int threads = 1; threads <= 6; threads++) {
         recording first, again;
-        use_threads(threads);
+        kvd_threads_limit(threads);
         OK(run(checkpoint, &b, -1, &first, &err));
         OK(run(checkpoint, &b, -1, &again, &err));
         assert_memory_equal(first.x[LOGITS], again.x[LOGITS], 250 * 300 * sizeof(float));
-        compare_with_reference("threads", in_folder("threads"), 150);
+        compare_with_reference("threads", temp_file("threads"), 150);
     }
-    use_threads(before);
+    kvd_threads_limit(before);
 }
 
 TEST(test_last_layer)
@@ -308,12 +286,12 @@ TEST(test_nonfinite_weights)
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         kvd_err err = {""};
         recording got;
-        OK(make_checkpoint(in_folder("nan"), &s, &err));
-        OK(made_poke(in_folder("nan/model.safetensors"), bad[i].tensor, bad[i].i, bad[i].value,
+        OK(make_checkpoint(temp_file("nan"), &s, &err));
+        OK(made_poke(temp_file("nan/model.safetensors"), bad[i].tensor, bad[i].i, bad[i].value,
                      &err));
-        kvd_checkpoint *checkpoint = open_checkpoint(in_folder("nan"));
+        kvd_checkpoint *checkpoint = open_checkpoint(temp_file("nan"));
         char message[256];
-        (void)snprintf(message, sizeof message, "'%s': %s", in_folder("nan"), bad[i].message);
+        (void)snprintf(message, sizeof message, "'%s': %s", temp_file("nan"), bad[i].message);
         FAILS(run(checkpoint, &b, -1, &got, &err), message);
     }
 }
@@ -322,17 +300,17 @@ TEST(test_wrong_shape_and_missing_tensor)
 {
     kvd_err err = {""};
     made_spec s = MADE_SPEC_DEFAULTS;
-    OK(make_checkpoint(in_folder("shape"), &s, &err));
+    OK(make_checkpoint(temp_file("shape"), &s, &err));
     s.ffn = 97;
-    OK(made_config(in_folder("shape/config.json"), &s, &err));
-    kvd_checkpoint *checkpoint = open_checkpoint(in_folder("shape"));
+    OK(made_config(temp_file("shape/config.json"), &s, &err));
+    kvd_checkpoint *checkpoint = open_checkpoint(temp_file("shape"));
     assert_null(kvd_forward_new(checkpoint, 10, 10, &err));
     SAYS("tensor 'model.layers.0.mlp.gate_proj.weight' has shape [96][64], the "
          "configuration needs [97][64]");
     s.ffn = 96;
     s.layers = 3;
-    OK(made_config(in_folder("shape/config.json"), &s, &err));
-    checkpoint = open_checkpoint(in_folder("shape"));
+    OK(made_config(temp_file("shape/config.json"), &s, &err));
+    checkpoint = open_checkpoint(temp_file("shape"));
     assert_null(kvd_forward_new(checkpoint, 10, 10, &err));
     SAYS("tensor 'model.layers.2.input_layernorm.weight' is missing");
 }
@@ -344,8 +322,8 @@ TEST(test_weight_slices)
     made_spec s = MADE_SPEC_DEFAULTS;
     s.dtype = KVD_BF16;
     s.d_model = 40;
-    OK(make_checkpoint(in_folder("slices"), &s, &err));
-    kvd_checkpoint *checkpoint = open_checkpoint(in_folder("slices"));
+    OK(make_checkpoint(temp_file("slices"), &s, &err));
+    kvd_checkpoint *checkpoint = open_checkpoint(temp_file("slices"));
     kvd_forward *f = open_forward(checkpoint, 1, 1);
     enum { D = 40, HEADS = 4, KV = 2, DH = 16 };
     float *w_o = unit_alloc((size_t)HEADS * DH * D * sizeof *w_o),

@@ -105,11 +105,8 @@ TEST(test_alignment)
         OK(kvd_safetensors_append(w, spec[i].name, zeros, bytes_of(&spec[i]), &err));
     }
     OK(kvd_safetensors_finish(w, &err));
-    unsigned char length[8];
-    FILE *const f = fopen(path, "rb");
-    assert_non_null(f);
-    assert_int_equal(fread(length, 1, 8, f), 8);
-    fclose(f);
+    size_t bytes;
+    const unsigned char *const length = unit_read(path, &bytes);
     assert_int_equal(length[0] % 8, 0);
     kvd_safetensors *const s = kvd_safetensors_open(path, &err);
     assert_non_null(s);

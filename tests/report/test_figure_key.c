@@ -65,12 +65,8 @@ static void draw(int n, const char *tail)
         "plots/accuracy.gp 2>/dev/null",
         path, WIDTH, height, folder);
     assert_int_equal(system(command), 0);
-    FILE *const f = fopen(path, "r");
-    assert_non_null(f);
-    static char svg[1 << 22];
-    const size_t size = fread(svg, 1, sizeof svg - 1, f);
-    svg[size] = '\0';
-    assert_true(size < sizeof svg - 1 && !fclose(f));
+    size_t size;
+    const char *const svg = unit_read(path, &size);
     for (int i = 0; i < n; i++)
         assert_inside(svg, i, tail, WIDTH, height);
     kvd_table_release(&t);

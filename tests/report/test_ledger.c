@@ -14,24 +14,13 @@ static const char heading[] =
     "id,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,limit,"
     "trend_measure,trend_test,trend_limit,beside,null,setting,rule,needs,cannot\n";
 
-static void put_closed(const char *name, const char *a, const char *b);
-
-static int make_figures(void **state)
-{
-    (void)state;
-    put_closed("figures.csv", "figure,title,because\n", "");
-    return 0;
-}
-
+/* Writes a file of the texts a and b. */
 static void put_file(const char *name, const char *a, const char *b)
 {
-    char path[128];
-    snprintf(path, sizeof path, "%s/%s", temp_folder(), name);
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(a, f);
-    fputs(b, f);
-    assert_int_equal(fclose(f), 0);
+    char *all = NULL;
+    assert_true(asprintf(&all, "%s%s", a, b) >= 0);
+    unit_write_text(temp_file(name), all);
+    free(all);
 }
 
 static size_t lines_in(const char *text)
@@ -48,6 +37,13 @@ static void put_closed(const char *name, const char *a, const char *b)
     char rows[512];
     snprintf(rows, sizeof rows, "%send,%zu\n", b, lines_in(a) + lines_in(b));
     put_file(name, a, rows);
+}
+
+static int make_figures(void **state)
+{
+    (void)state;
+    put_closed("figures.csv", "figure,title,because\n", "");
+    return 0;
 }
 
 /* singular values of two heads; the largest, 6 and 10, have mean 8, standard deviation 2 sqrt 2 */

@@ -9,15 +9,13 @@
 
 static void put_tables(const char *text)
 {
-    char path[160];
+    char *all = NULL;
     int n = 0;
     for (const char *c = text; *c; c++)
         n += *c == '\n';
-    snprintf(path, sizeof path, "%s/tables.csv", temp_folder());
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fprintf(f, "%send,%d\n", text, n);
-    assert_int_equal(fclose(f), 0);
+    assert_true(asprintf(&all, "%send,%d\n", text, n) >= 0);
+    unit_write_text(temp_file("tables.csv"), all);
+    free(all);
 }
 
 #define HEADING "x,model,dataset,eps_mean,delta_mean\n"
