@@ -292,14 +292,6 @@ static int record(const config *cfg, const kvd_rates *r, kvd_run *run, kvd_err *
     return 0;
 }
 
-static int add_sweeps(const config *cfg, kvd_run *run, kvd_err *err)
-{
-    for (size_t i = 0; i < cfg->n_sweeps; i++)
-        if (kvd_run_add_input(run, cfg->sweep[i], err))
-            return -1;
-    return 0;
-}
-
 static int work(config *cfg, kvd_run *run, kvd_err *err)
 {
     kvd_spectrum s = {0};
@@ -308,9 +300,10 @@ static int work(config *cfg, kvd_run *run, kvd_err *err)
     kvd_h5 out = {.id = H5I_INVALID_HID};
     int status = -1;
     if (kvd_device_cpu_only(&cfg->common, err) || kvd_run_add_input(run, cfg->spectrum, err) ||
-        (cfg->error_table && kvd_run_add_input(run, cfg->error_table, err)) ||
-        add_sweeps(cfg, run, err) || kvd_spectrum_load(&s, cfg->spectrum, err) ||
-        fit(cfg, &s, &r, &proposed, err) || record(cfg, &r, run, err) ||
+        kvd_run_add_inputs(run, &cfg->error_table, 1, err) ||
+        kvd_run_add_inputs(run, cfg->sweep, cfg->n_sweeps, err) ||
+        kvd_spectrum_load(&s, cfg->spectrum, err) || fit(cfg, &s, &r, &proposed, err) ||
+        record(cfg, &r, run, err) ||
         kvd_h5_create(&out, cfg->common.output, &kvd_schema_rates, run, err) ||
         kvd_rates_write(&out, &r, err) ||
         (cfg->n_sweeps && kvd_fit_proposal_write(&out, &proposed, &r, err)) ||

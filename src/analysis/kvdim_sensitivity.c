@@ -113,13 +113,10 @@ static int record(job *j, kvd_err *err)
 {
     const config *const cfg = j->cfg;
     kvd_run *const r = &j->run;
-    if (kvd_run_add_model(r, cfg->model, err))
-        return -1;
-    for (size_t i = 0; i < cfg->n_text; i++)
-        if (kvd_run_add_input(r, cfg->text[i], err))
-            return -1;
     return kvd_status(
-        (cfg->ids && kvd_run_add_input(r, cfg->ids, err)) ||
+        kvd_run_add_model(r, cfg->model, err) ||
+        kvd_run_add_inputs(r, cfg->text, cfg->n_text, err) ||
+        kvd_run_add_inputs(r, &cfg->ids, 1, err) ||
         kvd_run_parameter(r, "tokens", err, "%zu", kvd_corpus_n_tokens(j->corpus)) ||
         kvd_run_parameter(r, "by-text", err, "%s", cfg->by_text ? "yes" : "no") ||
         kvd_run_parameter(r, "seq-len", err, "%zu", cfg->seq_len) ||

@@ -264,10 +264,8 @@ static int open_inputs(const config *cfg, kvd_run *run, kvd_sources *in, kvd_pru
                        kvd_err *err)
 {
     const kvd_reduction *r = &cfg->reduction;
-    for (size_t i = 0; i < cfg->n_inputs; i++)
-        if (kvd_run_add_input(run, cfg->input[i], err))
-            return -1;
-    if (kvd_sources_open(in, cfg->input, cfg->n_inputs, cfg->tokens, err))
+    if (kvd_run_add_inputs(run, cfg->input, cfg->n_inputs, err) ||
+        kvd_sources_open(in, cfg->input, cfg->n_inputs, cfg->tokens, err))
         return -1;
     if (in->moments && cfg->method_given && cfg->method != KVD_BY_GRAM)
         return kvd_fail(

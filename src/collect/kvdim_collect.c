@@ -107,12 +107,9 @@ static int open_corpus(collector *c, kvd_err *err)
 static int add_inputs(collector *c, kvd_err *err)
 {
     const kvd_collect_options *cfg = c->cfg;
-    if (kvd_checkpoint_add_input(c->checkpoint, &c->run, err))
-        return -1;
-    for (size_t i = 0; i < cfg->n_text; i++)
-        if (kvd_run_add_input(&c->run, cfg->text[i], err))
-            return -1;
-    return cfg->ids ? kvd_run_add_input(&c->run, cfg->ids, err) : 0;
+    return kvd_status(kvd_checkpoint_add_input(c->checkpoint, &c->run, err) ||
+                      kvd_run_add_inputs(&c->run, cfg->text, cfg->n_text, err) ||
+                      kvd_run_add_inputs(&c->run, &cfg->ids, 1, err));
 }
 
 static int record_options(const collector *c, size_t tokens, const char *corpus, kvd_run *run,

@@ -45,14 +45,6 @@ static float value(void)
     return (float)(int32_t)(seed >> 32) * 0x1p-29f;
 }
 
-static void must(int status, const char *what)
-{
-    if (status) {
-        printf("not ok %s: %s\n", what, err.msg);
-        exit(1);
-    }
-}
-
 static void make_file(kvd_activations *a, const test_case *c, const char *name)
 {
     const kvd_config config = {.n_layers = LAYERS + 1,
@@ -75,7 +67,7 @@ static void make_file(kvd_activations *a, const test_case *c, const char *name)
     a->n_layers = HELD;
     a->dtype = c->to;
     a->has_pre = c->pre;
-    must(kvd_activations_create(a, path, &program_run, false, &err), c->name);
+    or_end(kvd_activations_create(a, path, &program_run, false, &err), c->name, err.msg);
 }
 
 /* tensor such as Q on the host, [token][head][dimension] */
@@ -222,11 +214,11 @@ static void open_both(both *b, const test_case *c)
         most = c->batch[i] > most ? c->batch[i] : most;
     make_file(&b->plain_file, c, "plain.h5");
     make_file(&b->file, c, "gpu.h5");
-    must(kvd_dump_init(&b->plain, &b->plain_file, &err), c->name);
+    or_end(kvd_dump_init(&b->plain, &b->plain_file, &err), c->name, err.msg);
     for (int g = 0; g < c->shares; g++) {
         const kvd_gpu_share share = share_of(c, g);
         b->dump[g] = kvd_gpu_dump_new(&b->file, &share, most, &err);
-        must(!b->dump[g], c->name);
+        or_end(!b->dump[g], c->name, err.msg);
     }
 }
 
@@ -246,9 +238,10 @@ static void run(const test_case *c)
     open_both(&b, c);
     for (int i = 0; i < 3 && c->batch[i]; first += c->batch[i++])
         for (int l = 0; l <= LAYERS; l++)
-            must(record(c, &b.plain, b.dump, l, first, c->batch[i], 0, &err, &err), c->name);
+            or_end(record(c, &b.plain, b.dump, l, first, c->batch[i], 0, &err, &err), c->name,
+                   err.msg);
     for (int g = 0; g < c->shares; g++)
-        must(kvd_gpu_dump_flush(b.dump[g], &err), c->name);
+        or_end(kvd_gpu_dump_flush(b.dump[g], &err), c->name, err.msg);
     if (same_bytes(&b.plain_file, &b.file))
         printf("ok dump, %s\n", c->name);
     else {
@@ -264,7 +257,7 @@ static void refused(const char *name, kvd_dtype type, kvd_dtype to, float poison
     kvd_err plain_err = {""}, gpu_err = {""};
     both b;
     open_both(&b, &c);
-    must(record(&c, &b.plain, b.dump, 1, 0, 40, 0, &err, &err), name);
+    or_end(record(&c, &b.plain, b.dump, 1, 0, 40, 0, &err, &err), name, err.msg);
     (void)record(&c, &b.plain, b.dump, 2, 40, 60, poison, &plain_err, &gpu_err);
     const int resolved = kvd_gpu_dump_flush(b.dump[0], &gpu_err);
     if (resolved && !strcmp(plain_err.msg, gpu_err.msg) && *gpu_err.msg)
@@ -291,7 +284,7 @@ int main(int argc, char **argv)
         printf("not ok dump: no folder '%s'\n", folder);
         return 1;
     }
-    must(kvd_run_start(&program_run, "gpu_dump", argc, argv, &options, &err), "run");
+    or_end(kvd_run_start(&program_run, "gpu_dump", argc, argv, &options, &err), "run", err.msg);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         run(&cases[i]);
     refused("too large for f16", KVD_F32, KVD_F16, -70000);

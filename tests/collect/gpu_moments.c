@@ -53,14 +53,6 @@ static void fail(const test_case *c, const char *what, double got, double most)
     failures++;
 }
 
-static void must(int status, const char *what)
-{
-    if (status) {
-        printf("not ok %s: %s\n", what, err.msg);
-        exit(1);
-    }
-}
-
 /* equal values in the tested type on the device, in float32 on the host */
 typedef struct {
     float *host;
@@ -157,10 +149,10 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
             const int first = query ? s->first_head : s->first_kv_head,
                       n = query ? s->n_heads : s->n_kv_heads;
             for (int h = 0; h < n; h++)
-                must(kvd_gram_add(kvd_moments_at(sums, (kvd_g)g, l, first + h), d,
-                                  from[g] + (size_t)h * d, x->in.n_tokens,
-                                  g <= KVD_G_V ? x->in.ld : x->in.ld_pre, scratch, &err),
-                     "reference");
+                or_end(kvd_gram_add(kvd_moments_at(sums, (kvd_g)g, l, first + h), d,
+                                    from[g] + (size_t)h * d, x->in.n_tokens,
+                                    g <= KVD_G_V ? x->in.ld : x->in.ld_pre, scratch, &err),
+                       "reference", err.msg);
         }
     free(scratch);
 }
@@ -204,8 +196,8 @@ static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments 
         kvd_gpu_layer at[LAYERS + 1] = {0};
         at[l] = (kvd_gpu_layer){.qkv = qkv.device, .o = o.device};
         const kvd_gpu_weights w = {.type = c->type, .share = *s, .layer = at};
-        must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
-        must(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name);
+        or_end(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name, err.msg);
+        or_end(kvd_gpu_moments_weights(m, &w, l, NULL, &err), c->name, err.msg);
         check(cudaDeviceSynchronize(), c->name);
         for (int g = KVD_G_W_O; g <= KVD_G_W_V; g++)
             for (int h = 0; h < (g == KVD_G_W_O ? s->n_heads : s->n_kv_heads); h++) {
@@ -233,34 +225,35 @@ static void run(const test_case *c)
     const kvd_gpu_share share = share_of(c);
     const int before = failures;
     kvd_moments got = shape_of(c), again = got, want = got;
-    must(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
-             kvd_moments_alloc(&want, &err),
-         c->name);
+    or_end(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
+               kvd_moments_alloc(&want, &err),
+           c->name, err.msg);
     /* The sums of `one` stay on the GPU, those of `two` are copied to the host and back. */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
-    must(!two, c->name);
+    or_end(!two, c->name, err.msg);
     weights(c, &share, one, &want);
-    must(kvd_gpu_moments_get(one, &again, NULL, &err), c->name);
-    must(kvd_gpu_moments_set(two, &again, NULL, &err), c->name);
+    or_end(kvd_gpu_moments_get(one, &again, NULL, &err), c->name, err.msg);
+    or_end(kvd_gpu_moments_set(two, &again, NULL, &err), c->name, err.msg);
     for (int b = 0; b < 4 && c->batch[b]; b++) {
         for (int l = 0; l <= LAYERS; l++) {
             layer x = make_layer(c, &share, l, c->batch[b]);
-            must(kvd_gpu_moments_add(one, &x.in, &err) || kvd_gpu_moments_add(two, &x.in, &err),
-                 c->name);
+            or_end(kvd_gpu_moments_add(one, &x.in, &err) || kvd_gpu_moments_add(two, &x.in, &err),
+                   c->name, err.msg);
             check(cudaDeviceSynchronize(), c->name);
             add_reference(&want, c, &share, &x);
             drop_layer(&x);
         }
         kvd_gpu_moments *next = kvd_gpu_moments_new(&got, &share, &err);
-        must(!next || kvd_gpu_moments_get(two, &again, NULL, &err) ||
-                 kvd_gpu_moments_set(next, &again, NULL, &err),
-             c->name);
+        or_end(!next || kvd_gpu_moments_get(two, &again, NULL, &err) ||
+                   kvd_gpu_moments_set(next, &again, NULL, &err),
+               c->name, err.msg);
         kvd_gpu_moments_free(two);
         two = next;
     }
-    must(kvd_gpu_moments_get(one, &got, NULL, &err) || kvd_gpu_moments_get(two, &again, NULL, &err),
-         c->name);
+    or_end(kvd_gpu_moments_get(one, &got, NULL, &err) ||
+               kvd_gpu_moments_get(two, &again, NULL, &err),
+           c->name, err.msg);
     const double off = distance(&got, &want);
     if (!(off <= 1e-12))
         fail(c, "distance from the reference", off, 1e-12);
@@ -280,14 +273,14 @@ static void not_finite(void)
     const test_case c = {"not finite", KVD_BF16, 4, 2, 32, 1, 2, false, {40}};
     const kvd_gpu_share share = share_of(&c);
     kvd_moments sums = shape_of(&c);
-    must(kvd_moments_alloc(&sums, &err), c.name);
+    or_end(kvd_moments_alloc(&sums, &err), c.name, err.msg);
     kvd_gpu_moments *m = kvd_gpu_moments_new(&sums, &share, &err);
-    must(!m, c.name);
+    or_end(!m, c.name, err.msg);
     layer x = make_layer(&c, &share, 2, 40);
     const uint16_t nan = 0x7fc0;
     char *const k = (char *)x.qkv.device + (17 * x.in.ld + 2 * 32 + 5) * 2;
     check(cudaMemcpy(k, &nan, 2, cudaMemcpyHostToDevice), c.name);
-    must(kvd_gpu_moments_add(m, &x.in, &err), c.name);
+    or_end(kvd_gpu_moments_add(m, &x.in, &err), c.name, err.msg);
     if (!kvd_gpu_moments_get(m, &sums, NULL, &err))
         fail(&c, "passes", 1, 0);
     else if (strcmp(err.msg, "layer 2 head 1: k: dim 5 is not finite") != 0) {
@@ -314,7 +307,7 @@ static double milliseconds(int (*work)(void *), void *ctx)
     check(cudaEventCreate(&e[1]), "event");
     for (int i = -3; i < SAMPLES; i++) {
         check(cudaEventRecord(e[0], NULL), "event");
-        must(work(ctx), "time");
+        or_end(work(ctx), "time", err.msg);
         check(cudaEventRecord(e[1], NULL), "event");
         check(cudaEventSynchronize(e[1]), "event");
         if (i >= 0)
@@ -365,7 +358,7 @@ static void time_8b(kvd_dtype type, size_t rows)
     kvd_moments shape = shape_of(&c);
     timed t = {
         .m = kvd_gpu_moments_new(&shape, &share, &err), .heads = 48, .d = 128, .rows = (int)rows};
-    must(!t.m, c.name);
+    or_end(!t.m, c.name, err.msg);
     t.x = make_layer(&c, &share, FIRST_LAYER, rows);
     t.lib = kvd_cublas_load(&err);
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;

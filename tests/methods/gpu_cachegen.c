@@ -60,18 +60,13 @@ static void open_cachegen(cachegen_problem *p)
     kvd_attn_heads heads = {c->kv, c->kv, c->d, {0}, {0}, 0};
     kvd_method m;
     kvd_err err = {""};
-    if (kvd_method_parse(c->method, &m, &err)) {
-        printf("not ok cachegen %s: %s\n", c->name, err.msg);
-        exit(1);
-    }
+    or_end(kvd_method_parse(c->method, &m, &err), c->name, err.msg);
     p->plan = m.plan;
     p->plan.type = KVD_BF16;
     for (int g = 0; g < c->kv; g++)
         heads.d_qk[g] = heads.d_v[g] = c->d;
-    if (kvd_plan_open(&p->plan, &setup, &err) || kvd_attn_map_make(&heads, &p->layer.map)) {
-        printf("not ok cachegen %s: %s\n", c->name, err.msg);
-        exit(1);
-    }
+    or_end(kvd_plan_open(&p->plan, &setup, &err) || kvd_attn_map_make(&heads, &p->layer.map),
+           c->name, err.msg);
     kvd_cachegen_coder of;
     kvd_cachegen_coder_of(p->plan.bits_self, &of);
     const size_t sides = 2 * (size_t)c->kv, n_step = sides * of.wide,
@@ -215,10 +210,8 @@ static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b,
     kvd_bits_count count = {0, 0};
     kvd_err err = {""};
     size_t wrong = 0;
-    if (coded && p->plan.bits->code(p->plan.bits_self, &block, y, &count, &err)) {
-        printf("not ok cachegen %s: %s\n", p->c->name, err.msg);
-        exit(1);
-    }
+    or_end(coded && p->plan.bits->code(p->plan.bits_self, &block, y, &count, &err), p->c->name,
+           err.msg);
     *units += (uint32_t)(count.payload / 16);
     for (int t = 0; t < (n + 7) / 8 * 8; t++)
         for (int i = 0; i < d; i++) {

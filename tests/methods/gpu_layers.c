@@ -223,10 +223,7 @@ static void compare(const layers_case *c, int b, int side, const kvd_parameter_v
     for (int l = 0; l < 2; l++)
         for (int i = 0; i < n * row; i++)
             rows[l][i] = bf16_wide(layer[l][at_of(c, b, i / row, 2 * (i % row / d) + side, i % d)]);
-    if (n && kvd_layers_minicache.merge(v, &block, &count, &err)) {
-        printf("not ok layers: %s\n", err.msg);
-        exit(1);
-    }
+    or_end(n && kvd_layers_minicache.merge(v, &block, &count, &err), "layers", err.msg);
     sum->vectors += n * kv;
     sum->apart += n ? (count.numbers - n * kv * (d + 2)) / (d - 2) : 0;
     for (int l = 0; l < 2; l++)
@@ -404,11 +401,9 @@ static double least_outside(const uint16_t *x, const span_case *c)
     double rest = 0;
     kvd_err err;
     kvd_to_f32(KVD_BF16, x, wider, c->n * wide);
-    if (kvd_gram_add(gram, wide, wider, c->n, wide, sigma + wide, &err) ||
-        kvd_gram_svd(gram, wide, sigma, vectors, &err)) {
-        printf("not ok layers, %s: %s\n", c->name, err.msg);
-        exit(1);
-    }
+    or_end(kvd_gram_add(gram, wide, wider, c->n, wide, sigma + wide, &err) ||
+               kvd_gram_svd(gram, wide, sigma, vectors, &err),
+           c->name, err.msg);
     for (size_t i = c->width; i < wide; i++)
         rest += sigma[i] * sigma[i];
     host_free(gram, wider);
@@ -456,12 +451,10 @@ static void test_span(const span_case *c)
         r.basis[i] = on_device(NULL, c->wide * rank * sizeof *x);
     }
     r.x = on_device(x, c->batch * elements * sizeof *x);
-    if (!(w->lib = kvd_cublas_load(&err)) || !(w->blas = kvd_cublas_open("spans", &err)) ||
-        kvd_latent_span_make(&s, w, c->batch * c->n, c->wide, c->width, &memory, &err) ||
-        kvd_latent_span_run(&s, &r, NULL, &err)) {
-        printf("not ok layers, %s: %s\n", c->name, err.msg);
-        exit(1);
-    }
+    or_end(!(w->lib = kvd_cublas_load(&err)) || !(w->blas = kvd_cublas_open("spans", &err)) ||
+               kvd_latent_span_make(&s, w, c->batch * c->n, c->wide, c->width, &memory, &err) ||
+               kvd_latent_span_run(&s, &r, NULL, &err),
+           c->name, err.msg);
     check(cudaStreamSynchronize(NULL), "spans");
     for (size_t i = 0; i < c->batch; i++) {
         check_span(c, x + i * elements, r.basis[i], rank, r.captured[i]);

@@ -155,10 +155,7 @@ static void code_token(const problem *p, head *h, int t, uint8_t level)
                                       .balance =
                                           side == KVD_KEYS && p->args.factor ? h->factor : NULL};
         float decoded[KVD_WIDTH_MAX];
-        if (kvd_bits_hetero.code(&p->values, &block, decoded, &count, &err)) {
-            printf("not ok lower: %s\n", err.msg);
-            exit(1);
-        }
+        or_end(kvd_bits_hetero.code(&p->values, &block, decoded, &count, &err), "lower", err.msg);
         for (int i = 0; i < p->c->d; i++)
             h->x[side][t][i] = bf16_rounded((double)decoded[i]);
     }

@@ -237,10 +237,8 @@ static void code_on_host(const bench *w, int side, int t, int g, size_t from, fl
                                   .position = &position};
     kvd_bits_count count;
     kvd_err err = {""};
-    if (w->plan.bits->code(w->plan.bits_self, &block, want, &count, &err)) {
-        printf("not ok packed turned: %s\n", err.msg);
-        exit(1);
-    }
+    or_end(w->plan.bits->code(w->plan.bits_self, &block, want, &count, &err), "packed turned",
+           err.msg);
 }
 
 static void compare_token(bench *w, int b, int t, int g)

@@ -424,10 +424,7 @@ static void check_choice(const fixture *f, int b, int g, const chooser *m, head 
         x->other += mine->code[t] != theirs->code[t];
         h->read[t] = 1;
     }
-    if (m->method->select(m->self, state, &c, h->read, &err)) {
-        printf("not ok %s: %s\n", m->method->info.name, err.msg);
-        exit(1);
-    }
+    or_end(m->method->select(m->self, state, &c, h->read, &err), m->method->info.name, err.msg);
     double worst_kept = INFINITY, best_left = -INFINITY;
     for (int t = 0; t < n; t++)
         want += h->read[t];

@@ -87,10 +87,7 @@ static found find(const kvd_tokens_method *t, const void *self, const layer *l, 
         free(k);
     }
     const kvd_prompt_layers all = {layers, n, NULL, x.observed};
-    if (status || t->rank(self, &all, x.level, err)) {
-        printf("not ok uneven, rank: %s\n", err->msg);
-        exit(1);
-    }
+    or_end(status || t->rank(self, &all, x.level, err), "uneven, rank", err->msg);
     return x;
 }
 
@@ -261,10 +258,7 @@ static void divide(const kvd_method *m, layer *l, int layers, kvd_err *err)
                 x[(size_t)i * each + t] =
                     spreads ? pair[i][f->slot[b]][t] : (double)l[i].rank[(size_t)f->start[b] + t];
         const kvd_evict_layers s = {(size_t)f->len[b], layers, x, each};
-        if (e->divide(&m->plan.tokens_values, &s, budget, err)) {
-            printf("not ok uneven: %s\n", err->msg);
-            exit(1);
-        }
+        or_end(e->divide(&m->plan.tokens_values, &s, budget, err), "uneven", err->msg);
         for (int i = 0; i < layers; i++)
             l[i].f.budget[f->slot[b]] = budget[i];
         free(x);
