@@ -4,7 +4,6 @@
 . tests/lib/cases.sh
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 300 --seq-len 100 --prompt 60 --cache f16 -q"
 FIT=$B/bin/kvdim-fit PY=${PYTHON:-/usr/bin/python3}
-export OMP_WAIT_POLICY=passive
 if ! "$PY" -c 'import h5py, numpy' 2>/dev/null; then echo "skip regression: python3 has no h5py"; exit 0; fi
 
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 512 --seq-len 256 --moments -q -o "$D/m.h5" &&

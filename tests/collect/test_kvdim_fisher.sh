@@ -5,7 +5,6 @@
 py=${PYTHON:-/usr/bin/python3}
 collect=$B/bin/kvdim-collect
 model=$D/tiny
-export OMP_WAIT_POLICY=passive
 "$B/tests/tool_checkpoint" "$model" || exit 1
 
 # ---- usage ----

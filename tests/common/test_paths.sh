@@ -2,7 +2,6 @@
 # Names a user may give by mistake: an output that is an input, inputs that never end, standard streams that are closed.
 . tests/lib/cases.sh
 PY=${PYTHON:-/usr/bin/python3}
-export OMP_WAIT_POLICY=passive
 
 # refused NAME TEXT COMMAND...: status 1, one line with the text, at once
 refused() {

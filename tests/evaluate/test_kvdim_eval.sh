@@ -3,8 +3,6 @@
 # the search for a target, the error table. A few hundred tokens each.
 . tests/lib/cases.sh
 EVAL=$B/bin/kvdim-eval MODEL=data/models/kvdim-6m TEXT=data/texts/stories.txt
-# Many test programs share the machine: threads that wait should sleep.
-export OMP_WAIT_POLICY=passive
 
 # values COLUMN FILE: that column of all rows of the JSON summary
 # fails NAME STATUS WANTED-TEXT COMMAND...: one line on stderr, no file left

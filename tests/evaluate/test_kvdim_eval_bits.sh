@@ -3,14 +3,11 @@
 # bytes of methods of all axes.
 . tests/lib/cases.sh
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 200 -q"
-export OMP_WAIT_POLICY=passive
-# column NAME: of all rows of the JSON summary
-column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { $EVAL --cache f16 --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
 # rows OPTIONS...: "METHOD SHARE KL" of each row, into $D/rows
 rows() {
   run "$@" || return 1
-  column method >"$D/m"; column cache_share >"$D/c"; column kl >"$D/k"
+  field method >"$D/m"; field cache_share >"$D/c"; field kl >"$D/k"
   paste -d' ' "$D/m" "$D/c" "$D/k" >"$D/rows"
 }
 # fails NAME TEXT OPTIONS...: status 1 and one line
@@ -42,7 +39,7 @@ if rows --prompt 50 --method turboquant,bits=2 --method turboquant,bits=4 --meth
   then ok "turboquant's bytes and losses"; else not_ok "turboquant's bytes and losses" "$(cat "$D/rows")"; fi
 else not_ok "turboquant runs" "$(cat "$D/err")"; fi
 if rows --prompt 50 --calibration "$D/d.h5" --spectrum "$D/s.h5" --method palu+turboquant,p=0.5 --method zack+turboquant,p=0.5 --method snapkv+turboquant,window=8 && [ "$(awk '$3 > 1e-3 && $3 < 3 && $2 < 0.25' "$D/rows" | wc -l)" -eq 3 ] &&
-   run --method turboquant,bits=3 --seed 4 && column kl >"$D/k1" && run --method turboquant,bits=3 --seed 5 && column kl >"$D/k2" && ! cmp -s "$D/k1" "$D/k2"
+   run --method turboquant,bits=3 --seed 4 && field kl >"$D/k1" && run --method turboquant,bits=3 --seed 5 && field kl >"$D/k2" && ! cmp -s "$D/k1" "$D/k2"
 then ok "turboquant with other axes and seeds"; else not_ok "turboquant with other axes and seeds" "$(cat "$D/rows" "$D/err")"; fi
 if rows --prompt 160 --spectrum "$D/s.h5" --method turboquant,bits=2/2.5/3/3.5,group=8 --method zack+turboquant,p=0.5,bits=2.5,group=8 --method h2o+turboquant,bits=2.5,group=8; then
   if awk '{ kl[NR] = $3; share[NR] = $2 } END { more = share[5] - share[3]; exit !(NR == 7 && kl[3] < kl[2] / 2 && kl[5] < kl[4] / 2 && share[3] > share[2] + 0.5 / 16 && more > 0.9 / 16 && more < 1 / 16 &&

@@ -4,7 +4,6 @@
 . tests/lib/cases.sh
 EVAL=$B/bin/kvdim-eval MODEL=data/models/kvdim-6m TEXT=data/texts/stories.txt
 if [ -n "${KEEP:-}" ]; then rmdir "$D"; trap - EXIT; D=$KEEP log=$KEEP/log; fi
-export OMP_WAIT_POLICY=passive
 
 printf '1,2,3,4\n' >"$D/ids.csv"
 if ! $EVAL $MODEL --ids "$D/ids.csv" --method none --device cuda -q -o "$D/try.h5" 2>"$D/err"; then

@@ -2,7 +2,6 @@
 # kvdim-eval --method with several values of a key, and what the report says of them: the smallest cache within a loss.
 . tests/lib/cases.sh
 EVAL=$B/bin/kvdim-eval MODEL=data/models/kvdim-6m TEXT=data/texts/stories.txt
-export OMP_WAIT_POLICY=passive
 
 some="$MODEL --text $TEXT --tokens 256 --seq-len 64 --prompt 32 --cache f16 -q --json"
 if $EVAL $some --method hetero,k=8/4,v=4/2 --method sparsity,th=0.3,tl=0.3,window=8 -o "$D/a.h5" >"$D/a.json" 2>"$D/err" &&

@@ -1,7 +1,6 @@
 #!/bin/sh
 # kvdim-eval --sweep, --resume and --target: killed without warning and continued, rows are those of a run that nobody disturbed.
 . tests/lib/cases.sh
-export OMP_WAIT_POLICY=passive
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 100 --prompt 40 --cache f16 --threads 1"
 # values KEY FILE.json: the values of a key, also empty ones
 values() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$2"; }

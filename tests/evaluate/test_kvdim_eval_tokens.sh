@@ -3,9 +3,7 @@
 # full budget, takes --sweep and --target, and joins methods of other axes or says why not.
 . tests/lib/cases.sh
 EVAL="$B/bin/kvdim-eval data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 200 -q --prompt 100"
-export OMP_WAIT_POLICY=passive
-column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
-rows() { column method >"$D/m"; column cache_share >"$D/c"; column kl >"$D/k"; column bytes_per_token_read >"$D/r"; paste -d' ' "$D/m" "$D/c" "$D/k" "$D/r" >"$D/rows"; }
+rows() { field method >"$D/m"; field cache_share >"$D/c"; field kl >"$D/k"; field bytes_per_token_read >"$D/r"; paste -d' ' "$D/m" "$D/c" "$D/k" "$D/r" >"$D/rows"; }
 run() { $EVAL --cache f16 --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err" && rows; }
 fails() { name=$1 text=$2; shift 2; no_output "$name" 1 "$text" $EVAL "$@"; }
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 1024 --seq-len 256 --rope both -q -o "$D/d.h5" &&

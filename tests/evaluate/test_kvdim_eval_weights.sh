@@ -2,7 +2,6 @@
 # kvdim-eval --weights-bits: the same numbers as a checkpoint whose weights NumPy quantised, a row that says what it is, and its table of the report.
 . tests/lib/cases.sh
 EVAL=$B/bin/kvdim-eval TEXT=data/texts/stories.txt
-export OMP_WAIT_POLICY=passive
 
 "$B/tests/tool_checkpoint" --untied --seed 5 "$D/model" || exit 1
 data="--text $TEXT --tokens 600 --seq-len 100 --prompt 40 --cache f16 -q"

@@ -2,9 +2,6 @@
 # kvdim-tasks: texts generated, pass keys retrieved and documents classified with the cache of a method, against the uncompressed model and references.
 . tests/lib/cases.sh
 MODEL=data/models/kvdim-6m
-export OMP_WAIT_POLICY=passive
-# column NAME: of all rows of the JSON summary
-column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { "$B/bin/kvdim-tasks" $MODEL -q --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
 # refused STATUS NAME TEXT OPTIONS...: that status and one line with the text
 refused() {
@@ -17,7 +14,7 @@ STORIES="--text data/texts/stories.txt --tokens 600 --seq-len 120"
 
 # ---- continuations -----------------------------------------------------------------------------------
 if run $STORIES --prompt 50 --generate 20 --method h2o,heavy=0.05,recent=0.05 --method h2o,heavy=0.3,recent=0.3 --method hetero,k=8,v=8; then
-  column rouge1 >"$D/r"; column edit_similarity >"$D/e"; column exact >"$D/x"; column agree_prefix >"$D/p"; column reference_rouge1_change >"$D/c"
+  field rouge1 >"$D/r"; field edit_similarity >"$D/e"; field exact >"$D/x"; field agree_prefix >"$D/p"; field reference_rouge1_change >"$D/c"
   paste -d' ' "$D/r" "$D/e" "$D/x" "$D/p" "$D/c" >"$D/rows"
   # The uncompressed model is itself; what keeps more is nearer to it. At least the first token is its own.
   if awk 'NR == 1 { good += $1 == 1 && $2 == 1 && $3 == 1 && $4 == 20 && $5 == 0 }
@@ -27,9 +24,9 @@ if run $STORIES --prompt 50 --generate 20 --method h2o,heavy=0.05,recent=0.05 --
   then ok "nearer with more kept"; else not_ok "nearer with more kept" "$(cat "$D/rows")"; fi
   cp "$D/a.h5" "$D/first.h5"
 else not_ok "nearer with more kept" "$(cat "$D/err")"; fi
-column rouge1_lo >"$D/1"; column agree_prefix >>"$D/1"
+field rouge1_lo >"$D/1"; field agree_prefix >>"$D/1"
 run $STORIES --prompt 50 --generate 20 --method h2o,heavy=0.05,recent=0.05 --method h2o,heavy=0.3,recent=0.3 --method hetero,k=8,v=8 --threads 1 --batch 71
-column rouge1_lo >"$D/2"; column agree_prefix >>"$D/2"
+field rouge1_lo >"$D/2"; field agree_prefix >>"$D/2"
 if cmp -s "$D/1" "$D/2"; then ok "threads and batches change nothing"; else not_ok "threads and batches change nothing" "$(paste "$D/1" "$D/2")" "$(cat "$D/err")"; fi
 
 # ---- one SIGTERM ends a group of long texts, which would take half a minute --------------------------------
@@ -69,7 +66,7 @@ then ok "the report's table"; else not_ok "the report's table" "$(cat "$D/log")"
 
 # ---- several seeds -------------------------------------------------------------------------------------------
 if run $STORIES --prompt 50 --generate 12 --seeds 3 --seed 5 --method h2o --method keyformer; then
-  column purpose >"$D/p"; column n_seeds >"$D/n"; column seed >"$D/s"; column agree_prefix >"$D/l"; column rouge1 >"$D/r"; column agree_prefix_sd >"$D/d"; column rouge1_sd >"$D/e"
+  field purpose >"$D/p"; field n_seeds >"$D/n"; field seed >"$D/s"; field agree_prefix >"$D/l"; field rouge1 >"$D/r"; field agree_prefix_sd >"$D/d"; field rouge1_sd >"$D/e"
   paste -d' ' "$D/p" "$D/n" "$D/s" "$D/l" "$D/r" "$D/d" "$D/e" >"$D/rows"
   if awk 'NR <= 2 { good += $1 == "point" && $2 == 1 && $6 == "null" }
           NR == 3 { good += $1 == "point" && $2 == 3 && $3 == 5; l = $4; r = $5; d = $6; e = $7 }
@@ -81,7 +78,7 @@ else not_ok "mean and spread over seeds" "$(cat "$D/err")"; fi
 
 # ---- needles -----------------------------------------------------------------------------------------------------
 if run $STORIES --prompt 20 --needle 3 --items 4 --method h2o,heavy=0.02,recent=0.02 --method hetero,k=8,v=8; then
-  column needle_nll >"$D/n"; column needle_agree >"$D/a"; column needle_rank >"$D/r"; column needle_nll_change >"$D/c"
+  field needle_nll >"$D/n"; field needle_agree >"$D/a"; field needle_rank >"$D/r"; field needle_nll_change >"$D/c"
   paste -d' ' "$D/n" "$D/a" "$D/r" "$D/c" >"$D/rows"
   if awk 'NR == 1 { good += $2 == 1 && $4 * $4 < 1e-6; n = $1 } NR == 2 { good += $1 > n + 0.3 && $2 < 0.95 && $3 > 1 && $4 > 0.3 }
           NR == 3 { good += $1 < n + 0.3 && $2 > 0.8 } END { exit !(NR == 3 && good == 3) }' "$D/rows"
@@ -98,30 +95,30 @@ review,kind,answer
 "The worst two hours of my life.",bad,"I hated it."
 C
 if run --text "$D/c.csv" --field review --prompt 3 --classify kind --ask " This film is" --reference answer --generate 6 --method h2o,heavy=0.1,recent=0.1 --method hetero,k=8,v=8; then
-  column class_correct >"$D/k"; column class_agree >"$D/a"; column reference_rouge1 >"$D/r"; column exact >"$D/x"
+  field class_correct >"$D/k"; field class_agree >"$D/a"; field reference_rouge1 >"$D/r"; field exact >"$D/x"
   paste -d' ' "$D/k" "$D/a" "$D/r" "$D/x" >"$D/rows"
   if awk 'NR == 1 { good += $1 >= 0 && $2 == 1 && $4 == 1 } NR > 1 { good += $1 <= 1 && $2 <= 1 && $3 <= 1 } END { exit !(NR == 3 && good == 3) }' "$D/rows"
   then ok "classes and references"; else not_ok "classes and references" "$(cat "$D/rows")"; fi
 else not_ok "classes and references" "$(cat "$D/err")"; fi
 
 # Labels of one token: the question is read through the cache, or no method could change anything.
-if run --text "$D/c.csv" --field review --prompt 3 --classify kind --method h2o,heavy=0.1,recent=0.1 && column free_cache_share >"$D/s" &&
+if run --text "$D/c.csv" --field review --prompt 3 --classify kind --method h2o,heavy=0.1,recent=0.1 && field free_cache_share >"$D/s" &&
    awk 'NR == 2 { exit !($1 > 0.3 && $1 < 1) }' "$D/s"
 then ok "the cache is read for a class"; else not_ok "the cache is read for a class" "$(cat "$D/s" "$D/err")"; fi
 
 # ---- --sweep: values of the parameter that --target would search, from most bytes to fewest ------------------------------
-if run $STORIES --prompt 50 --generate 20 --method hetero,v=8 --method h2o --sweep 3 && column method >"$D/m" && column rate_value >"$D/b" &&
+if run $STORIES --prompt 50 --generate 20 --method hetero,v=8 --method h2o --sweep 3 && field method >"$D/m" && field rate_value >"$D/b" &&
   paste -d' ' "$D/m" "$D/b" | awk '$1 == last { if ($2 + 0 >= bytes) exit 1; n++ } { last = $1; bytes = $2 + 0 } END { exit !(NR == 7 && n == 4) }'
 then ok "a sweep goes from many bytes to few"; else not_ok "a sweep goes from many bytes to few" "$(paste "$D/m" "$D/b")" "$(cat "$D/err")"; fi
 refused 2 "a sweep of a fixed width" "method 'fp8' has no key that trades bytes for quality" $STORIES --prompt 50 --generate 20 --method fp8 --sweep 3
 # snapkv keeps 32 newest tokens, so that its largest budget holds all 50 of a prompt. Every budget of shadowkv reads all entries of these sequences.
-if run $STORIES --prompt 50 --generate 20 --method h2o --method snapkv --sweep 3 && column method >"$D/m" &&
+if run $STORIES --prompt 50 --generate 20 --method h2o --method snapkv --sweep 3 && field method >"$D/m" &&
   is "a value without an effect is left out" "none h2o h2o h2o snapkv snapkv" "$(tr '\n' ' ' <"$D/m" | sed 's/ $//')" &&
   grep -q "^kvdim-tasks: warning: snapkv.budget=0.45 is left out of the sweep: method 'snapkv': 'snapkv' dropped and lowered no entry" "$D/err" && [ "$(wc -l <"$D/err")" -eq 1 ]
 then ok "it is named with the reason"; else not_ok "it is named with the reason" "$(cat "$D/err")"; fi
-if ! run $STORIES --prompt 50 --generate 20 --method shadowkv --method h2o --sweep 3 && [ "$(column method | tr '\n' ' ')" = "none h2o h2o h2o " ] &&
+if ! run $STORIES --prompt 50 --generate 20 --method shadowkv --method h2o --sweep 3 && [ "$(field method | tr '\n' ' ')" = "none h2o h2o h2o " ] &&
   grep -q "^kvdim-tasks: --sweep: no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" "$D/err"
-then ok "a method without a value fails after the others"; else not_ok "a method without a value fails after the others" "$(column method)" "$(cat "$D/err")"; fi
+then ok "a method without a value fails after the others"; else not_ok "a method without a value fails after the others" "$(field method)" "$(cat "$D/err")"; fi
 refused 1 "a sweep of which nothing is left" "no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" $STORIES --prompt 50 --generate 20 --method shadowkv --sweep 2
 refused 1 "a sweep without its calibration" "no value is left of a method: method 'a2ats': method 'a2ats' needs activations" $STORIES --prompt 50 --generate 20 --method h2o --method a2ats --sweep 2
 refused 2 "a sweep of a given value" "sweep tries values of hetero.k, of which --method hetero,k=4 gives one" $STORIES --prompt 50 --generate 20 --method hetero,k=4 --sweep 3

@@ -2,9 +2,6 @@
 # kvdim-tasks --benchmark: files of every published form, cuts, questions in turn, --resume, the report's table, refusals.
 . tests/lib/cases.sh
 MODEL=data/models/kvdim-6m
-export OMP_WAIT_POLICY=passive
-# column NAME: of all rows of the JSON summary
-column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { "$B/bin/kvdim-tasks" $MODEL -q --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
 refused() { # STATUS NAME TEXT OPTIONS...: that status and one line with the text
   want=$1 name=$2 text=$3; shift 3
@@ -27,7 +24,7 @@ printf '\357\273\277{"prompt": "%s Max", "references": [3, "ball"], "metric": "m
 FILES="--benchmark $D/niah_single_1/validation.jsonl --benchmark $D/longbench.jsonl --benchmark $D/v2.json --benchmark $D/passkey.jsonl --benchmark $D/gsm8k_test.jsonl --benchmark $D/scbench_kv.jsonl --benchmark $D/own.jsonl"
 
 if run $FILES --max-new-tokens 6 --seq-len 280 --cache f16 --method h2o,heavy=0.1,recent=0.1 --method hetero,k=8,v=8; then
-  column label | sed 1d >"$D/l"; column metric >"$D/m"; column n_answers >"$D/a"; column n_cut >"$D/c"; column score_change >"$D/d"; column free_cache_share >"$D/s"
+  field label | sed 1d >"$D/l"; field metric >"$D/m"; field n_answers >"$D/a"; field n_cut >"$D/c"; field score_change >"$D/d"; field free_cache_share >"$D/s"
   paste -d' ' "$D/l" "$D/m" "$D/a" "$D/c" >"$D/rows"
   printf '%s\n' "niah_single_1 match-all 1 0" "qasper qa-f1 1 0" "trec classification 1 0" "longbench-v2 choice 1 0" "passkey first-integer 1 0" "gsm8k number 1 0" "scbench_kv match-part 3 0" "own several 2 1" "mean of 8 tasks several 11 1" >"$D/wanted"
   if [ "$(wc -l <"$D/rows")" -eq 27 ] && head -9 "$D/rows" | cmp -s - "$D/wanted" && tail -9 "$D/rows" | cmp -s - "$D/wanted"
@@ -74,19 +71,19 @@ then ok "the report's table"; else not_ok "the report's table" "$(cat "$D/log" "
 
 # ---- items of RULER made here: the same results from the file of --write-items; no prompt is cut -----------
 r="--seq-len 320 --max-new-tokens 4 --items 2 --method h2o,heavy=0.1,recent=0.1"
-both() { column label; column n_items; column n_cut; column score; column prompt_tokens; column bytes_stored; }
+both() { field label; field n_items; field n_cut; field score; field prompt_tokens; field bytes_stored; }
 if run --ruler niah_single_1,niah_multivalue --essay data/texts/stories.txt --write-items "$D/ruler.jsonl" $r && both >"$D/1" && run --benchmark "$D/ruler.jsonl" --seq-len 320 --max-new-tokens 4 --method h2o,heavy=0.1,recent=0.1 && both >"$D/2" &&
-   cmp -s "$D/1" "$D/2" && [ "$(column n_cut | sort -u)" = 0 ] && [ "$(wc -l <"$D/ruler.jsonl")" -eq 4 ] && run --ruler niah_single_1 --compress-at context $r && [ "$(column n_cut | sort -u)" = 0 ]
+   cmp -s "$D/1" "$D/2" && [ "$(field n_cut | sort -u)" = 0 ] && [ "$(wc -l <"$D/ruler.jsonl")" -eq 4 ] && run --ruler niah_single_1 --compress-at context $r && [ "$(field n_cut | sort -u)" = 0 ]
 then ok "RULER's items"; else not_ok "RULER's items" "$(cat "$D/err")" "$(paste "$D/1" "$D/2")"; fi
 # Methods that decide at the end of a prompt take the prompts of the items, whatever their lengths.
 small="budget=0.25,window=8"
 if run --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --batch 256 --cache f16 --method snapkv,budget=64,window=8 --method think --method strawman --method xkv --method minicache \
      --method pyramidkv,$small --method adakv,$small --method cake,$small --method expectedattention --method knorm --method keydiff --method kvzip --method importance+hetero,k=8,v=8 &&
-   [ "$(column free_cache_share | awk '$1 < 0.9 { n++ } END { print n }')" -eq 13 ]
-then ok "every method that decides at a prompt"; else not_ok "every method that decides at a prompt" "$(cat "$D/err"; column free_cache_share)"; fi
+   [ "$(field free_cache_share | awk '$1 < 0.9 { n++ } END { print n }')" -eq 13 ]
+then ok "every method that decides at a prompt"; else not_ok "every method that decides at a prompt" "$(cat "$D/err"; field free_cache_share)"; fi
 # quest stores more than the uncompressed cache and reads a part; h2o reads what it stores. With both cache types.
 for type in f16 f32; do
-  if run --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --cache $type --method quest,budget=0.25 --method h2o,heavy=0.1,recent=0.1 && column free_cache_share >"$D/s" && column free_read_share >"$D/r" &&
+  if run --ruler niah_single_1 --seq-len 300 --items 2 --max-new-tokens 4 --cache $type --method quest,budget=0.25 --method h2o,heavy=0.1,recent=0.1 && field free_cache_share >"$D/s" && field free_read_share >"$D/r" &&
      paste -d' ' "$D/s" "$D/r" | awk -v unit=$([ $type = f32 ] && echo 2 || echo 1) 'function near(x, y) { return x > y - 0.02 * unit && x < y + 0.02 * unit }
        NR == 1 { good += near($1, unit) && near($2, unit) } NR == 2 { good += $1 > unit && $2 < 0.5 * unit && $2 > 0.25 * unit } NR == 3 { good += $1 < 0.3 * unit && near($2, $1) } END { exit !(NR == 3 && good == 3) }'
   then ok "bytes that a step reads, $type"; else not_ok "bytes that a step reads, $type" "$(cat "$D/err"; paste "$D/s" "$D/r")"; fi
@@ -109,20 +106,20 @@ if "$B/bin/kvdim-tasks" $MODEL --ruler vt --write-items "$D/none.jsonl" --method
 elif [ $? -eq 2 ] && grep -qF -- '--method requires --output; --write-items alone runs no model' "$D/err" && [ ! -e "$D/none.jsonl" ]; then ok "no run without --output"; else not_ok "no run without --output" "$(cat "$D/err")"; fi
 
 # ---- compressing before the question, questions apart -------------------------------------------------------
-if run --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 4 --method none --compress-at context && column prompt_tokens >"$D/p" && run --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 4 --method none && column prompt_tokens >"$D/q" &&
-   run --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 4 --method none --turns apart --compress-at context && column prompt_tokens >"$D/r" && column n_answers >"$D/n" && [ "$(cat "$D/n")" = 3 ] && cmp -s "$D/p" "$D/r" && awk 'NR == FNR { p = $1 } NR > FNR { exit !($1 > p) }' "$D/p" "$D/q"
+if run --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 4 --method none --compress-at context && field prompt_tokens >"$D/p" && run --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 4 --method none && field prompt_tokens >"$D/q" &&
+   run --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 4 --method none --turns apart --compress-at context && field prompt_tokens >"$D/r" && field n_answers >"$D/n" && [ "$(cat "$D/n")" = 3 ] && cmp -s "$D/p" "$D/r" && awk 'NR == FNR { p = $1 } NR > FNR { exit !($1 > p) }' "$D/p" "$D/q"
 then ok "before the question"; else not_ok "before the question" "$(cat "$D/p" "$D/q" "$D/r" "$D/n" "$D/err")"; fi
 
 # ---- a run that goes on ---------------------------------------------------------------------------------------
 one="$FILES --max-new-tokens 3 --seq-len 280 --method h2o,heavy=0.1,recent=0.1 --batch 1"
-run $one && column score >"$D/1" && column bytes_stored >>"$D/1"
+run $one && field score >"$D/1" && field bytes_stored >>"$D/1"
 "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err" & pid=$!
 n=0; while kill -0 $pid 2>/dev/null && [ "$( (wc -l <"$D/r.h5.items") 2>/dev/null || echo 0)" -lt 5 ] && [ $n -lt 3000 ]; do n=$((n + 1)); sleep 0.02; done
 kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
 saved=$( (wc -l <"$D/r.h5.items") 2>/dev/null || echo 0)
 printf '{"run": "cut' >>"$D/r.h5.items" # a line that a kill cut
 cp "$D/r.h5.items" "$D/saved.items"
-if "$B/bin/kvdim-tasks" $MODEL $one --resume --json -o "$D/r.h5" >"$D/a.json" 2>"$D/err" && [ "$saved" -ge 5 ] && grep -q 'going on after' "$D/err" && [ ! -e "$D/r.h5.items" ] && { column score; column bytes_stored; } >"$D/2" && cmp -s "$D/1" "$D/2"
+if "$B/bin/kvdim-tasks" $MODEL $one --resume --json -o "$D/r.h5" >"$D/a.json" 2>"$D/err" && [ "$saved" -ge 5 ] && grep -q 'going on after' "$D/err" && [ ! -e "$D/r.h5.items" ] && { field score; field bytes_stored; } >"$D/2" && cmp -s "$D/1" "$D/2"
 then ok "goes on after a kill"; else not_ok "goes on after a kill" "saved $saved" "$(cat "$D/err")" "$(paste "$D/1" "$D/2")"; fi
 if "$B/bin/kvdim-tasks" $MODEL $one --resume -o "$D/r.h5" >"$D/out" 2>"$D/err" && grep -q 'is complete: nothing to do' "$D/err"
 then ok "nothing to do"; else not_ok "nothing to do" "$(cat "$D/err")"; fi
@@ -199,8 +196,8 @@ elif grep -qF "'deepseek-r1' removes reasoning from earlier answers, which the c
 then ok "a form of one turn"; else not_ok "a form of one turn" "$(cat "$D/err")"; fi
 sed 's/<|eos|>/<|im_end|>/' $MODEL/tokenizer.json >"$D/chat/tokenizer.json"
 # Items of --ruler leave room for the text of the template, so that no prompt loses its middle.
-if "$B/bin/kvdim-tasks" "$D/chat" --ruler niah_single_1 --items 2 --seq-len 400 --max-new-tokens 8 --chat auto --method h2o,heavy=0.1,recent=0.1 -q --json -o "$D/ruler.h5" >"$D/a.json" 2>"$D/err" && [ "$(column n_cut | sort -u)" = 0 ]
-then ok "a chat form around --ruler"; else not_ok "a chat form around --ruler" "$(cat "$D/err")" "$(column n_cut)"; fi
+if "$B/bin/kvdim-tasks" "$D/chat" --ruler niah_single_1 --items 2 --seq-len 400 --max-new-tokens 8 --chat auto --method h2o,heavy=0.1,recent=0.1 -q --json -o "$D/ruler.h5" >"$D/a.json" 2>"$D/err" && [ "$(field n_cut | sort -u)" = 0 ]
+then ok "a chat form around --ruler"; else not_ok "a chat form around --ruler" "$(cat "$D/err")" "$(field n_cut)"; fi
 refused 1 "no chat template" "kvdim-6m/tokenizer_config.json' has no chat_template: choose a form with --chat NAME, or --chat none" --benchmark "$D/gsm8k_test.jsonl" --chat auto --method none
 refused 1 "another model's chat form" "--chat chatml: the tokenizer has no token '<|im_end|>' of this form" --benchmark "$D/gsm8k_test.jsonl" --chat chatml --method none
 refused 2 "a chat form without special tokens" "--no-special: --chat chatml writes the special tokens of its template" --benchmark "$D/gsm8k_test.jsonl" --chat chatml --no-special --method none
@@ -256,7 +253,7 @@ cp data/models/kvdim-6m/* "$D/windowed/"
 sed 's/"LlamaForCausalLM"/"MistralForCausalLM"/; s/"model_type": "llama"/"model_type": "mistral", "sliding_window": 40/' data/models/kvdim-6m/config.json >"$D/windowed/config.json"
 MODEL=$D/windowed
 if run --benchmark "$D/longbench.jsonl" --items 1 --max-new-tokens 4 --seq-len 280 --cache f16 --method hetero,k=8,v=8; then
-  is "bytes of windows" "122880.0 1.0 1.0" "$(column bytes_stored | head -1) $(column free_cache_share | head -1) $(column free_read_share | head -1)"
+  is "bytes of windows" "122880.0 1.0 1.0" "$(field bytes_stored | head -1) $(field free_cache_share | head -1) $(field free_read_share | head -1)"
 else not_ok "bytes of windows" "$(cat "$D/err")"; fi
 MODEL=data/models/kvdim-6m
 refused 1 "a question that does not fit" "task scbench_kv, item s: the prompt has " --benchmark "$D/scbench_kv.jsonl" --max-new-tokens 6 --seq-len 40 --compress-at context --method none

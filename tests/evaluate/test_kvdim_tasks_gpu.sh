@@ -1,7 +1,6 @@
 #!/bin/sh
 # kvdim-tasks on a GPU: paths in the file, parts and their table, several GPUs, --resume on another number of GPUs. Skips without a GPU.
 . tests/lib/cases.sh
-export OMP_WAIT_POLICY=passive
 tasks="$B/bin/kvdim-tasks data/models/kvdim-6m --ruler niah_single_1,fwe --seq-len 520 --items 40 --max-new-tokens 4 --device cuda --compute bf16 --method h2o --method quest,budget=0.25,page=48"
 if ! $tasks --items 1 -q -o "$D/try.h5" 2>"$log"; then
   if grep -q 'no CUDA' "$log"; then echo "skip kvdim-tasks on a GPU: $(sed 's/.*cuda: //' "$log")"; exit 0; fi

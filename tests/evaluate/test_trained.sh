@@ -3,15 +3,13 @@
 # damaged files are refused.
 . tests/lib/cases.sh
 MODEL=data/models/kvdim-6m
-export OMP_WAIT_POLICY=passive
 if ! "$PYTHON" -c 'import h5py, numpy' 2>/dev/null; then echo "skip trained: no h5py"; exit; fi
-column() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 run() { $B/bin/kvdim-eval $MODEL --text data/texts/stories.txt --tokens 400 --seq-len 200 -q --json -o "$D/a.h5" "$@" >"$D/a.json" 2>"$D/err"; }
 # pair FIRST SECOND LARGEST OPTIONS...: runs two methods and compares bytes and KL divergence of the two, relative to the first
 pair() {
   first=$1 second=$2 largest=$3; shift 3
   run --method "$first" --method "$second" "$@" || return 1
-  column cache_share >"$D/c"; column kl >"$D/k"
+  field cache_share >"$D/c"; field kl >"$D/k"
   paste -d' ' "$D/c" "$D/k" >"$D/rows"
   awk -v most="$largest" 'function off(x, y) { return x > y ? x - y : y - x } NR == 2 { c = $1; k = $2 } NR == 3 { ok = off(c, $1) < 1e-6 && k > 1e-3 && off(k, $2) < most * k } END { exit !(NR == 3 && ok) }' "$D/rows"
 }
@@ -30,11 +28,11 @@ if pair uniform,p=0.5 "projected,file=$D/uniform.h5" 1e-4 --spectrum "$D/s.h5"; 
 if pair uniform,p=0.5 "projected,file=$D/full.h5,p=0.5" 1e-4 --spectrum "$D/s.h5"; then ok "p cuts the last components"; else not_ok "p cuts the last components" "$(cat "$D/rows" "$D/err")"; fi
 if pair palu,heads=1,p=0.625 "projected,file=$D/palu.h5" 1e-3 --calibration "$D/d.h5"; then ok "bases before RoPE equal palu"; else not_ok "bases before RoPE equal palu" "$(cat "$D/rows" "$D/err")"; fi
 if pair palu+kivi,heads=1,p=0.625,residual=32 "projected+kivi,file=$D/palu.h5,residual=32" 1e-2 --calibration "$D/d.h5" --prompt 100; then ok "latents of a file are coded"; else not_ok "latents of a file are coded" "$(cat "$D/rows" "$D/err")"; fi
-if run --method "projected,file=$D/full.h5" --method "projected,projected.file=$D/palu-full.h5" && column kl | awk '{ n += $1 < 1e-6 && $1 > -1e-6 } END { exit !(NR == 3 && n == 3) }'; then ok "orthogonal matrices of full rank equal the model"
-else not_ok "orthogonal matrices of full rank equal the model" "$(column kl)" "$(cat "$D/err")"; fi
-if run --prompt 100 --method "projected,file=$D/full.h5,p=0/0.25/0.5" --method "h2o+projected,file=$D/full.h5,p=0.5" && column kl | awk 'NR == 3 { low = $1 } NR == 4 { high = $1 } END { exit !(NR == 5 && low > 1e-5 && high > low) }'; then ok "values of p, and tokens left out"
-else not_ok "values of p, and tokens left out" "$(column kl)" "$(cat "$D/err")"; fi
-if run --method "projected,file=$D/full.h5" --target 0.9 && [ "$(column purpose | grep -c target)" -ge 1 ]; then ok "a search over p"; else not_ok "a search over p" "$(cat "$D/err")"; fi
+if run --method "projected,file=$D/full.h5" --method "projected,projected.file=$D/palu-full.h5" && field kl | awk '{ n += $1 < 1e-6 && $1 > -1e-6 } END { exit !(NR == 3 && n == 3) }'; then ok "orthogonal matrices of full rank equal the model"
+else not_ok "orthogonal matrices of full rank equal the model" "$(field kl)" "$(cat "$D/err")"; fi
+if run --prompt 100 --method "projected,file=$D/full.h5,p=0/0.25/0.5" --method "h2o+projected,file=$D/full.h5,p=0.5" && field kl | awk 'NR == 3 { low = $1 } NR == 4 { high = $1 } END { exit !(NR == 5 && low > 1e-5 && high > low) }'; then ok "values of p, and tokens left out"
+else not_ok "values of p, and tokens left out" "$(field kl)" "$(cat "$D/err")"; fi
+if run --method "projected,file=$D/full.h5" --target 0.9 && [ "$(field purpose | grep -c target)" -ge 1 ]; then ok "a search over p"; else not_ok "a search over p" "$(cat "$D/err")"; fi
 run --method "projected,file=$D/uniform.h5" && "$PYTHON" - "$D/a.h5" "$D/uniform.h5" <<'PYTHON' && ok "the file is an input of the result" || not_ok "the file is an input of the result" "$(cat "$D/err")"
 import sys, h5py
 with h5py.File(sys.argv[1]) as f:
@@ -67,8 +65,8 @@ with h5py.File(D + "/palu-full.h5") as f, h5py.File(D + "/wide.h5", "w") as g:
         g[f"{side}/down"], g[f"{side}/up"] = down, up
         g[f"{side}/rank"] = np.full((layers, n_kv), 2 * d, dtype="int32")
 PYTHON
-if run --method "projected,file=$D/uneven.h5" --method "projected,file=$D/wide.h5" && { column cache_share; column kl; } | paste -sd' ' | awk '{ exit !($1 == 2 && $2 > 1.12 && $2 < 1.13 && $3 == 2 && $5 > 1e-4 && $6 < 1e-6 && $6 > -1e-6) }'; then ok "ranks of heads, and a latent of two heads"
-else not_ok "ranks of heads, and a latent of two heads" "$(column cache_share; column kl)" "$(cat "$D/err")"; fi
+if run --method "projected,file=$D/uneven.h5" --method "projected,file=$D/wide.h5" && { field cache_share; field kl; } | paste -sd' ' | awk '{ exit !($1 == 2 && $2 > 1.12 && $2 < 1.13 && $3 == 2 && $5 > 1e-4 && $6 < 1e-6 && $6 > -1e-6) }'; then ok "ranks of heads, and a latent of two heads"
+else not_ok "ranks of heads, and a latent of two heads" "$(field cache_share; field kl)" "$(cat "$D/err")"; fi
 
 # ---- refused -------------------------------------------------------------------------------------
 # change CODE: a copy of uniform.h5 changed by Python
@@ -108,16 +106,16 @@ fc2 = [random.normal(0, 1 / 8, (2, 96)) for layer in range(6)]
 exec(code.replace("MODEL.h5", D + "/d.h5").replace("heads.h5", D + "/heads.h5"))
 PYTHON
 H="locret,file=$D/heads.h5"
-if run --prompt 100 --method "$H,budget=0.3,local=8" --method snapkv,budget=0.3,window=8 --method "$H,budget=0.9,local=9" && { column cache_share; column kl; } | paste -sd' ' | awk '{ exit !(NF == 8 && $2 == $3 && $2 > 1 && $2 < 1.3 && $6 > 1e-3 && $8 > 0 && $8 < $6) }'; then ok "locret drops tokens, and keeps as many as snapkv"
-else not_ok "locret drops tokens, and keeps as many as snapkv" "$(column cache_share; column kl)" "$(cat "$D/err")"; fi
-if run --prompt 100 --method "locret+kivi,file=$D/heads.h5,local=8,residual=32" --method "locret+projected,locret.file=$D/heads.h5,projected.file=$D/full.h5,p=0.5,local=8" && [ "$(column kl | awk '$1 > 1e-3' | grep -c .)" = 2 ]; then ok "locret with codes and with projections"
-else not_ok "locret with codes and with projections" "$(column kl)" "$(cat "$D/err")"; fi
-if run --prompt 100 --method "$H,local=8" --target 0.9 && [ "$(column purpose | grep -c target)" -ge 1 ]; then ok "a search over locret's budget"; else not_ok "a search over locret's budget" "$(cat "$D/err")"; fi
+if run --prompt 100 --method "$H,budget=0.3,local=8" --method snapkv,budget=0.3,window=8 --method "$H,budget=0.9,local=9" && { field cache_share; field kl; } | paste -sd' ' | awk '{ exit !(NF == 8 && $2 == $3 && $2 > 1 && $2 < 1.3 && $6 > 1e-3 && $8 > 0 && $8 < $6) }'; then ok "locret drops tokens, and keeps as many as snapkv"
+else not_ok "locret drops tokens, and keeps as many as snapkv" "$(field cache_share; field kl)" "$(cat "$D/err")"; fi
+if run --prompt 100 --method "locret+kivi,file=$D/heads.h5,local=8,residual=32" --method "locret+projected,locret.file=$D/heads.h5,projected.file=$D/full.h5,p=0.5,local=8" && [ "$(field kl | awk '$1 > 1e-3' | grep -c .)" = 2 ]; then ok "locret with codes and with projections"
+else not_ok "locret with codes and with projections" "$(field kl)" "$(cat "$D/err")"; fi
+if run --prompt 100 --method "$H,local=8" --target 0.9 && [ "$(field purpose | grep -c target)" -ge 1 ]; then ok "a search over locret's budget"; else not_ok "a search over locret's budget" "$(cat "$D/err")"; fi
 # A decoder in NumPy, written from docs/methods.md, scores tokens with the networks of heads.h5.
 awk 'BEGIN { s = 1; for (i = 0; i < 2; i++) { for (j = 0; j < 61; j++) { s = (s * 16807) % 2147483647; printf "%s%d", j ? "," : "", s % 8192 } print "" } }' >"$D/ids.csv"
 if "$PYTHON" tests/oracle/whole_model.py $MODEL "$D/ids.csv" 33 "$D/heads.h5" >"$D/oracle" 2>"$D/err" &&
    $B/bin/kvdim-eval $MODEL --ids "$D/ids.csv" --seq-len 61 --prompt 33 -q --json --method "$(sed "s|^locret|locret,file=$D/heads.h5|" "$D/oracle" | cut -d' ' -f1 | paste -sd,)" -o "$D/a.h5" >"$D/a.json" 2>"$D/err" &&
-   column nll | sed 1d | paste -d' ' "$D/oracle" - | awk '{ d = $2 - $3 } NF != 3 || d > 2e-5 || -d > 2e-5 { print; wrong = 1 } END { exit wrong || NR != 4 }' >"$D/rows"
+   field nll | sed 1d | paste -d' ' "$D/oracle" - | awk '{ d = $2 - $3 } NF != 3 || d > 2e-5 || -d > 2e-5 { print; wrong = 1 } END { exit wrong || NR != 4 }' >"$D/rows"
 then ok "losses with locret by a decoder in NumPy"; else not_ok "losses with locret by a decoder in NumPy" "$(cat "$D/rows" "$D/err")"; fi
 H="locret,file=$D/bad.h5"
 fails "a budget that drops nothing" "dropped and lowered no entry" --prompt 100 --method "locret,file=$D/heads.h5,budget=1000"

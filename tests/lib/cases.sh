@@ -6,6 +6,8 @@ PYTHON=${PYTHON:-/usr/bin/python3}
 D=$(mktemp -d)
 trap 'rm -rf "$D"' EXIT
 log=$D/log
+# Many test programs share the machine: threads that wait should sleep.
+export OMP_WAIT_POLICY=passive
 
 ok() { echo "ok $1"; }
 # not_ok NAME [LINE...]: the lines, or else the end of $log, tell why
@@ -48,6 +50,8 @@ no_output() {
 
 # values KEY FILE.json: the values of a key, a line each
 values() { sed -n "s/^ *\"$1\": \"*\([^\"]*[^\",]\)\"*,*\$/\1/p" "$2"; }
+# field NAME: that of all rows of the JSON summary $D/a.json
+field() { sed -n "s/^ *\"$1\": \"*\([^\",]*\)\"*,*\$/\1/p" "$D/a.json"; }
 # attribute FILE.h5 PATH and column FILE.h5 NAME: values of an attribute, and of /rows/NAME in one line
 attribute() { h5dump -a "$2" "$1" | sed -n 's/.*([0-9]*): //p'; }
 column() {

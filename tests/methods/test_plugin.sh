@@ -5,7 +5,6 @@
 MODEL=data/models/kvdim-6m
 TEXT="--text data/texts/stories.txt --tokens 400 --seq-len 200"
 EVAL="$B/bin/kvdim-eval $MODEL $TEXT -q"
-export OMP_WAIT_POLICY=passive
 
 build() { # build NAME SOURCE [OPTION...]
   so=$1 from=$2; shift 2

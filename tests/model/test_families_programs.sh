@@ -1,7 +1,6 @@
 #!/bin/sh
 # Every program on every family: activations, moments, bases, rates, and the methods at full rank against the model.
 . tests/lib/cases.sh
-export OMP_WAIT_POLICY=passive
 
 awk 'BEGIN { s = 1; for (i = 0; i < 12; i++) { for (j = 0; j < 40; j++) { s = (s * 16807) % 2147483647
   printf "%s%d", j ? "," : "", s % 80 } print "" } }' >"$D/ids.csv"

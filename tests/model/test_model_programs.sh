@@ -3,7 +3,6 @@
 # Attention sinks in every cache: methods that keep nearly everything are nearly the model. Without sinks each of them has
 # a divergence of 1e-2.
 . tests/lib/cases.sh
-export OMP_WAIT_POLICY=passive
 
 awk 'BEGIN { s = 1; for (i = 0; i < 6; i++) { for (j = 0; j < 40; j++) { s = (s * 16807) % 2147483647
   printf "%s%d", j ? "," : "", s % 80 } print "" } }' >"$D/ids.csv"
