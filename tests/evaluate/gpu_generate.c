@@ -36,24 +36,6 @@ static void stop(const kvd_err *err)
     exit(1);
 }
 
-static int read_ids(kvd_err *err)
-{
-    const char *const text[] = {"data/texts/stories.txt"};
-    const kvd_corpus_spec spec = {.text = text,
-                                  .n_text = 1,
-                                  .max_tokens = MOST,
-                                  .seq_len = MOST,
-                                  .vocab_size = (size_t)config->vocab_size};
-    char *const path = kvd_checkpoint_tokenizer_path(checkpoint, err);
-    kvd_tokenizer *const tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
-    kvd_corpus *const corpus = tok ? kvd_corpus_open(&spec, tok, err) : NULL;
-    const int status = corpus ? kvd_corpus_read(corpus, 0, 1, id, err) : -1;
-    kvd_corpus_close(corpus);
-    kvd_tokenizer_free(tok);
-    free(path);
-    return status;
-}
-
 /* Makes second moments of gradients that are the identity. */
 static void make_fisher(void)
 {
@@ -74,8 +56,8 @@ static void set_up(void)
         stop(&err);
     config = kvd_checkpoint_config(checkpoint);
     (void)snprintf(path, sizeof path, "%s/a.h5", temp_folder());
-    if (read_ids(&err) || fixture_spectrum(&spectrum, config, 5, &err) ||
-        open_made_dump(config, path, &dump, &err))
+    if (fixture_ids(checkpoint, id, sizeof id / sizeof *id, &err) ||
+        fixture_spectrum(&spectrum, config, 5, &err) || open_made_dump(config, path, &dump, &err))
         stop(&err);
     for (size_t s = 0; s < n_sequences; s++) {
         offset[s + 1] = offset[s] + length[s];

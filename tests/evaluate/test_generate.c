@@ -34,24 +34,6 @@ static float *hidden, *logits;
 static kvd_spectrum spectrum;
 static kvd_activations dump;
 
-static int read_ids(kvd_err *err)
-{
-    const char *const text[] = {"data/texts/stories.txt"};
-    const kvd_corpus_spec spec = {.text = text,
-                                  .n_text = 1,
-                                  .max_tokens = sizeof id / sizeof *id,
-                                  .seq_len = sizeof id / sizeof *id,
-                                  .vocab_size = (size_t)config->vocab_size};
-    char *const path = kvd_checkpoint_tokenizer_path(checkpoint, err);
-    kvd_tokenizer *const tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
-    kvd_corpus *const corpus = tok ? kvd_corpus_open(&spec, tok, err) : NULL;
-    const int status = corpus ? kvd_corpus_read(corpus, 0, 1, id, err) : -1;
-    kvd_corpus_close(corpus);
-    kvd_tokenizer_free(tok);
-    free(path);
-    return status;
-}
-
 static int make_calibration(kvd_err *err)
 {
     dump_plan p;
@@ -76,7 +58,8 @@ static int set_up(void **state)
     const kvd_generator_spec spec = {.max_tokens = 2 * LONGEST, .max_len = LONGEST};
     generator = kvd_generator_new(checkpoint, &spec, &err);
     forward = kvd_forward_new(checkpoint, LONGEST, LONGEST, &err);
-    if (!hidden || !logits || !generator || !forward || read_ids(&err) ||
+    if (!hidden || !logits || !generator || !forward ||
+        fixture_ids(checkpoint, id, sizeof id / sizeof *id, &err) ||
         fixture_spectrum(&spectrum, config, 5, &err) || make_calibration(&err)) {
         fprintf(stderr, "%s\n", err.msg);
         return -1;

@@ -303,19 +303,6 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* Writes a model with heads of 128 dimensions, the only size that palu_decode supports. */
-static void make_wide(const char *name, int heads, int kv_heads, char *path)
-{
-    made_spec s = MADE_SPEC_DEFAULTS;
-    s.heads = heads;
-    s.kv_heads = kv_heads;
-    s.d_head = 128;
-    s.d_model = 256;
-    s.positions = 1024;
-    s.rope = "llama3";
-    made_or_end(name, &s, path);
-}
-
 /* Compares A A^T of projections A on GPU and CPU. Rank is n - 1, because two rows are equal. */
 static void test_complete(size_t d, size_t n, size_t w)
 {
@@ -670,8 +657,8 @@ int main(int argc, char **argv)
     if (!gpu_devices("latent", 1))
         return 0;
     char gqa[128], mha[128];
-    make_wide("gqa", 8, 4, gqa);
-    make_wide("mha", 8, 8, mha);
+    wide_or_end("gqa", 2, 8, 4, gqa);
+    wide_or_end("mha", 2, 8, 8, mha);
     test_codes();
     test_quantised("palu+kvquant,kvquant.bits=3,outliers=0.05,sink=1", 1, 300);
     test_quantised("palu+kvquant,kvquant.bits=3,outliers=0.05,sink=0", 0, 3);

@@ -323,19 +323,6 @@ static void test_window(const char *path)
     model_close(&m);
 }
 
-static void make_wide(const char *name, int heads, int kv_heads, char *path)
-{
-    made_spec s = MADE_SPEC_DEFAULTS;
-    s.layers = 3;
-    s.heads = heads;
-    s.kv_heads = kv_heads;
-    s.d_head = 128;
-    s.d_model = 256;
-    s.positions = 1024;
-    s.rope = "llama3";
-    made_or_end(name, &s, path);
-}
-
 /* usage: gpu_engine_zdc [quick]; quick: few cases, for compute-sanitizer */
 int main(int argc, char **argv)
 {
@@ -362,8 +349,8 @@ int main(int argc, char **argv)
         return failures ? 1 : 0;
     }
     char gqa[128], mha[128];
-    make_wide("gqa", 8, 2, gqa);
-    make_wide("mha", 4, 4, mha);
+    wide_or_end("gqa", 3, 8, 2, gqa);
+    wide_or_end("mha", 3, 4, 4, mha);
     test_model(demo, "kvdim-6m", &kvd_dims_zack, long_ones, LONG, all, sets);
     test_model(demo, "kvdim-6m, balanced", &kvd_dims_balanced, long_ones, LONG, one, some);
     test_model(gqa, "d_head 128, GQA", &kvd_dims_zack, long_ones, LONG, all, some);

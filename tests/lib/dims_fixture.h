@@ -12,6 +12,7 @@
 #include "methods/dims/dims.h"
 #include "model/model_info.h"
 #include "model/pass/attention.h"
+#include "model/text/corpus.h"
 
 static inline kvd_config fixture_config(int n_layers, int n_heads, int n_kv_heads, int d_head)
 {
@@ -154,6 +155,25 @@ static inline void fixture_drop(fixture_qkv *x)
     free(x->q);
     free(x->k);
     free(x->v);
+}
+
+/* Reads the first n token ids of a text, by the tokenizer of a checkpoint. */
+static inline int fixture_ids(const kvd_checkpoint *c, uint32_t *id, size_t n, kvd_err *err)
+{
+    const char *const text[] = {"data/texts/stories.txt"};
+    const kvd_corpus_spec spec = {.text = text,
+                                  .n_text = 1,
+                                  .max_tokens = n,
+                                  .seq_len = n,
+                                  .vocab_size = (size_t)kvd_checkpoint_config(c)->vocab_size};
+    char *const path = kvd_checkpoint_tokenizer_path(c, err);
+    kvd_tokenizer *const tok = path ? kvd_tokenizer_open(path, spec.vocab_size, err) : NULL;
+    kvd_corpus *const corpus = tok ? kvd_corpus_open(&spec, tok, err) : NULL;
+    const int status = corpus ? kvd_corpus_read(corpus, 0, 1, id, err) : -1;
+    kvd_corpus_close(corpus);
+    kvd_tokenizer_free(tok);
+    free(path);
+    return status;
 }
 
 #endif

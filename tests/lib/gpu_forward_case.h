@@ -36,6 +36,20 @@ static inline void made_or_end(const char *name, const made_spec *s, char *path)
         (void)opened_or_end(NULL, &err);
 }
 
+/* Writes a model with heads of 128 dimensions, the only size that palu_decode supports. */
+static inline void wide_or_end(const char *name, int layers, int heads, int kv_heads, char *path)
+{
+    made_spec s = MADE_SPEC_DEFAULTS;
+    s.layers = layers;
+    s.heads = heads;
+    s.kv_heads = kv_heads;
+    s.d_head = 128;
+    s.d_model = 256;
+    s.positions = 1024;
+    s.rope = "llama3";
+    made_or_end(name, &s, path);
+}
+
 /* Opens a model of make_family_fixtures.py, or ends the program. */
 static inline kvd_checkpoint *family_or_end(const char *name)
 {
