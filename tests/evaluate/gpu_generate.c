@@ -652,7 +652,7 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
     for (size_t i = 0, next = 0; i < n; i++) {
         /* xkv's ranks cover all prompt tokens, so it loses nothing. */
         const bool exact = !strcmp(method[i], "none") || !strcmp(method[i], "zack,p=0.5") ||
-                           !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu", 4);
+                           !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu,", 5);
         /* methods in which rounding decides how many tokens, outliers or code bits they keep */
         static const char *const varying[] = {
             "kvmerger", "prefixkv", "cake",     "mpcache",   "a2ats",    "cachegen", "waterfill",
@@ -752,6 +752,9 @@ static void compare_shapes(void)
         "received+zack,p=0.1,p_u=0.4,g=0.3,rise=0.4",
         "palu,heads=2,p=0.25",
         "palu,heads=1,p=0.3",
+        "palu+allot,heads=1,p=0.3,bits=5,sink=3",
+        "palu+kvquant,heads=2,p=0.25",
+        "palu+kivi,heads=2,p=0.25,bits=4,residual=32",
         "minicache,start=0",
         "minicache,gamma=0",
         "xkv,layers=2,rank_k=300,rank_v=250",
@@ -800,6 +803,8 @@ static void compare_shapes(void)
                                            "mikv",
                                            "palu,heads=2,p=0.25",
                                            "palu,heads=1,p=0.3",
+                                           "palu+allot,heads=2,p=0.25,bits=5",
+                                           "palu+hetero,heads=1,p=0.3,k=8,v=4",
                                            "minicache,start=0",
                                            "xkv,layers=2,rank_k=1000,rank_v=900",
                                            "zdc,p_i=0.1,p_u=0.5",

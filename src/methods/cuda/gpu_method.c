@@ -141,9 +141,15 @@ bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_con
            (kind && kind->before_rope && kind->before_rope(p));
 }
 
+/* Returns the GPU code that leaves the plan's quantisation to the CPU. It may not run the plan. */
+static const kvd_gpu_kind *host_kind(const kvd_plan *p)
+{
+    return p->dims && p->dims->rebuild ? &kvd_gpu_palu_hosted : &kvd_gpu_host_codes;
+}
+
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *p, const kvd_config *c, size_t max_len)
 {
-    const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p), *const host = &kvd_gpu_host_codes;
+    const kvd_gpu_kind *const kind = kvd_gpu_kind_of(p), *const host = host_kind(p);
     kvd_err unused;
     const bool own = kind && kind->generates && kind->generates(p) &&
                      (!kind->fits || kind->fits(p, c)) && kvd_gpu_has_keys(kind, p, c) &&

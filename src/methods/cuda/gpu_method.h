@@ -184,8 +184,8 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 /* Returns the GPU code that runs the compression methods of `plan`, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/* Returns the GPU code that generates text: that of the methods, or else kvd_gpu_host_codes
- * (compression on the CPU) if it supports the plan. NULL: no GPU code. */
+/* Returns the GPU code that generates text: that of the methods, or else code that lets the CPU
+ * quantise (kvd_gpu_host_codes, kvd_gpu_palu_hosted) if it supports the plan. NULL: no GPU code. */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 

@@ -143,5 +143,7 @@ int kvd_widths_uniform(kvd_widths *w, double p);
 /* CUDA implementations of these methods; NULL if the program is linked without GPU code. */
 extern const struct kvd_gpu_kind kvd_gpu_palu KVD_IF_LINKED, kvd_gpu_strawman KVD_IF_LINKED,
     kvd_gpu_think KVD_IF_LINKED;
+/* GPU code of palu with a bits method, which the CPU runs on the latents after each iteration. */
+extern const struct kvd_gpu_kind kvd_gpu_palu_hosted KVD_IF_LINKED;
 
 #endif

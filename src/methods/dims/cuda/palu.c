@@ -64,21 +64,16 @@ static bool shares_dropped(const kvd_plan *plan)
     return plan->tokens && plan->dims->heads > 1;
 }
 
-static bool codes_on_host(const kvd_plan *plan)
-{
-    return plan->bits && !codes_here(plan) && kvd_host_codes_take(plan);
-}
-
 static bool fits(int heads, int d)
 {
     return d % 16 == 0 && heads * d <= 768;
 }
 
-static int check(const kvd_plan *plan, const kvd_paged_cache *c, kvd_err *err)
+static int check(const kvd_plan *plan, const kvd_paged_cache *c, bool hosted, kvd_err *err)
 {
     const int d = c->config->d_head;
     const char *const member = refused_member(plan);
-    if (member && !(c->generates && codes_on_host(plan)))
+    if (member && !hosted)
         return kvd_fail(
             err,
             "the CUDA engine runs '%s' alone, with allot, with kvquant or with a method "
@@ -422,13 +417,12 @@ static int open_palu(kvd_palu *p, kvd_err *err)
     p->folded = c->hook.wants_raw;
     c->hook.wants_pre = !p->folded;
     p->fused = fuses(p);
-    p->store.one_layer = p->coded = p->method.plan->bits && codes_here(p->method.plan);
+    p->store.one_layer = p->coded = p->method.plan->bits && !p->hosted;
     p->store.positions = p->method.plan->tokens != NULL;
     if (kvd_palu_make_matrices(p, err) || kvd_latent_store_init(&p->store, err) ||
         (p->coded && kvd_latent_codes_init(&p->codes, &p->store, p->method.plan, &p->dims, err)) ||
         kvd_palu_fold(p, err) || make_rows(p, err) || (p->fused && make_fused(p, err)) ||
-        (codes_on_host(p->method.plan) &&
-         kvd_latent_store_host(&p->store, &p->method, &p->dims, p->rows_pitch, err)))
+        (p->hosted && kvd_latent_store_host(&p->store, &p->method, &p->dims, p->rows_pitch, err)))
         return -1;
     p->method.page_bytes = p->store.page_bytes + p->codes.page_bytes;
     p->method.near_page_bytes = p->store.near_page_bytes;
@@ -457,9 +451,10 @@ static bool runs(const kvd_plan *plan)
     return plan->dims && plan->dims->rebuild;
 }
 
-static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
+static int open_with(const kvd_plan *plan, kvd_paged_cache *c, bool hosted, kvd_gpu_method **m,
+                     kvd_err *err)
 {
-    if (check(plan, c, err))
+    if (check(plan, c, hosted, err))
         return -1;
     kvd_palu *const p = calloc(1, sizeof *p);
     if (!p)
@@ -477,16 +472,32 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method 
                                  .appended = appended,
                                  .free = release};
     p->w = c->worker;
+    p->hosted = hosted;
     /* From here on, the caller's cache owns the method and frees it, even after a failure. */
     *m = &p->method;
     return kvd_status(kvd_latent_store_share(plan->dims, c->share, &p->dims, err) ||
                       open_palu(p, err));
 }
 
+static int open_method(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
+{
+    return open_with(plan, c, false, m, err);
+}
+
+static int open_hosted(const kvd_plan *plan, kvd_paged_cache *c, kvd_gpu_method **m, kvd_err *err)
+{
+    return open_with(plan, c, true, m, err);
+}
+
 static bool generates(const kvd_plan *plan)
 {
-    return runs(plan) && (!refused_member(plan) || codes_on_host(plan)) && !shares_dropped(plan) &&
+    return runs(plan) && !refused_member(plan) && !shares_dropped(plan) &&
            fits(plan->dims->heads, plan->dims->d_head);
+}
+
+static bool runs_hosted(const kvd_plan *plan)
+{
+    return runs(plan) && kvd_host_codes_take(plan) && fits(plan->dims->heads, plan->dims->d_head);
 }
 
 static unsigned computes(const kvd_plan *plan)
@@ -495,9 +506,20 @@ static unsigned computes(const kvd_plan *plan)
     return plan->tokens ? 0 : plan->bits ? attention : attention | KVD_GPU_WINDOWS | KVD_GPU_WIDE;
 }
 
+static unsigned computes_hosted(const kvd_plan *plan)
+{
+    (void)plan;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
+}
+
 const kvd_gpu_kind kvd_gpu_palu = {.computes = computes,
                                    .joins_heads = kvd_gpu_heads_apart,
                                    .runs = runs,
                                    .generates = generates,
-                                   .codes_on_host = codes_on_host,
                                    .open = open_method};
+
+const kvd_gpu_kind kvd_gpu_palu_hosted = {.computes = computes_hosted,
+                                          .runs = runs_hosted,
+                                          .generates = runs_hosted,
+                                          .codes_on_host = runs_hosted,
+                                          .open = open_hosted};

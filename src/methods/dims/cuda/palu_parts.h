@@ -28,7 +28,8 @@ typedef struct {
     bool folded;
     bool fused;
     kvd_latent_codes codes;
-    bool coded; /* method allot or kvquant codes the latents */
+    bool coded;  /* true: the GPU codes the latents, by method allot or kvquant */
+    bool hosted; /* true: the CPU codes the latents */
     /* Method that drops tokens and moves their latent vectors, or NULL. */
     kvd_gpu_method *evict;
     kvd_palu_layer *layer;
