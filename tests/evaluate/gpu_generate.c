@@ -437,6 +437,8 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                   {"rotatekv,bits=4,group=32,sink=3", false, 0},
                   {"zack+gear,p=0.3,bits=4", false, 1e-9},
                   {"zack+allot,p=0.3,bits=4", false, 0},
+                  {"zack+turboquant,p=0.3", false, 0},
+                  {"zack+cachegen,p=0.3", false, 0.02},
                   {"turboquant", false, 0},
                   {"turboquant,bits=3.5,qjl=0,group=16", false, 1e-9},
                   {"zack+kivi,p=0.3,bits=4,residual=32", false, 0},
@@ -520,6 +522,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
             continue;
         /* With coarse quantisation, log probabilities on GPU and CPU differ by 0.14 on average. */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
+                            strstr(method[i].text, "+turboquant") ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv") ||
                             strstr(method[i].text, "cachegen");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
@@ -662,7 +665,7 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
         static const char *const rough[] = {"cachegen", "gear", "vidkv", "tova+kivi"};
         bool varies = false, few = false;
         for (size_t k = 0; k < sizeof rough / sizeof *rough; k++)
-            few = few || !strncmp(method[i], rough[k], strlen(rough[k]));
+            few = few || strstr(method[i], rough[k]);
         for (size_t k = 0; k < sizeof varying / sizeof *varying; k++)
             varies = varies || strstr(method[i], varying[k]);
         if (!in_this_part(next++))
@@ -690,6 +693,11 @@ static void compare_shapes(void)
         "comet,group=32",
         "turboquant,bits=4,qjl=0",
         "zack+kivi,p=0.3,bits=4,group=16,residual=16",
+        "zack+turboquant,p=0.3",
+        "zack+cachegen,p=0.3",
+        "zack+kvquant,p=0.3",
+        "zack+allot,p=0.3,bits=4,sink=3",
+        "zack+gear,p=0.3,bits=4",
         "kivi,bits=4,group=16,residual=16",
         "snapkv,window=8",
         "quest,budget=0.3,page=8",
@@ -790,6 +798,9 @@ static void compare_shapes(void)
                                            "allot",
                                            "rotatekv,bits=4,group=32,sink=3",
                                            "turboquant",
+                                           "zack+kvquant,p=0.3",
+                                           "uniform+allot,p=0.25,bits=5",
+                                           "zack+hetero,p=0.3",
                                            "hetero",
                                            "xquant,bits=4,group=16",
                                            "vidkv,group=16,residual=16,k=1.8,ternary=0",

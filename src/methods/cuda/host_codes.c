@@ -6,6 +6,7 @@
 
 #include "methods/bits/bits.h"
 #include "methods/bits/cuda/streams.h"
+#include "methods/head.h"
 #include "model/pass/blocks.h"
 
 static const char what[] = KVD_HOST_CODES_WHAT;
@@ -188,6 +189,30 @@ static void turn(const kvd_host_codes *k, int layer, const float *table, size_t 
         }
 }
 
+/* Replaces K and V of each KV head in n rows by their projections, padded with zeros to d_head. */
+static void cut(const kvd_host_codes *k, int layer, size_t n, uint16_t *row)
+{
+    enum { TOGETHER = 32 };
+    const kvd_config *const c = k->method->cache->config;
+    const size_t d = (size_t)c->d_head, heads = (size_t)c->n_kv_heads;
+    float x[TOGETHER * KVD_WIDTH_MAX], y[TOGETHER * KVD_WIDTH_MAX];
+    for (size_t first = 0; first < n; first += TOGETHER)
+        for (size_t i = 0; i < KVD_N_SIDES * heads; i++) {
+            const kvd_dims_head *const h = &k->rows.dims->head[(size_t)layer * heads + i % heads];
+            const bool values = i >= heads;
+            const size_t some = kvd_smaller(n - first, TOGETHER),
+                         kept = (size_t)(values ? h->d_v : h->d_qk);
+            uint16_t *const at = row + first * k->pitch + i * d;
+            for (size_t t = 0; t < some; t++)
+                kvd_to_f32(KVD_BF16, at + t * k->pitch, x + t * d, d);
+            kvd_head_project(some, d, kept, x, d, values ? h->a_v : h->a_k, y);
+            for (size_t t = 0; t < some; t++) {
+                kvd_from_f32(KVD_BF16, y + t * kept, at + t * k->pitch, kept);
+                memset(at + t * k->pitch + kept, 0, (d - kept) * sizeof *at);
+            }
+        }
+}
+
 static int keep_layer(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_t at, size_t n,
                       kvd_err *err)
 {
@@ -203,6 +228,8 @@ static int keep_layer(const kvd_host_codes *k, kvd_host_slot *s, int layer, size
     const float *const table = k->rows.undoes ? k->back : k->rope;
     if (table)
         turn(k, layer, table, s->n, n, row + pending * pitch);
+    if (k->rows.dims)
+        cut(k, layer, n, row + pending * pitch);
     return 0;
 }
 
@@ -267,7 +294,8 @@ static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, 
     const bool windows = k->method->cache->window > 0;
     if (windows && keep_near(s, n, err))
         return -1;
-#pragma omp parallel for schedule(static) if (n > 1)
+    const int saved = k->rows.dims ? kvd_blas_serial() : 0;
+#pragma omp parallel for schedule(static) if (n > 1 || k->rows.dims)
     for (size_t l = 0; l < k->layers; l++) {
         kvd_err mine;
         if (!keep_layer(k, s, (int)l, at, n, &mine) &&
@@ -279,6 +307,8 @@ static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, 
             status = -1;
         }
     }
+    if (k->rows.dims)
+        kvd_blas_restore(saved);
     s->n += n;
     s->prompt = fresh;
     if (windows)
@@ -370,7 +400,8 @@ static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t fir
                            .q_start = device + 3 * most,
                            .table = pages->device + first * pages->max_pages,
                            .n = (int32_t)n,
-                           .turned = k->rows.turned};
+                           .turned = k->rows.turned,
+                           .cut = k->rows.dims != NULL};
     for (size_t i = 0; i < n; i++) {
         const kvd_host_written *const w = &k->written[first + i];
         const int32_t rows = (int32_t)(w->end[kind] - w->from[kind]);

@@ -26,6 +26,9 @@ typedef struct {
     bool rotates;      /* true: rows come with keys before RoPE, which are coded after RoPE */
     bool undoes;       /* true: rows come with keys after RoPE, which are coded before RoPE */
     bool turned;       /* true: keys of the rows that are written are after RoPE */
+    /* Projections by which the CPU shortens K and V of new rows, whose heads keep their places in
+     * the row. NULL: rows stay as they are. */
+    const kvd_dims *dims;
 } kvd_host_rows;
 
 /* kvd_host_codes_take returns true if the CPU can quantise K and V and the plan drops no tokens.

@@ -166,19 +166,25 @@ static int new_of_pages(kvd_gpu_method *m, kvd_err *err)
 {
     kvd_paged_cache *const c = m->cache;
     const kvd_bits_method *const bits = m->plan->bits;
+    const kvd_dims *const dims = m->plan->dims;
     const bool raw = c->hook.wants_raw, rotates = c->cosine && raw && !bits->keys_before_rope,
-               undoes = c->cosine && !raw && bits->keys_before_rope;
+               undoes = c->cosine && !raw && bits->keys_before_rope && !dims;
     const size_t layers = (size_t)c->config->n_layers, heads = (size_t)c->config->n_kv_heads,
                  wide = heads * (size_t)c->config->d_head, units = bits->all_heads ? 1 : heads,
                  parts = KVD_N_SIDES * units;
     kvd_host_part *const part = malloc(layers * parts * sizeof *part);
     if (!part)
         return kvd_no_memory(err, what, layers * parts * sizeof *part);
-    for (size_t i = 0; i < layers * parts; i++)
-        part[i] = (kvd_host_part){.side = (kvd_side)(i / units % KVD_N_SIDES),
+    for (size_t i = 0; i < layers * parts; i++) {
+        const kvd_side side = (kvd_side)(i / units % KVD_N_SIDES);
+        const kvd_dims_head *const h = dims ? &dims->head[i / parts * heads + i % units] : NULL;
+        part[i] = (kvd_host_part){.side = side,
                                   .kv_head = (int)(i % units),
                                   .at = i % parts * (wide / units),
-                                  .d = wide / units};
+                                  .d = !h                   ? wide / units
+                                       : side == KVD_VALUES ? (size_t)h->d_v
+                                                            : (size_t)h->d_qk};
+    }
     const kvd_host_rows rows = {
         .width = 2 * wide,
         .input = needs(m->plan, KVD_NEEDS_INPUT) ? (size_t)c->config->d_model : 0,
@@ -190,7 +196,8 @@ static int new_of_pages(kvd_gpu_method *m, kvd_err *err)
         .before = query_elements(c),
         .rotates = rotates,
         .undoes = undoes,
-        .turned = rotates || undoes};
+        .turned = rotates || undoes,
+        .dims = dims};
     const int status = kvd_host_codes_new(m, &rows, err);
     free(part);
     return status;
@@ -233,7 +240,9 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 
 static bool runs(const kvd_plan *plan)
 {
-    return takes(plan) && !plan->tokens && !plan->maker && !plan->dims;
+    const bool cuts = plan->dims && !plan->dims->rebuild;
+    return cuts ? takes_rows(plan) && !plan->tokens
+                : takes(plan) && !plan->tokens && !plan->maker && !plan->dims;
 }
 
 static unsigned computes(const kvd_plan *plan)

@@ -404,6 +404,8 @@ int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewri
     a.q = c->q_prompts;
     if (r->turned)
         a.rope_cos = a.rope_sin = NULL;
+    if (r->cut)
+        a.r_qk = a.r_v = NULL;
     return kvd_cuda_check(kvd_append(&a, c->worker->stream), "append", err);
 }
 

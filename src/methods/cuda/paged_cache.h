@@ -157,6 +157,7 @@ typedef struct {
     const int32_t *table;         /* [n][max_pages] */
     int32_t n, n_rows, n_q8;      /* n_q8: sum of q_len rounded up to multiples of 8 */
     bool turned;                  /* true: RoPE has been applied to K */
+    bool cut;                     /* true: K and V have been projected, each head is [d_head] */
 } kvd_paged_rewrite;
 /* Replaces K and V of tokens in a layer's pages by rows r->x, which must be adjacent (r->ld is
  * ignored). Overwrites the buffer in which the queries of prompts are stored. */
