@@ -763,6 +763,9 @@ static void compare_shapes(void)
         "palu+allot,heads=1,p=0.3,bits=5,sink=3",
         "palu+kvquant,heads=2,p=0.25",
         "palu+kivi,heads=2,p=0.25,bits=4,residual=32",
+        "strawman,p=0.5",
+        "zack,online=1,p=0.4",
+        "fdc,explicit=1,p=0.4",
         "minicache,start=0",
         "minicache,gamma=0",
         "xkv,layers=2,rank_k=300,rank_v=250",
@@ -816,14 +819,17 @@ static void compare_shapes(void)
                                            "palu,heads=1,p=0.3",
                                            "palu+allot,heads=2,p=0.25,bits=5",
                                            "palu+hetero,heads=1,p=0.3,k=8,v=4",
+                                           "strawman,p=0.9",
+                                           "zack,online=1,p=0.85",
+                                           "zack,explicit=1,p=0.4",
                                            "minicache,start=0",
                                            "xkv,layers=2,rank_k=1000,rank_v=900",
                                            "zdc,p_i=0.1,p_u=0.5",
                                            "received+zack,p=0.1,p_u=0.4,g=0.3,rise=0.4"};
     static const char *const not_gpt_oss[][2] = {
-        {"zack,online=1,p=0.3", "window"},
+        {"zdc,explicit=1,p_i=0.1,p_u=0.5", "window"},
         {"kivi,bits=4,residual=64", "a window of 40 tokens does not hold"}};
-    static const char *const not_gemma[][2] = {{"strawman,p=0.25", "heads of 256"}};
+    static const char *const not_gemma[][2] = {{"zdc,online=1,p_i=0.1,p_u=0.5", "heads of 256"}};
     static const char *const of_wide_heads[] = {"none",
                                                 "xkv",
                                                 "xkv,layers=2,rank_k=300,rank_v=250",

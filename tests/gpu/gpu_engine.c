@@ -316,7 +316,7 @@ static void refused_method(const kvd_checkpoint *c, const char *text, const kvd_
 
 static void test_refused_wide(void)
 {
-    static const char *const text[] = {"turboquant", "leankv", "strawman"};
+    static const char *const text[] = {"turboquant", "leankv", "gear"};
     const kvd_engine_spec s = spec_on_gpus(&three, 60);
     kvd_checkpoint *const c = shape_or_end(&wide_shape[1], 5);
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
@@ -371,8 +371,8 @@ static void test_refused(void)
                    "5 experts of 14 hidden units in a model of width 18: CUDA graphs");
     kvd_checkpoint_close(odd);
     kvd_checkpoint *const sinks = shape_or_end(&shape[GPT_OSS_SHAPE], 4);
-    refused_method(sinks, "strawman", &plain,
-                   "attention sinks, which the CUDA engine's kernels of 'strawman' do");
+    refused_method(sinks, "waterfill,block=64", &plain,
+                   "attention sinks, which the CUDA engine's kernels of 'waterfill' do");
     kvd_checkpoint_close(sinks);
 }
 

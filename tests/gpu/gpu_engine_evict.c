@@ -319,7 +319,7 @@ static void test_windows(int quick)
                    "\"hidden_act\":\"silu\",\"num_hidden_layers\":2,\"rope_theta\":10000.0,"
                    "\"head_dim\":64,\"tie_word_embeddings\":false,\"sliding_window\":100}",
                    "all 2 layers have a window of 100 tokens");
-    refused_window("strawman", gemma.json, "know no window");
+    refused_window("gear", gemma.json, "know no window");
 }
 
 /* usage: gpu_engine_evict [quick|windows|METHOD] [I/N]

@@ -22,6 +22,7 @@ typedef struct {
     const load *l;
     bytes each;
     double tokens[MOST];
+    double window; /* sliding window of all layers, in tokens; 0: none */
     outcome *o;
     float *got;
 } watched;
@@ -36,7 +37,10 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     for (size_t i = 0; i < it->n_slices; i++)
         w->tokens[it->slice[i].slot] = (double)it->slice[i].before + (double)it->slice[i].n;
     for (size_t i = 0; i < MOST; i++)
-        held += w->tokens[i] > 0 ? w->tokens[i] * w->each.token + w->each.slot : 0;
+        held += w->tokens[i] > 0 ? (w->window > 0 ? fmin(w->tokens[i], w->window) : w->tokens[i]) *
+                                           w->each.token +
+                                       w->each.slot
+                                 : 0;
     if (e->held)
         o->held_off = worse(o->held_off, fabs(held - e->held(e)));
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -63,7 +67,11 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
     kvd_err err = {""};
     char title[200], text[256];
     outcome o = {0};
-    watched w = {.l = l, .each = each, .o = &o, .got = need(l->vocab * sizeof *w.got)};
+    watched w = {.l = l,
+                 .each = each,
+                 .window = (double)kvd_config_window(kvd_checkpoint_config(c), 0),
+                 .o = &o,
+                 .got = need(l->vocab * sizeof *w.got)};
     const serving_order by = order_of(set);
     const kvd_engine_spec spec = spec_of(set, l->max_len, MOST * l->max_len);
     kvd_engine *const e = kvd_engine_open_cuda(c, plan, &spec, &err);
@@ -666,6 +674,7 @@ int main(int argc, char **argv)
     test_complete(32, 17, 24);
     test_complete(128, 40, 96);
     test_complete(64, 80, 48);
+    test_complete(256, 40, 48);
     const char *const demo = "data/models/kvdim-6m";
     const size_t n = quick ? 3 : 12, some_n = quick ? 3 : 6;
     const setting *const *const sets = quick ? two : all;
@@ -677,7 +686,11 @@ int main(int argc, char **argv)
                   quick ? some : uncut);
     test_strawman(demo, "kvdim-6m", 100, quick ? 3 : 12, "zack,explicit=1,p=0.5",
                   quick ? some : uncut);
+    const char *const window = "tests/data/families/mistral-window";
+    test_strawman(window, "window of 7", 50, 4, "zack,explicit=1,p=0.5", quick ? some : uncut);
+    test_strawman(window, "window of 7", 50, 4, "zack,online=1,p=0.5", quick ? some : uncut);
     if (!quick) {
+        test_strawman(window, "window of 7", 50, 4, "strawman,p=0.9", uncut);
         test_strawman(gqa, "d_head 128, GQA", 130, 6, "fdc,explicit=1,p=0.6", uncut);
         test_strawman(gqa, "d_head 128, GQA", 130, 6, "zack,online=1,p=0.6", uncut);
         test_strawman(gqa, "d_head 128, GQA", 130, 6, "uniform,online=1,p=0.5", uncut);

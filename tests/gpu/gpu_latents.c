@@ -794,6 +794,7 @@ static const latent_case cases[] = {
     {"a narrow head", 16, 2, 1, 2, {16, 16}, 0, 1, 0, 0, 2, {40, 41}, {40, 3}},
     {"slots", 128, 2, 1, 4, {64, 64}, 0, 0, 0, 5, 4, {63, 129, 400, 2}, {1, 1, 1, 1}},
     {"slots of other ranks", 64, 4, 1, 4, {112, 96}, 0, 0, 0, 3, 3, {63, 129, 5}, {63, 2, 5}},
+    {"slots of wide heads", 256, 2, 1, 4, {240, 96}, 0, 0, 0, 3, 3, {63, 129, 5}, {63, 2, 5}},
 };
 
 static bool is_quick(const latent_case *c)

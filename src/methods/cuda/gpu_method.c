@@ -105,7 +105,8 @@ static int check_windows(const kvd_plan *p, const kvd_config *c, size_t max_len,
                         "'%s' codes blocks of %zu tokens, which a window of %zu tokens does not "
                         "hold: use smaller blocks (residual, group)",
                         kvd_gpu_method_name(p), kvd_plan_block(p), shortest);
-    return windows == c->n_layers && (p->tokens || p->channels || p->layers)
+    const bool prunes = p->channels && p->channels->prune;
+    return windows == c->n_layers && (p->tokens || prunes || p->layers)
                ? kvd_fail(err,
                           "all %d layers have a window of %zu tokens, requests have up to %zu: "
                           "the CUDA engine runs '%s' only if a layer has no such window",

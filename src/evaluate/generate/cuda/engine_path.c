@@ -194,6 +194,15 @@ static bool cuts_prompts(const by_engine *e)
     return e->plan->channels && !e->plan->channels->prune;
 }
 
+/* Returns how many tokens all KV heads of all layers hold of a prompt of n tokens. */
+static size_t held_tokens(const by_engine *e, size_t n)
+{
+    size_t sum = 0;
+    for (int l = 0; l < e->config->n_layers; l++)
+        sum += rows_held(e, l, n) * (size_t)e->config->n_kv_heads;
+    return sum;
+}
+
 /* Adds n tokens to the statistics e->account. `step`: also adds the bits that a step reads. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
@@ -207,7 +216,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;
     a->lowered += is->lowered - was.lowered;
-    a->pruned += cuts_prompts(e) && !step ? n * heads : is->pruned - was.pruned;
+    a->pruned += cuts_prompts(e) && !step ? held_tokens(e, n) : is->pruned - was.pruned;
     a->coded += (coded(e, (size_t)is->entries) - coded(e, (size_t)was.entries)) * heads;
     if (!step)
         return;

@@ -430,7 +430,7 @@ __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
 {
     enum { SHARES = 32, RUNS_AT_ONCE = THREADS / SHARES };
-    __shared__ float x[KVD_WIDTH_NARROW], sum[SHARES][8 * RUNS_AT_ONCE + 1];
+    __shared__ float x[KVD_WIDTH_MAX], sum[SHARES][8 * RUNS_AT_ONCE + 1];
     const int b = (int)blockIdx.x, side = (int)blockIdx.y % 2, i = (int)threadIdx.x;
     const kvd_latent_head h = a.head[blockIdx.y / 2];
     const int rank = h.rank[side], t = __ldg(a.kv_len + b) - 1;
@@ -525,8 +525,9 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
 
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream)
 {
-    if (a->n < 1 || a->n_kv_heads < 1 || a->d_head > KVD_WIDTH_NARROW ||
-        a->max_rank > KVD_WIDTH_NARROW || !a->slot)
+    static_assert(THREADS >= static_cast<int>(KVD_WIDTH_MAX), "a thread per dimension");
+    if (a->n < 1 || a->n_kv_heads < 1 || a->d_head > KVD_WIDTH_MAX || a->max_rank > KVD_WIDTH_MAX ||
+        !a->slot)
         return cudaErrorInvalidValue;
     cut<<<dim3(a->n, (2 * a->n_kv_heads)), THREADS, 0, stream>>>(*a,
                                                                  static_cast<uint16_t *>(latents));

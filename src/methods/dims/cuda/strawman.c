@@ -1,5 +1,6 @@
 /* Methods on the GPU that project each request's K and V on leading columns of a rotation:
- * eigenvectors from its prompt (strawman, online=1), or a file's (explicit=1). */
+ * eigenvectors from its prompt (strawman, online=1), or a file's (explicit=1). Layers with a
+ * sliding window take the eigenvectors from the window at the end of the prompt. */
 #include <stdlib.h>
 
 #include "methods/dims/cuda/strawman_parts.h"
@@ -23,22 +24,28 @@ static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t
         what, err);
 }
 
+/* Returns how many of a request's tokens a layer holds. */
+static size_t held_of(const strawman *s, int layer, size_t tokens)
+{
+    const size_t window = (size_t)s->method.cache->layer[layer].map.window;
+    return window && window < tokens ? window : tokens;
+}
+
 static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
                       cudaStream_t stream, kvd_err *err)
 {
     const kvd_gpu_share *const share = s->method.cache->share;
     const int d = s->method.cache->config->d_head, kv = share->n_kv_heads,
               group = share->n_heads / kv;
-    const size_t each = (size_t)kv * (size_t)d * (size_t)d;
-    const uint16_t *const x = s->rows + start * (size_t)s->n * (size_t)d;
+    const size_t each = (size_t)kv * (size_t)d * (size_t)d, n = held_of(s, layer, tokens);
+    const uint16_t *const x = s->rows + (start + tokens - n) * (size_t)s->n * (size_t)d;
     if (!s->outputs)
-        return add_gram(s, x, s->n * d, d, tokens, s->n, true, s->gram, err);
+        return add_gram(s, x, s->n * d, d, n, s->n, true, s->gram, err);
     const uint16_t *const q = s->queries + start * (size_t)share->n_heads * (size_t)d;
-    if (add_gram(s, x, s->n * d, d, tokens, kv, true, s->gram, err) ||
+    if (add_gram(s, x, s->n * d, d, n, kv, true, s->gram, err) ||
         kvd_queue_copy(s->gram + each, s->outputs + (size_t)layer * each, each * sizeof *s->gram,
                        stream, what, err) ||
-        add_gram(s, x + (size_t)kv * (size_t)d, s->n * d, d, tokens, kv, false, s->gram + each,
-                 err))
+        add_gram(s, x + (size_t)kv * (size_t)d, s->n * d, d, n, kv, false, s->gram + each, err))
         return -1;
     for (int j = 0; j < group; j++)
         if (add_gram(s, q + (size_t)j * (size_t)d, share->n_heads * d, group * d, tokens, kv, false,
@@ -53,11 +60,11 @@ static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
     const kvd_gpu_share *const share = s->method.cache->share;
-    const int d = s->method.cache->config->d_head, n = (int)tokens,
-              stacked = 1 + share->n_heads / share->n_kv_heads;
+    const int d = s->method.cache->config->d_head, n = (int)held_of(s, layer, tokens),
+              queries = (int)tokens * (share->n_heads / share->n_kv_heads);
     const size_t at =
         (prompt * (size_t)s->method.cache->config->n_layers + (size_t)layer) * (size_t)s->n;
-    const kvd_latent_rows rows = {s->outputs ? stacked * n : n,
+    const kvd_latent_rows rows = {s->outputs ? n + queries : n,
                                   s->outputs ? n + s->method.cache->config->d_model : n};
     return kvd_status(
         kvd_latent_solver_run(&s->solver, s->gram, s->host_info + at, stream, err) ||
@@ -272,8 +279,8 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/* Returns the bits of a request: the kept dimensions of K and V, and the projections unless all
- * requests share them. */
+/* Returns the bits of a request: the kept dimensions of K and V in layers without a window, and the
+ * projections of all layers unless all requests share them. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)m;
@@ -372,7 +379,7 @@ static void describe_heads(strawman *s, kvd_latent_basis *basis)
             s->store.layer[l].matrix[side][g] = at;
             equal = equal && rank == basis[0].rank;
             s->wide = rank > s->wide ? rank : s->wide;
-            s->token_kept += (size_t)width;
+            s->token_kept += c->layer[l].map.window ? 0 : (size_t)width;
             s->matrix_kept += (size_t)(d * width);
             at += d * rank;
         }
@@ -417,6 +424,7 @@ static int open_strawman(strawman *s, kvd_err *err)
         (s->method.plan->widths_low && kvd_strawman_levels_make(s, err)))
         return -1;
     s->method.page_bytes = s->store.page_bytes;
+    s->method.near_page_bytes = s->store.near_page_bytes;
     return 0;
 }
 
@@ -453,5 +461,12 @@ static bool generates(const kvd_plan *plan)
     return plan->channels && (!plan->tokens || plan->tokens == &kvd_tokens_importance);
 }
 
-const kvd_gpu_kind kvd_gpu_strawman = {
-    .joins_heads = kvd_gpu_heads_apart, .generates = generates, .open = open_method};
+static unsigned computes(const kvd_plan *plan)
+{
+    return plan->tokens ? 0 : KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
+}
+
+const kvd_gpu_kind kvd_gpu_strawman = {.computes = computes,
+                                       .joins_heads = kvd_gpu_heads_apart,
+                                       .generates = generates,
+                                       .open = open_method};

@@ -28,7 +28,8 @@ typedef struct {
     kvd_latent_basis *basis;
     /* [n_layers] Offset of each layer in a request's matrices, which have `each` elements. */
     size_t *layer_at, each;
-    /* Elements, without padding, of a request's projections, and of a token in all layers. */
+    /* Elements, without padding, of a request's projections, and of a token in all layers without a
+     * sliding window. */
     size_t matrix_kept, token_kept;
     /* [slots][n_layers] in device memory: projections of all heads, K first. */
     uint16_t *matrix;
