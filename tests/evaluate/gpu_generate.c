@@ -609,6 +609,15 @@ static const kvd_shape gemma = {
     "\"sliding_window\":40,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"
     "\"vocab_size\":500}"};
 
+/* small Mistral: every layer has a window */
+static const kvd_shape mistral = {
+    "mistral", "mistral", "made up",
+    "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"hidden_act\":\"silu\","
+    "\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":64,\"num_hidden_layers\":4,"
+    "\"num_attention_heads\":8,\"num_key_value_heads\":2,\"rope_theta\":10000.0,"
+    "\"sliding_window\":40,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-05,"
+    "\"vocab_size\":500,\"tie_word_embeddings\":false}"};
+
 /* small Llama with heads of 128 dimensions */
 static const kvd_shape wide_heads = {
     "wide", "wide", "made up",
@@ -830,6 +839,19 @@ static void compare_shapes(void)
         {"zdc,explicit=1,p_i=0.1,p_u=0.5", "window"},
         {"kivi,bits=4,residual=64", "a window of 40 tokens does not hold"}};
     static const char *const not_gemma[][2] = {{"zdc,online=1,p_i=0.1,p_u=0.5", "heads of 256"}};
+    static const char *const of_mistral[] = {"none",
+                                             "zack,p=0.5",
+                                             "strawman,p=0.5",
+                                             "zack,explicit=1,p=0.4",
+                                             "palu,heads=2,p=0.25",
+                                             "palu+allot,heads=1,p=0.3,bits=5,sink=3",
+                                             "allot,bits=4,sink=3",
+                                             "kvquant,outliers=0,sink=3",
+                                             "kvquant",
+                                             "rotatekv,bits=4,group=32,sink=3",
+                                             "zack+allot,p=0.3,bits=4,sink=20",
+                                             "zack+kvquant,p=0.3,outliers=0"};
+    static const char *const not_mistral[][2] = {{"h2o", "all 4 layers have a window"}};
     static const char *const of_wide_heads[] = {"none",
                                                 "xkv",
                                                 "xkv,layers=2,rank_k=300,rank_v=250",
@@ -840,6 +862,8 @@ static void compare_shapes(void)
                   sizeof not_gpt_oss / sizeof *not_gpt_oss);
     compare_shape(&gemma, of_gemma, sizeof of_gemma / sizeof *of_gemma, not_gemma,
                   sizeof not_gemma / sizeof *not_gemma);
+    compare_shape(&mistral, of_mistral, sizeof of_mistral / sizeof *of_mistral, not_mistral,
+                  sizeof not_mistral / sizeof *not_mistral);
     compare_shape(&wide_heads, of_wide_heads, sizeof of_wide_heads / sizeof *of_wide_heads, NULL,
                   0);
 }
@@ -847,7 +871,7 @@ static void compare_shapes(void)
 /* usage: gpu_generate [quick|windows|gpus|TEXT] [f32|bf16] [I/N]
  * Compares tokens generated on GPU and CPU.
  * quick    combined methods, bf16, for sanitizers
- * windows  models with windows (gpt-oss, Gemma 3), and a Llama with heads of 128
+ * windows  models with windows (gpt-oss, Gemma 3, Mistral), and a Llama with heads of 128
  * gpus     several GPUs
  * TEXT     methods with TEXT in their text
  * I/N      part I of N of the tests */

@@ -46,13 +46,27 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return kvd_gpu_first_held(&k->method, (size_t)k->layer[layer].map.window, n);
 }
 
+/* Returns the bits of tokens from .. n - 1 of a request, n at least the length of its prompt, if a
+ * method with exact first tokens codes them in a layer with a window. A prompt is coded as a whole,
+ * so its tokens have equal shares of its bits. */
+static double shared_bits(const packed *k, int layer, int g, size_t prompt, size_t from, size_t n)
+{
+    const kvd_packed_args *const a = &k->layer[layer];
+    const size_t first = first_held(k, layer, prompt), start = kvd_larger(from, first);
+    const double later = kvd_gpu_packed_bits(a, g, kvd_larger(from, prompt), n);
+    return start < prompt ? later + kvd_gpu_packed_bits(a, g, first, prompt) *
+                                        (double)(prompt - start) / (double)(prompt - first)
+                          : later;
+}
+
 /* Returns the bits of tokens from .. n - 1 of a request in KV head g, not counting key outliers. */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
-    return kvd_packed_in_blocks(&a->form)
-               ? kvd_gpu_packed_block_bits(a, g, from, n, k->prompt[slot])
-               : kvd_gpu_packed_bits(a, g, from, n);
+    const size_t prompt = k->prompt[slot];
+    return kvd_packed_in_blocks(&a->form) ? kvd_gpu_packed_block_bits(a, g, from, n, prompt)
+           : a->n_sink && a->map.window && n >= prompt ? shared_bits(k, layer, g, prompt, from, n)
+                                                       : kvd_gpu_packed_bits(a, g, from, n);
 }
 
 static double slot_bits(const kvd_gpu_method *m, size_t slot)
@@ -576,8 +590,7 @@ static const char *joins_heads(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    const bool whole = kvd_gpu_packed_value(plan, "outliers") > 0 ||
-                       kvd_gpu_packed_value(plan, "sink") > 0 || plan->bits == &kvd_bits_gear ||
+    const bool whole = kvd_gpu_packed_value(plan, "outliers") > 0 || plan->bits == &kvd_bits_gear ||
                        plan->bits == &kvd_bits_zipcache;
     return (unsigned)KVD_GPU_SINKS | (unsigned)KVD_GPU_SCALE |
            (whole ? 0 : (unsigned)KVD_GPU_WINDOWS) |

@@ -196,12 +196,14 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return min(max(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, 0), (int)KVD_PAGE_TOKENS);
     }
 
-    /* Adds the page's first n tokens, which are stored as float16, to the softmax state. */
+    /* Adds those of the page's first n tokens, stored as float16, that are in the sliding window to
+     * the softmax state. */
     static __device__ __forceinline__ void others(const packed_params &p, const cursor &at, int n,
                                                   state<N> &st, int lane)
     {
+        const int first = KVD_PAGE_TOKENS * at.page;
 #pragma unroll 1
-        for (int t = KVD_PAGE_TOKENS * at.page; n > 0; n--, t++) {
+        for (int t = max(first, first_seen(p.a, at.m)); t < first + n; t++) {
             const uint16_t *const v = in_sink(p.a, at.b, at.g, t) + D;
             add_token(st, sum_of_head(sink_score<D>(p, at, t, lane)) * p.scale_log2, lane,
                       [&](int i) { return half_of(v[i], 0); });
