@@ -298,7 +298,8 @@ static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n
 static void test_windows(int quick)
 {
     static const char *const text[] = {
-        "h2o,heavy=40,recent=24",      "snapkv,window=16,budget=48",
+        "h2o,heavy=40,recent=24",      "h2o+palu,p=0,heavy=40,recent=24",
+        "snapkv,window=16,budget=48",  "snapkv+palu,p=0,window=16,budget=48",
         "quest,budget=64,page=16",     "pyramidkv,window=16,budget=48",
         "streaming,sink=4,recent=61",  "tova,budget=64",
         "keyformer,keys=40,recent=24", "knorm,budget=48",

@@ -298,6 +298,8 @@ typedef struct {
     /* true if the engine stores every token's score and position, to evict tokens in steps */
     bool steps;
     bool uneven;
+    /* true if pages store latent vectors, and the position of every token and KV head */
+    bool latents;
     /* number of tokens of a page if steps choose pages to read, otherwise 0 */
     size_t page;
     result *to;
@@ -333,7 +335,7 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     (void)token, (void)t;
     for (size_t i = 0; i < it->n_slices && !status; i++) {
         const kvd_slice *const x = &it->slice[i];
-        c->near[x->request] = near_entries(c->config, x->before + x->n, true);
+        c->near[x->request] = near_entries(c->config, x->before + x->n, !c->latents);
         if (!x->emits)
             continue;
         const size_t r = x->request, row = output_row(c->l, x);
@@ -350,7 +352,7 @@ static int count(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
         sum += c->here[r];
         near += c->near[r];
     }
-    near *= 4.0 * (double)c->config->d_head;
+    near *= 4.0 * (double)c->config->d_head + (c->latents ? sizeof(int32_t) : 0);
     c->wrong += c->want && fabs(e->held(e) - sum * c->entry - near) > 0.5;
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -370,12 +372,14 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
                  .want = want,
                  .steps = notes(plan->tokens),
                  .uneven = is_uneven(plan->tokens),
+                 .latents = plan->maker != NULL,
                  .to = to};
     x.entry =
         e ? e->facts.bytes_per_token + noted_bytes(plan->tokens) * (double)heads_of(config) : 0;
     if (window_of(config))
-        x.entry =
-            (4.0 * (double)config->d_head + noted_bytes(plan->tokens)) * (double)full_heads(config);
+        x.entry = (4.0 * (double)config->d_head + (x.latents ? sizeof(int32_t) : 0) +
+                   noted_bytes(plan->tokens)) *
+                  (double)full_heads(config);
     if (selects(plan->tokens)) {
         const kvd_read_rule rule = plan->tokens->read_rule(&plan->tokens_values);
         const double token = 4.0 * (double)config->d_head;

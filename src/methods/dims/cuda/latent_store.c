@@ -95,17 +95,19 @@ int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err)
     return status;
 }
 
-/* Zeroes the stored positions, because RoPE requires valid ones. */
-static int clear_positions(const kvd_latent_store *s, size_t pages, cudaStream_t stream,
-                           kvd_err *err)
+/* Zeroes the stored positions, because RoPE requires valid ones. Layers with a sliding window have
+ * `near` pages, others `pages`. */
+static int clear_positions(const kvd_latent_store *s, size_t pages, size_t near,
+                           cudaStream_t stream, kvd_err *err)
 {
     int status = 0;
     for (int l = 0; l < s->cache->config->n_layers && s->positions && !status; l++) {
         const kvd_latent_layer *const k = &s->layer[l];
         const size_t pitch = k->page * sizeof *s->pool, before = (size_t)k->positions;
-        status = kvd_cuda_check(cudaMemset2DAsync(s->pool + k->at + before, pitch, 0,
-                                                  pitch - before * sizeof *s->pool, pages, stream),
-                                what, err);
+        status = kvd_cuda_check(
+            cudaMemset2DAsync(s->pool + k->at + before, pitch, 0, pitch - before * sizeof *s->pool,
+                              s->cache->layer[l].map.window ? near : pages, stream),
+            what, err);
     }
     return status;
 }
@@ -128,7 +130,7 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
     return kvd_status(
         !s->pool ||
         kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, s->pool, stream), what, err) ||
-        clear_positions(s, pages + 1, stream, err));
+        clear_positions(s, pages + 1, near, stream, err));
 }
 
 void kvd_latent_store_release(kvd_latent_store *s)
@@ -273,15 +275,16 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 {
     for (size_t i = 0; i < it->n_slices; i++)
         s->tokens[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    s->held = 0;
+    s->held = s->near_held = 0;
     for (size_t i = 0; i < s->n_slots; i++) {
         const uint32_t n = s->tokens[i], sink = n < s->n_sink ? n : s->n_sink;
         s->held += sink * s->sink_bytes + (n - sink) * s->token_bytes;
-        s->held += (double)(n < s->cache->window ? n : s->cache->window) *
-                   (double)s->near_page_bytes / KVD_PAGE_TOKENS;
+        s->near_held += (double)(n < s->cache->window ? n : s->cache->window) *
+                        (double)s->near_page_bytes / KVD_PAGE_TOKENS;
         s->held += n ? (double)s->slot_bytes : 0;
         s->held += n && s->apart ? (double)s->apart[i] * sizeof *s->apart : 0;
     }
+    s->held += s->near_held;
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
             s->tokens[it->slice[i].slot] = 0;

@@ -353,8 +353,9 @@ typedef struct {
     size_t n_slots, slot_bytes;
     /* [n_slots] Number of outliers of each request, which take one 32-bit word each. NULL: none. */
     const uint32_t *apart;
-    /* Cache bytes of all requests, including those that finished in the latest iteration. */
-    double held;
+    /* Cache bytes of all requests, including those that finished in the latest iteration, if no
+     * method drops tokens: of all layers, and of those with a sliding window. */
+    double held, near_held;
 } kvd_latent_store;
 
 /* Allocates the layers, of which the caller must set rank, matrix, up and applies_rope. */

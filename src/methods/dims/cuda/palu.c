@@ -312,8 +312,10 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_palu *const p = (const kvd_palu *)m;
-    return p->evict ? p->evict->attended(p->evict, r, err)
-                    : kvd_latent_codes_put(&p->codes, r, err);
+    if (!p->evict)
+        return kvd_latent_codes_put(&p->codes, r, err);
+    /* Methods that drop tokens do not act in layers with a sliding window. */
+    return m->cache->layer[r->layer].map.window ? 0 : p->evict->attended(p->evict, r, err);
 }
 
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
@@ -353,9 +355,9 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_palu *const p = (kvd_palu *)m;
     const size_t needed = kvd_latent_codes_lacking(&p->codes);
+    kvd_latent_store_note(&p->store, it);
     if (p->evict)
         return p->evict->ended(p->evict, it, err);
-    kvd_latent_store_note(&p->store, it);
     return needed ? kvd_fail(err,
                              "method '%s': a page of 64 tokens has %zu outliers in the latents of "
                              "keys, there is room for %d: outliers=0 has none",
@@ -371,7 +373,7 @@ static size_t lacking(const kvd_gpu_method *m)
 static double held(const kvd_gpu_method *m)
 {
     const kvd_palu *const p = (const kvd_palu *)m;
-    return p->evict ? p->evict->held(p->evict) : p->store.held;
+    return p->evict ? p->evict->held(p->evict) + p->store.near_held : p->store.held;
 }
 
 static void release(kvd_gpu_method *m)
@@ -503,7 +505,7 @@ static bool runs_hosted(const kvd_plan *plan)
 static unsigned computes(const kvd_plan *plan)
 {
     const unsigned attention = KVD_GPU_SINKS | KVD_GPU_SCALE;
-    return plan->tokens ? 0 : plan->bits ? attention : attention | KVD_GPU_WINDOWS | KVD_GPU_WIDE;
+    return plan->bits ? attention : attention | KVD_GPU_WINDOWS | KVD_GPU_WIDE;
 }
 
 static unsigned computes_hosted(const kvd_plan *plan)
