@@ -777,6 +777,8 @@ static void compare_shapes(void)
         "strawman,p=0.5",
         "zack,online=1,p=0.4",
         "fdc,explicit=1,p=0.4",
+        "zdc,explicit=1,p_i=0.1,p_u=0.5",
+        "zdc,online=1,p_i=0.1,p_u=0.5,g=0.2,rise=0.5,layers=2",
         "minicache,start=0",
         "minicache,gamma=0",
         "xkv,layers=2,rank_k=300,rank_v=250",
@@ -835,14 +837,15 @@ static void compare_shapes(void)
                                            "strawman,p=0.9",
                                            "zack,online=1,p=0.85",
                                            "zack,explicit=1,p=0.4",
+                                           "zdc,explicit=1,p_i=0.1,p_u=0.5",
                                            "minicache,start=0",
                                            "xkv,layers=2,rank_k=1000,rank_v=900",
                                            "zdc,p_i=0.1,p_u=0.5",
                                            "received+zack,p=0.1,p_u=0.4,g=0.3,rise=0.4"};
     static const char *const not_gpt_oss[][2] = {
-        {"zdc,explicit=1,p_i=0.1,p_u=0.5", "window"},
+        {"zack+zipcache,p=0.3,high=8,low=4,block=20", "window"},
         {"kivi,bits=4,residual=64", "a window of 40 tokens does not hold"}};
-    static const char *const not_gemma[][2] = {{"zdc,online=1,p_i=0.1,p_u=0.5", "heads of 256"}};
+    static const char *const not_gemma[][2] = {{"leankv,window=16", "do not support the heads"}};
     static const char *const of_mistral[] = {"none",
                                              "zack,p=0.5",
                                              "strawman,p=0.5",

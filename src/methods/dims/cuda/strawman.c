@@ -159,6 +159,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
     const kvd_paged_cache *const c = m->cache;
     if (!r->prompts)
         return 0;
+    const bool two = s->levels.low && !c->layer[r->layer].map.window;
     const kvd_latent_slices at = kvd_latent_store_slices(&s->store, r->layer, true, r->prompts);
     kvd_latent_put_args put = {.s = at,
                                .latent = s->cut,
@@ -166,8 +167,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                                .d_head = c->config->d_head};
     kvd_latent_store_describe(&s->store, r->layer, &put);
     return kvd_status(
-        gather(s, r, &at, err) || (s->levels.low && kvd_strawman_levels_choose(s, r, err)) ||
-        compress(s, r, err) || (s->levels.low && kvd_strawman_levels_narrow(s, r, err)) ||
+        gather(s, r, &at, err) || (two && kvd_strawman_levels_choose(s, r, err)) ||
+        compress(s, r, err) || (two && kvd_strawman_levels_narrow(s, r, err)) ||
         kvd_cuda_check(kvd_latent_put(&put, r->stream), "append of what is cut", err) ||
         kvd_clock_end(c->clock, KVD_PHASE_ROTATE, r->stream, err));
 }
@@ -463,7 +464,8 @@ static bool generates(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    return plan->tokens ? 0 : KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
+    (void)plan;
+    return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
 const kvd_gpu_kind kvd_gpu_strawman = {.computes = computes,

@@ -1,37 +1,43 @@
-/* Method strawman with two classes of prompt tokens: important ones keep more dimensions. */
+/* Method strawman with two classes of prompt tokens: important ones keep more dimensions. In layers
+ * with a sliding window all tokens keep those of important ones. */
 #include <stdlib.h>
 
 #include "methods/dims/cuda/strawman_parts.h"
 
 static const char what[] = "two widths of tokens";
 
+/* Returns the number of layers without a sliding window. */
 static size_t layers_of(const kvd_strawman *s)
 {
-    return (size_t)s->method.cache->config->n_layers;
+    return (size_t)s->method.cache->n_full;
 }
 
 /* Sets how many dimensions a less important token keeps, and how many bytes that saves. */
 static void describe(const kvd_strawman *s, kvd_latent_basis *low, double *saved)
 {
     const int kv = s->method.cache->share->n_kv_heads;
-    for (size_t l = 0; l < layers_of(s); l++)
+    for (size_t l = 0; l < layers_of(s); l++) {
+        const int layer = kvd_paged_full_layer(s->method.cache, l);
         for (int i = 0; i < s->n; i++) {
             const int width =
-                          kvd_strawman_width(s, s->method.plan->widths_low, (int)l, i / kv, i % kv),
+                          kvd_strawman_width(s, s->method.plan->widths_low, layer, i / kv, i % kv),
                       rank = (width + 15) / 16 * 16;
-            low[l * (size_t)s->n + (size_t)i] = (kvd_latent_basis){.width = width, .rank = rank};
-            saved[l] += (double)(s->store.layer[l].rank[i / kv][i % kv] - rank) * sizeof(uint16_t);
+            low[layer * s->n + i] = (kvd_latent_basis){.width = width, .rank = rank};
+            saved[l] +=
+                (double)(s->store.layer[layer].rank[i / kv][i % kv] - rank) * sizeof(uint16_t);
         }
+    }
 }
 
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err)
 {
     kvd_device_memory *const m = &s->store.memory;
-    const size_t bytes = layers_of(s) * (size_t)s->n * sizeof(kvd_latent_basis);
+    const size_t bytes =
+        (size_t)s->method.cache->config->n_layers * (size_t)s->n * sizeof(kvd_latent_basis);
     s->levels.saved = kvd_device_host(m, layers_of(s) * sizeof *s->levels.saved, what, err);
     if (!s->levels.saved)
         return -1;
-    kvd_latent_basis *const low = malloc(bytes);
+    kvd_latent_basis *const low = calloc(1, bytes);
     if (!low)
         return kvd_no_memory(err, what, bytes);
     describe(s, low, s->levels.saved);
@@ -66,15 +72,16 @@ int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err
 {
     const kvd_paged_cache *const c = s->method.cache;
     const kvd_zdc_levels *const v = &s->levels.of;
+    const int layer = c->kind_index[r->layer];
     kvd_zdc_choose_args a = kvd_zdc_levels_args(v, c, s->method.plan, r);
     a.pages = (kvd_zdc_pages){.slot = c->batch->device.slot + r->steps,
                               .n_low = v->n_low,
-                              .n_layers = c->config->n_layers,
-                              .layer = r->layer};
-    if (kvd_zdc_first_of(s->method.plan, r->layer) == r->layer &&
+                              .n_layers = c->n_full,
+                              .layer = layer};
+    if (kvd_zdc_first_of(s->method.plan, layer) == layer &&
         kvd_zdc_choose_by_all(c, &a, v, r->stream, err))
         return -1;
-    return r->layer + 1 < c->config->n_layers ? 0 : kvd_zdc_levels_get(v, c, r->stream, err);
+    return layer + 1 < c->n_full ? 0 : kvd_zdc_levels_get(v, c, r->stream, err);
 }
 
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err)
@@ -110,10 +117,11 @@ double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot)
     const int kv = s->method.cache->share->n_kv_heads;
     double sum = 0;
     for (size_t l = 0; l < layers_of(s); l++) {
+        const int layer = kvd_paged_full_layer(s->method.cache, l);
         int less = 0;
         for (int i = 0; i < s->n; i++)
-            less += kvd_strawman_width(s, p->widths, (int)l, i / kv, i % kv) -
-                    kvd_strawman_width(s, p->widths_low, (int)l, i / kv, i % kv);
+            less += kvd_strawman_width(s, p->widths, layer, i / kv, i % kv) -
+                    kvd_strawman_width(s, p->widths_low, layer, i / kv, i % kv);
         sum += (double)s->levels.of.host_low[slot * layers_of(s) + l] * less;
     }
     return sum;

@@ -7,10 +7,12 @@
 
 /* Widths and saved bytes of less important tokens, which keep fewer dimensions of K and V. */
 typedef struct {
-    /* [n_layers][n] on the device: widths of K and V that less important tokens keep, or NULL. */
+    /* [n_layers][n] on the device: widths of K and V that less important tokens keep, 0 in layers
+     * with a sliding window. NULL: all tokens keep the same. */
     kvd_latent_basis *low;
     kvd_zdc_levels of;
-    /* [n_layers] in host memory: bytes by which a less important token is smaller than others. */
+    /* [layers without a sliding window] Bytes by which a less important token is smaller than
+     * others. */
     double *saved;
     /* Bytes that the less important tokens of all running requests save in all. */
     double less;
@@ -61,7 +63,8 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
 /* Must precede each iteration. For a prompt that a timing run skipped, assumes a number of less
  * important tokens that depends on its length. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
-/* Chooses the important tokens of prompts. Must be called after the attention of the prompts. */
+/* Chooses the important tokens of prompts. Must be called after the attention of the prompts, like
+ * kvd_strawman_levels_narrow only in layers without a sliding window. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 /* Updates token counts and saved bytes after an iteration, before kvd_latent_store_note. */
