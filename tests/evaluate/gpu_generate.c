@@ -707,6 +707,7 @@ static void compare_shapes(void)
         "zack+kvquant,p=0.3",
         "zack+allot,p=0.3,bits=4,sink=3",
         "zack+gear,p=0.3,bits=4",
+        "zack+zipcache,p=0.3,high=8,low=4,block=20",
         "kivi,bits=4,group=16,residual=16",
         "snapkv,window=8",
         "quest,budget=0.3,page=8",
@@ -843,7 +844,6 @@ static void compare_shapes(void)
                                            "zdc,p_i=0.1,p_u=0.5",
                                            "received+zack,p=0.1,p_u=0.4,g=0.3,rise=0.4"};
     static const char *const not_gpt_oss[][2] = {
-        {"zack+zipcache,p=0.3,high=8,low=4,block=20", "window"},
         {"kivi,bits=4,residual=64", "a window of 40 tokens does not hold"}};
     static const char *const not_gemma[][2] = {{"leankv,window=16", "do not support the heads"}};
     static const char *const of_mistral[] = {"none",

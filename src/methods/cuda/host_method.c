@@ -66,7 +66,9 @@ static int queue(const kvd_host_received *x, const kvd_paged_rows *r, bool promp
     const kvd_gpu_method *const m = x->method;
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
-    const kvd_attn_map *const map = &c->layer[r->layer].map;
+    /* Prompts attend to K and V that are not cut. */
+    const bool whole = prompts && c->whole;
+    const kvd_attn_map *const map = whole ? &c->whole[r->layer].map : &c->layer[r->layer].map;
     const size_t first = prompts ? r->steps : 0, n = prompts ? r->prompts : r->steps,
                  at = prompts ? 0 : x->of_steps,
                  sums = (size_t)map->n_kv_heads * (prompts ? b->n_q8 : n * x->newest);
@@ -80,7 +82,7 @@ static int queue(const kvd_host_received *x, const kvd_paged_rows *r, bool promp
                                   .q = prompts ? c->q_prompts : c->q_steps,
                                   .q_start = b->device.q_start + first,
                                   .n_q8 = (int32_t)b->n_q8,
-                                  .pool = kvd_paged_cache_pool(c, r->layer),
+                                  .pool = whole ? c->whole_pool : kvd_paged_cache_pool(c, r->layer),
                                   .lse = prompts ? m->lse : m->lse_steps,
                                   .block = (int32_t)kvd_plan_block(m->plan),
                                   .newest = (int32_t)x->newest,
@@ -241,8 +243,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
 static bool runs(const kvd_plan *plan)
 {
     const bool cuts = plan->dims && !plan->dims->rebuild;
-    return cuts ? takes_rows(plan) && !plan->tokens
-                : takes(plan) && !plan->tokens && !plan->maker && !plan->dims;
+    return takes(plan) && !plan->tokens &&
+           (cuts ? !needs(plan, KVD_NEEDS_INPUT) : !plan->maker && !plan->dims);
 }
 
 static unsigned computes(const kvd_plan *plan)
