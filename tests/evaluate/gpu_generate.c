@@ -772,6 +772,7 @@ static void compare_shapes(void)
         "palu,heads=1,p=0.3",
         "palu+allot,heads=1,p=0.3,bits=5,sink=3",
         "palu+kvquant,heads=2,p=0.25",
+        "palu+kvquant,heads=1,p=0.3,outliers=0,sink=20",
         "palu+kivi,heads=2,p=0.25,bits=4,residual=32",
         "h2o+palu,heads=1,p=0.3",
         "keyformer+palu,heads=1,p=0.3",

@@ -83,6 +83,7 @@ int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err)
         *bytes_of = s->one_layer ? kvd_larger(page, *bytes_of) : *bytes_of + page;
     }
     s->token_bytes = (double)s->page_bytes / KVD_PAGE_TOKENS;
+    s->near_token_bytes = (double)s->near_page_bytes / KVD_PAGE_TOKENS;
     if (!status) {
         kvd_device_memory *const m = &s->memory;
         s->head = kvd_device_from(m, head, layers * kv * sizeof *head, what, err);
@@ -279,8 +280,7 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
     for (size_t i = 0; i < s->n_slots; i++) {
         const uint32_t n = s->tokens[i], sink = n < s->n_sink ? n : s->n_sink;
         s->held += sink * s->sink_bytes + (n - sink) * s->token_bytes;
-        s->near_held += (double)(n < s->cache->window ? n : s->cache->window) *
-                        (double)s->near_page_bytes / KVD_PAGE_TOKENS;
+        s->near_held += (double)(n < s->cache->window ? n : s->cache->window) * s->near_token_bytes;
         s->held += n ? (double)s->slot_bytes : 0;
         s->held += n && s->apart ? (double)s->apart[i] * sizeof *s->apart : 0;
     }
@@ -328,7 +328,7 @@ static int32_t fill_codes(kvd_latent_codes *c, int l, const code_tables *t, cons
                           size_t first)
 {
     const kvd_latent_store *const s = c->store;
-    const int groups = dims->n_kv_heads / dims->heads;
+    const int groups = dims->n_kv_heads / dims->heads, near = s->cache->layer[l].map.window > 0;
     kvd_latent_code *to = t->code + first;
     kvd_latent_vector *const vector = t->bits ? t->vector + l * groups : NULL;
     int32_t place = 0, bit = 0;
@@ -350,18 +350,18 @@ static int32_t fill_codes(kvd_latent_codes *c, int l, const code_tables *t, cons
                     continue;
                 set_code(t, l, s->cache->share->first_kv_head + head, side, r, to);
                 bit += to->bits;
-                c->sink_bits += 16;
+                c->sink_bits[near] += 16;
             }
             place += KVD_PAGE_TOKENS * rank;
         }
-    c->token_bits += bit;
+    c->token_bits[near] += bit;
     int32_t words = bit / 32 + 1;
     for (int g = 0; vector && g < groups; g++) {
         vector[g].v_apart =
             (int32_t)kvd_kvquant_apart(&t->plan->bits_values, (size_t)vector[g].n[1]);
         vector[g].v_at = words;
         words += 1 + 2 * vector[g].v_apart;
-        c->token_bits += 32 * (1 + 2 * vector[g].v_apart);
+        c->token_bits[near] += 32 * (1 + 2 * vector[g].v_apart);
     }
     for (int g = 0; vector && g < groups; g++)
         vector[g].k_at = KVD_PAGE_TOKENS * words + g * (1 + c->room);
@@ -405,9 +405,14 @@ static int make_codes(kvd_latent_codes *c, code_tables *t, const kvd_dims *dims,
         c->layer[l] = (kvd_latent_codes_layer){
             .n = (int32_t)pitch, .words = words, .page_words = page, .code = at};
         at += pitch;
-        s->sink_bytes += (double)(pitch * sizeof *c->exact);
-        s->token_bytes += (double)words * sizeof *c->words;
-        c->page_bytes += page * sizeof *c->words;
+        if (s->cache->layer[l].map.window) {
+            s->near_token_bytes += (double)words * sizeof *c->words;
+            c->near_page_bytes += page * sizeof *c->words;
+        } else {
+            s->sink_bytes += (double)(pitch * sizeof *c->exact);
+            s->token_bytes += (double)words * sizeof *c->words;
+            c->page_bytes += page * sizeof *c->words;
+        }
         if (t->bits)
             fill_levels(t, (int)l);
     }
@@ -446,7 +451,7 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
         kvd_allot_tables_of(plan->bits_self, &t.allot);
     }
     store->n_sink = (uint32_t)(t.bits ? kvd_gpu_packed_value(plan, "sink") : (double)t.allot.sink);
-    store->sink_bytes = store->token_bytes = 0;
+    store->sink_bytes = store->token_bytes = store->near_token_bytes = 0;
     if (!(c->layer = kvd_device_host(&store->memory, layers * sizeof *c->layer, what, err)))
         return -1;
     for (size_t l = 0; l < layers; l++)
@@ -479,6 +484,7 @@ static kvd_latent_code_args layer_codes(const kvd_latent_codes *c, int layer)
                                   .exact = c->exact + l->exact,
                                   .pool = kvd_latent_store_pool(s, layer),
                                   .page_elements = s->layer[layer].page,
+                                  .window = s->cache->layer[layer].map.window,
                                   .n_groups = c->n_groups,
                                   .vector = c->vector ? c->vector + layer * c->n_groups : NULL,
                                   .room = c->room,
@@ -491,13 +497,18 @@ int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaS
                           kvd_err *err)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, what, 1, 0);
-    const size_t bytes = (pages + 1) * c->page_bytes, exact = slots * c->slot_bytes;
-    const int layers = c->store->cache->config->n_layers;
+    const kvd_paged_cache *const cache = c->store->cache;
+    const size_t near = cache->window ? cache->near->n_pages + 1 : 0,
+                 bytes = (pages + 1) * c->page_bytes + near * c->near_page_bytes,
+                 exact = slots * c->slot_bytes;
+    const int layers = cache->config->n_layers;
     for (int l = 1; l < layers; l++) {
         const kvd_latent_codes_layer *const last = &c->layer[l - 1];
-        c->layer[l].store = last->store + (pages + 1) * last->page_words;
+        c->layer[l].store =
+            last->store + (cache->layer[l - 1].map.window ? near : pages + 1) * last->page_words;
         c->layer[l].exact = last->exact + slots * c->store->n_sink * (size_t)last->n;
     }
+    c->prompt = kvd_device_host(&c->store->memory, slots * sizeof *c->prompt, what, err);
     c->words = kvd_device_new(&c->store->memory, bytes, "the cache", err);
     c->exact = kvd_device_filled(&c->store->memory, exact, 0, "the cache", err);
     if (c->room) {
@@ -513,8 +524,9 @@ int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaS
         return -1;
     for (int l = 0; c->n_groups && l < layers; l++) {
         const kvd_latent_code_args a = layer_codes(c, l);
-        if (kvd_cuda_check(kvd_latent_code_make_plausible(&a, pages + 1, c->share, stream), coding,
-                           err))
+        if (kvd_cuda_check(
+                kvd_latent_code_make_plausible(&a, a.window ? near : pages + 1, c->share, stream),
+                coding, err))
             return -1;
     }
     return 0;
@@ -550,11 +562,52 @@ int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r,
                           err);
 }
 
+void kvd_latent_codes_note(kvd_latent_codes *c, const kvd_iteration *it)
+{
+    for (size_t i = 0; i < it->n_slices; i++)
+        if (!it->slice[i].before)
+            c->prompt[it->slice[i].slot] = it->slice[i].n;
+}
+
+/* Returns the bits of tokens from .. end - 1 in layers without (near 0) or with (1) a window, if
+ * each token is coded by itself. */
+static double range_bits(const kvd_latent_codes *c, int near, size_t from, size_t end)
+{
+    const size_t last = kvd_smaller(end, c->store->n_sink), sink = last > from ? last - from : 0;
+    return (double)sink * c->sink_bits[near] + (double)(end - from - sink) * c->token_bits[near];
+}
+
+static size_t first_in(size_t window, size_t n)
+{
+    return n > window ? n - window : 0;
+}
+
+/* Returns the bits of tokens from .. n - 1 of a request in layers with a window, n at least the
+ * length of its prompt. A prompt is coded as a whole, so its tokens have equal shares of its
+ * bits. */
+static double near_bits(const kvd_latent_codes *c, size_t slot, size_t from, size_t n)
+{
+    const size_t prompt = c->prompt[slot], first = first_in(c->store->cache->window, prompt),
+                 start = kvd_larger(from, first);
+    const double later = range_bits(c, 1, kvd_larger(from, prompt), n);
+    return start < prompt ? later + range_bits(c, 1, first, prompt) * (double)(prompt - start) /
+                                        (double)(prompt - first)
+                          : later;
+}
+
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot)
 {
-    const uint32_t n = c->store->tokens[slot], sink = n < c->store->n_sink ? n : c->store->n_sink;
-    return sink * c->sink_bits + (n - sink) * c->token_bits +
-           (c->room ? 32.0 * c->host_apart[slot] : 0);
+    const size_t n = c->store->tokens[slot], window = c->store->cache->window;
+    return range_bits(c, 0, 0, n) + (c->room ? 32.0 * c->host_apart[slot] : 0) +
+           (window && n ? near_bits(c, slot, first_in(window, n), n) : 0);
+}
+
+double kvd_latent_codes_unseen(const kvd_latent_codes *c, size_t slot)
+{
+    const size_t n = c->store->tokens[slot], window = c->store->cache->window;
+    return n > c->prompt[slot] ? near_bits(c, slot, first_in(window, n - 1), n - 1) -
+                                     near_bits(c, slot, first_in(window, n), n - 1)
+                               : 0;
 }
 
 size_t kvd_latent_codes_lacking(const kvd_latent_codes *c)

@@ -226,6 +226,8 @@ typedef struct {
     uint16_t *exact; /* [slots][n_sink][n_codes] */
     void *pool;
     size_t page_elements; /* elements of a page of latents */
+    /* Size of a sliding window in tokens, or 0. Pages before the window are not decoded. */
+    int32_t window;
     /* Number of groups of heads that kvquant quantises together. Method allot has none (0). */
     int32_t n_groups;
     const kvd_latent_vector *vector;
@@ -343,8 +345,8 @@ typedef struct {
      * if one_layer is set, the largest. */
     size_t page_bytes, near_page_bytes;
     /* Bytes that a token takes in all layers without a sliding window: one of the first n_sink
-     * tokens, and a later one. */
-    double sink_bytes, token_bytes;
+     * tokens, and a later one. Bytes that a token takes in all layers with a window. */
+    double sink_bytes, token_bytes, near_token_bytes;
     uint32_t n_sink;
     /* True if each request has projections of its own. */
     bool of_slots;
@@ -405,9 +407,12 @@ typedef struct {
     const float *level, *decoded;
     uint32_t *words;
     uint16_t *exact;
-    size_t page_bytes, slot_bytes; /* in all layers together */
-    /* Bits of an unquantised first token, and of a later token, not counting outliers of K. */
-    double sink_bits, token_bits;
+    /* Bytes of a page in layers without, and with a sliding window; of a slot. Sums over layers. */
+    size_t page_bytes, near_page_bytes, slot_bytes;
+    /* Bits of an unquantised first token, and of a later token, not counting outliers of K, in
+     * layers without [0] and with [1] a sliding window. */
+    double sink_bits[2], token_bits[2];
+    uint32_t *prompt; /* [slots] Tokens of each request's prompt. */
     /* Number of groups of heads that kvquant quantises together. Method allot has none (0). */
     int n_groups;
     const kvd_latent_vector *vector;
@@ -430,7 +435,12 @@ int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaS
  * earlier tokens. */
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
+/* Notes the lengths of prompts. Must be called after each iteration. */
+void kvd_latent_codes_note(kvd_latent_codes *c, const kvd_iteration *it);
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
+/* Returns the bits of tokens that the latest decode step did not read, because they had left the
+ * window. */
+double kvd_latent_codes_unseen(const kvd_latent_codes *c, size_t slot);
 /* If a page had no room for its outliers of K in the latest iteration, returns how many outliers it
  * had (the largest such number), otherwise 0. */
 size_t kvd_latent_codes_lacking(const kvd_latent_codes *c);

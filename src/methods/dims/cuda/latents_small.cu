@@ -305,8 +305,10 @@ __device__ void decode_apart(const kvd_latent_code_args &a, int b, int first, in
 __global__ void __launch_bounds__(THREADS)
     decode_tokens(const __grid_constant__ kvd_latent_code_args a)
 {
-    const int b = (int)blockIdx.y, end = __ldg(a.s.kv_len + b) - __ldg(a.s.q_len + b);
-    for (int first = (int)blockIdx.x * 8; first < end; first += (int)gridDim.x * 8) {
+    const int b = (int)blockIdx.y, end = __ldg(a.s.kv_len + b) - __ldg(a.s.q_len + b),
+              seen = a.window ? max(end + 1 - a.window, 0) : 0;
+    for (int first = seen / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS + (int)blockIdx.x * 8; first < end;
+         first += (int)gridDim.x * 8) {
         uint16_t *const to = static_cast<uint16_t *>(a.pool) +
                              page_of(a.s, b, first) * a.page_elements + in_page(first);
         for (int i = (int)threadIdx.x; i < 8 * a.n_codes; i += THREADS) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "methods/bits/cuda/packed.h"
 #include "methods/cuda/fold.h"
 #include "methods/dims/cuda/palu_parts.h"
 #include "methods/tokens/cuda/evict.h"
@@ -329,6 +330,11 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return kvd_latent_codes_bits(&((const kvd_palu *)m)->codes, slot);
 }
 
+static double unseen(const kvd_gpu_method *m, size_t slot)
+{
+    return kvd_latent_codes_unseen(&((const kvd_palu *)m)->codes, slot);
+}
+
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     kvd_palu *const p = (kvd_palu *)m;
@@ -356,6 +362,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     kvd_palu *const p = (kvd_palu *)m;
     const size_t needed = kvd_latent_codes_lacking(&p->codes);
     kvd_latent_store_note(&p->store, it);
+    if (p->coded)
+        kvd_latent_codes_note(&p->codes, it);
     if (p->evict)
         return p->evict->ended(p->evict, it, err);
     return needed ? kvd_fail(err,
@@ -427,12 +435,13 @@ static int open_palu(kvd_palu *p, kvd_err *err)
         (p->hosted && kvd_latent_store_host(&p->store, &p->method, &p->dims, p->rows_pitch, err)))
         return -1;
     p->method.page_bytes = p->store.page_bytes + p->codes.page_bytes;
-    p->method.near_page_bytes = p->store.near_page_bytes;
+    p->method.near_page_bytes = p->store.near_page_bytes + p->codes.near_page_bytes;
     p->method.slot_bytes = p->codes.slot_bytes;
     if (p->method.plan->tokens && open_evict(p, err))
         return -1;
     p->method.whole_prompts = p->coded || p->method.codes || p->evict;
     p->method.bits = p->coded ? bits : NULL;
+    p->method.unseen = p->coded && c->window ? unseen : NULL;
     p->method.attended = p->coded || p->evict ? attended : NULL;
     p->method.apart = p->folded ? 0 : 1u << KVD_PHASE_ROTATE;
     if (p->fused) {
@@ -504,8 +513,9 @@ static bool runs_hosted(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    const unsigned attention = KVD_GPU_SINKS | KVD_GPU_SCALE;
-    return plan->bits ? attention : attention | KVD_GPU_WINDOWS | KVD_GPU_WIDE;
+    /* Outliers of keys are counted per request, not per token, which may leave a window. */
+    const bool outliers = plan->bits && kvd_gpu_packed_value(plan, "outliers") > 0;
+    return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE | (outliers ? 0 : KVD_GPU_WINDOWS);
 }
 
 static unsigned computes_hosted(const kvd_plan *plan)
