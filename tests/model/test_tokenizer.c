@@ -281,6 +281,38 @@ TEST(test_lowercase)
     kvd_ids_release(&lower);
 }
 
+/* Punctuation matches characters of Unicode 8.0; here it removes them. */
+TEST(test_punctuation)
+{
+    kvd_err err;
+    kvd_tokenizer *t =
+        variant("gpt2", json_of("{'pre_tokenizer':{'type':'Sequence','pretokenizers':["
+                                "{'type':'Punctuation','behavior':'Removed'},"
+                                "{'type':'ByteLevel','add_prefix_space':false}]}}"));
+    static const struct {
+        const char *text;
+        size_t n; /* ids left of 'a', the character and 'a' */
+    } cases[] = {{"a$a", 2},
+                 {"a\xd8\x9e"
+                  "a",
+                  2}, /* U+061E */
+                 {"a\xe1\x99\xad"
+                  "a",
+                  2}, /* U+166D, since then a symbol */
+                 {"a\xd8\x9d"
+                  "a",
+                  4}, /* U+061D, of Unicode 14.0 */
+                 {"a\xe2\xb9\x92"
+                  "a",
+                  5}}; /* U+2E52, of Unicode 13.0 */
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvd_ids ids = {0};
+        OK(kvd_tokenizer_encode(t, cases[i].text, strlen(cases[i].text), false, &ids, &err));
+        assert_int_equal(ids.n, cases[i].n);
+        kvd_ids_release(&ids);
+    }
+}
+
 TEST(test_long_documents)
 {
     static const char *const files[] = {"gpt2", "llama3", "llama2"};
