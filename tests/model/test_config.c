@@ -155,6 +155,7 @@ TEST(test_refused)
         {"'rope_scaling':{'type':'dynamic','factor':2,'alpha':1000}",
          "'alpha' is not known for rope type 'dynamic'"},
         {"'is_causal':false", "'is_causal' is false, only causal attention is supported"},
+        {"'is_causal':null", "'is_causal' is null: give true or false, or leave it out"},
         {"'rope_scaling':{'type':'linear','rope_type':'llama3'}",
          "'rope_type' is 'llama3' and 'type' is 'linear'"},
         {"'rope_scaling':{'type':1}", "the rope type is not a string"},

@@ -62,6 +62,9 @@ int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err)
     const json_t *value = kvd_cfg_member(root, key);
     if (value && !json_is_boolean(value))
         return kvd_fail(err, "'%s' is not true or false", key);
+    /* The Hugging Face library takes null for false. */
+    if (*out && json_is_null(json_object_get(root, key)))
+        return kvd_fail(err, "'%s' is null: give true or false, or leave it out", key);
     if (value)
         *out = json_is_true(value);
     return 0;
