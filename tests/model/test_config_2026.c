@@ -398,6 +398,12 @@ TEST(test_gpt_neox)
     refuse_config(pythia, "'rotary_pct':0.5", "'rotary_pct':1.5",
                   "'rotary_pct' is 1.5, more than 1");
     refuse_config(pythia, "'rotary_pct':0.5", "'rotary_pct':0.01", "is 0 dimensions");
+    refuse_config(pythia, "'rotary_pct':0.5", "'partial_rotary_factor':0.5",
+                  "'partial_rotary_factor' is 0.5, but 'rotary_pct', which a gpt_neox model uses, "
+                  "is 0.25 by default");
+    refuse_config(pythia, "'rotary_pct':0.5", "'rotary_pct':0.5,'rope_theta':10000",
+                  "'rope_theta' is 10000, but 'rotary_emb_base', which a gpt_neox model uses, is "
+                  "5000");
     refuse_config(pythia, "'gelu'", "'silu'", "'hidden_act' is 'silu'");
 }
 

@@ -85,6 +85,20 @@ static const kvd_stored stored[] = {
     {.name = NULL},
 };
 
+/* Fails if `key`, which the Hugging Face library does not read in a GPT-NeoX model, has another
+ * value than `instead`, which it reads. */
+static int check_ignored(const json_t *root, const char *key, const char *instead, double value,
+                         kvd_err *err)
+{
+    double stated = value;
+    if (kvd_cfg_positive_or(root, key, &stated, err))
+        return -1;
+    if (stated != value)
+        return kvd_fail(err, "'%s' is %g, but '%s', which a gpt_neox model uses, is %g%s", key,
+                        stated, instead, value, kvd_cfg_member(root, instead) ? "" : " by default");
+    return 0;
+}
+
 static int read_gpt_neox(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool parallel = true, biases = true;
@@ -103,6 +117,9 @@ static int read_gpt_neox(const json_t *root, kvd_config *c, kvd_err *err)
         return -1;
     if (fraction > 1)
         return kvd_fail(err, "'rotary_pct' is %g, more than 1", fraction);
+    if (check_ignored(root, "partial_rotary_factor", "rotary_pct", fraction, err) ||
+        check_ignored(root, "rope_theta", "rotary_emb_base", theta, err))
+        return -1;
     if (kvd_cfg_rope_part(root, fraction, c, err) || kvd_cfg_head_and_tokens(root, false, c, err))
         return -1;
     kvd_cfg_theta_or(root, theta, c);
