@@ -451,7 +451,7 @@ TEST(test_refused_models)
     }
 }
 
-enum { T_U32 = 4, T_F32 = 6, T_TEXT = 8 };
+enum { T_U32 = 4, T_F32 = 6, T_BOOL = 7, T_TEXT = 8 };
 
 TEST(test_refused_values)
 {
@@ -481,6 +481,13 @@ TEST(test_refused_values)
         {"llama.rope.scaling.type", T_TEXT, 0,
          "'llama.rope.scaling.type' is 'x', only none, linear"},
         {"llama.block_count", T_U32, UINT32_MAX, "'num_hidden_layers' is 4294967295, not within 1"},
+        {"llama.attention.temperature_scale", T_F32, 0x3f800000,
+         "'llama.attention.temperature_scale' is 1, which is not supported"},
+        {"llama.expert_gating_func", T_U32, 2,
+         "'llama.expert_gating_func' is 2, only 1 is supported in this architecture"},
+        {"llama.attention.causal", T_BOOL, 0, "'llama.attention.causal' is false, which is not"},
+        {"llama.expert_weights_norm", T_BOOL, 0, "'llama.expert_weights_norm' is false"},
+        {"llama.rope.freq_base_swa", T_F32, 0x461c4000, "'llama.rope.freq_base_swa' is 10000"},
         {"x", T_U32, 0, "'num_hidden_layers' is missing"},
     };
     static bytes f;
@@ -497,7 +504,59 @@ TEST(test_refused_values)
         if (cases[i].type == T_TEXT)
             put_text(&f, "x");
         else
-            put(&f, cases[i].value, 4);
+            put(&f, cases[i].value, cases[i].type == T_BOOL ? 1 : 4);
+        put_tensor(&f, "token_embd.weight", 5, 4, 0, 0);
+        while (f.n % 32)
+            put(&f, 0, 1);
+        put(&f, 0, 5 * 4 * sizeof(float));
+        expect_model(&f, cases[i].message);
+    }
+}
+
+/* Reads the keys of YaRN that llama.cpp's converters write since 2025. */
+TEST(test_yarn_keys)
+{
+    static const struct {
+        const char *key;
+        uint32_t value; /* bits of a float */
+        const char *message;
+    } cases[] = {
+        {"llama.rope.scaling.yarn_ext_factor", 0x3f000000,
+         "'llama.rope.scaling.yarn_ext_factor' is 0.5, which is not supported"},
+        {"llama.rope.scaling.yarn_log_multiplier", 0x3f800000,
+         "'llama.rope.scaling.yarn_log_multiplier' is 1, which is not supported"},
+        {"llama.rope.scaling.yarn_beta_fast", 0x3f000000, "'beta_fast' 0.5 is below 'beta_slow' 1"},
+        {"llama.rope.scaling.yarn_beta_slow", 0x42800000, "'beta_fast' 32 is below 'beta_slow' 64"},
+    };
+    static const struct {
+        const char *key;
+        uint32_t type, value;
+    } model[] = {{"llama.block_count", T_U32, 1},
+                 {"llama.context_length", T_U32, 64},
+                 {"llama.embedding_length", T_U32, 4},
+                 {"llama.feed_forward_length", T_U32, 4},
+                 {"llama.attention.head_count", T_U32, 1},
+                 {"llama.attention.layer_norm_rms_epsilon", T_F32, 0x3727c5ac},
+                 {"llama.rope.scaling.factor", T_F32, 0x40800000},
+                 {"llama.rope.scaling.original_context_length", T_U32, 16}};
+    enum { N_MODEL = sizeof model / sizeof model[0] };
+    static bytes f;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        put_head(&f, 1, 3 + N_MODEL);
+        put_text(&f, "general.architecture");
+        put(&f, T_TEXT, 4);
+        put_text(&f, "llama");
+        put_text(&f, "llama.rope.scaling.type");
+        put(&f, T_TEXT, 4);
+        put_text(&f, "yarn");
+        for (size_t k = 0; k < N_MODEL; k++) {
+            put_text(&f, model[k].key);
+            put(&f, model[k].type, 4);
+            put(&f, model[k].value, 4);
+        }
+        put_text(&f, cases[i].key);
+        put(&f, T_F32, 4);
+        put(&f, cases[i].value, 4);
         put_tensor(&f, "token_embd.weight", 5, 4, 0, 0);
         while (f.n % 32)
             put(&f, 0, 1);

@@ -114,6 +114,45 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
+/* Fails if the file states true or false for `key`, and not `only`. */
+static int refuse_flag(const builder *b, const char *key, bool only, kvd_err *err)
+{
+    char full[KEY];
+    bool on = only;
+    (void)snprintf(full, sizeof full, "%s.%s", b->arch, key);
+    if (kvd_gguf_bool(b->g, full, &on, err) < 0)
+        return -1;
+    return on == only
+               ? 0
+               : kvd_fail(err, "'%s' is %s, which is not supported", full, on ? "true" : "false");
+}
+
+/* Fails if a key states another attention, routing or RoPE than that of the architecture. */
+static int refuse_variants(const builder *b, kvd_err *err)
+{
+    enum { SOFTMAX = 1, SOFTMAX_OF_CHOSEN = 3 };
+    const int64_t gating = is(b, "gpt-oss") ? SOFTMAX_OF_CHOSEN : SOFTMAX;
+    int64_t stated = gating;
+    double theta = 0, swa = 0;
+    if (refuse_flag(b, "attention.causal", true, err) ||
+        refuse_flag(b, "use_parallel_residual", is(b, "falcon"), err) ||
+        refuse_flag(b, "expert_weights_norm", !is(b, "qwen2moe"), err) ||
+        arch_whole(b, "expert_gating_func", &stated, err) < 0)
+        return -1;
+    if (stated && stated != gating)
+        return kvd_fail(err,
+                        "'%s.expert_gating_func' is %" PRId64 ", only %" PRId64
+                        " is supported in this architecture",
+                        b->arch, stated, gating);
+    const int base = arch_real(b, "rope.freq_base", &theta, err),
+              local = arch_real(b, "rope.freq_base_swa", &swa, err);
+    if (base < 0 || local < 0)
+        return -1;
+    if (!local && !is(b, "gemma3") && (base || swa != theta))
+        return kvd_fail(err, "'%s.rope.freq_base_swa' is %g, which is not supported", b->arch, swa);
+    return 0;
+}
+
 static int refuse(const builder *b, kvd_err *err)
 {
     int64_t experts = 0;
@@ -122,11 +161,29 @@ static int refuse(const builder *b, kvd_err *err)
     if (experts)
         return kvd_fail(err, "'%s.expert_count' is %" PRId64 ", which is not supported", b->arch,
                         experts);
-    static const char *const wholes[] = {"rope.scaling.finetuned_layers", "expert_group_count"};
-    static const char *const reals[] = {
-        "logit_scale",       "embedding_scale",          "residual_scale",
-        "attention.scale",   "attention.max_alibi_bias", "attention.clamp_kqv",
-        "rope.scale_linear", "attn_logit_softcapping",   "final_logit_softcapping"};
+    static const char *const wholes[] = {
+        "rope.scaling.finetuned_layers", "expert_group_count",          "expert_group_used_count",
+        "leading_dense_block_count",     "nextn_predict_layers",        "full_attention_interval",
+        "attention.shared_kv_layers",    "attention.temperature_length"};
+    /* The neutral value is 0 of the first N_ZERO keys, 0 or 1 of the others. */
+    enum { N_ZERO = 3 };
+    static const char *const reals[] = {"router_logit_softcapping",
+                                        "attention.temperature_scale",
+                                        "rope.scaling.yarn_log_multiplier",
+                                        "logit_scale",
+                                        "embedding_scale",
+                                        "residual_scale",
+                                        "expert_weights_scale",
+                                        "expert_group_scale",
+                                        "attention.scale",
+                                        "attention.output_scale",
+                                        "attention.max_alibi_bias",
+                                        "attention.clamp_kqv",
+                                        "rope.scale_linear",
+                                        "rope.scaling.alpha",
+                                        "rope.scaling.yarn_attn_factor",
+                                        "attn_logit_softcapping",
+                                        "final_logit_softcapping"};
     int64_t whole = 0, files = 1, key = 0, value = 0;
     double real = 0;
     const int split = kvd_gguf_whole(b->g, "split.count", &files, err);
@@ -150,9 +207,11 @@ static int refuse(const builder *b, kvd_err *err)
         const int status = arch_real(b, reals[i], &real, err);
         if (status < 0)
             return -1;
-        if (!status && real < 0 ? true : !status && real > 0 && real != 1.0)
+        if (!status && real != 0 && (real != 1.0 || i < N_ZERO))
             return kvd_fail(err, "'%s.%s' is %g, which is not supported", b->arch, reals[i], real);
     }
+    if (refuse_variants(b, err))
+        return -1;
     const int k = arch_whole(b, "attention.key_length", &key, err),
               v = arch_whole(b, "attention.value_length", &value, err);
     if (k < 0 || v < 0)
@@ -225,7 +284,9 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
 /* Writes YaRN's keys to config.json. The factor on cosines and sines is that of llama.cpp. */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
-    double factor = 0, changed = 1;
+    static const char *const betas[][2] = {{"rope.scaling.yarn_beta_fast", "beta_fast"},
+                                           {"rope.scaling.yarn_beta_slow", "beta_slow"}};
+    double factor = 0, changed = 1, mixed = 1;
     int64_t original = 0;
     const int there = arch_real(b, "rope.scaling.factor", &factor, err),
               length = arch_whole(b, "rope.scaling.original_context_length", &original, err);
@@ -237,6 +298,18 @@ static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
     if (changed < 1 || changed > 1)
         return kvd_fail(err, "'%s.rope.scaling.attn_factor' is %g, which is not supported", b->arch,
                         changed);
+    /* llama.cpp's default is -1, which stands for 1. */
+    if (arch_real(b, "rope.scaling.yarn_ext_factor", &mixed, err) < 0)
+        return -1;
+    if (mixed >= 0 && mixed != 1)
+        return kvd_fail(err, "'%s.rope.scaling.yarn_ext_factor' is %g, which is not supported",
+                        b->arch, mixed);
+    for (size_t i = 0; i < sizeof betas / sizeof betas[0]; i++) {
+        double beta = 0;
+        const int status = arch_real(b, betas[i][0], &beta, err);
+        if (status < 0 || (!status && put(rope, betas[i][1], json_real(beta), err)))
+            return -1;
+    }
     return kvd_status(put(rope, "rope_type", json_string("yarn"), err) ||
                       put(rope, "factor", json_real(factor), err) ||
                       put(rope, "original_max_position_embeddings", json_integer(original), err) ||
