@@ -373,6 +373,8 @@ TEST(test_mistral3)
     assert_int_equal(c.max_positions, 16384);
     refuse_config(mistral3, "'ministral3'", "'mistral'",
                   "'llama_4_scaling_beta' is not known for rope type 'yarn'");
+    refuse_config(mistral3, "'rope_parameters'", "'rope'",
+                  "text_config: 'rope_parameters' and 'rope_scaling' are missing");
     refuse_config(mistral3, "'ministral3'", "'ministral4'",
                   "text_config: model_type is 'ministral4', only 'mistral' and 'ministral3'");
     refuse_config(mistral3, "'head_dim':128", "'quantization_config':{'quant_method':'fp8'}",

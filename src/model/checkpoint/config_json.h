@@ -100,6 +100,10 @@ enum {
  * types     accepted scalings, as bits 1 << kvd_rope_scaling, and KVD_CFG_ROPE_ bits */
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
+/* Fails if config.json has no parameters of RoPE's scaling, without which the Hugging Face library
+ * takes a scaling of its own in some families. */
+int kvd_cfg_need_rope(const json_t *root, kvd_err *err);
+
 /* Reads RoPE's parameters. `absent` is the default of partial_rotary_factor. */
 int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err *err);
 

@@ -327,6 +327,14 @@ int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c
     return read_rope(root, kvd_cfg_member(root, "rope_parameters"), 10000, original, types, c, err);
 }
 
+int kvd_cfg_need_rope(const json_t *root, kvd_err *err)
+{
+    return kvd_cfg_member(root, "rope_parameters") || kvd_cfg_member(root, "rope_scaling")
+               ? 0
+               : kvd_fail(err, "'rope_parameters' and 'rope_scaling' are missing, one of which a "
+                               "model of this family needs");
+}
+
 int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err *err)
 {
     if (json_is_null(json_object_get(root, "partial_rotary_factor")))

@@ -11,7 +11,7 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
     c->bias_qkv = c->bias_experts = c->chosen_add_up = c->sinks = true;
     c->expert_alpha = 1.702;
     c->expert_limit = 7;
-    return kvd_cfg_attention_bias(root, c, err) ||
+    return kvd_cfg_need_rope(root, err) || kvd_cfg_attention_bias(root, c, err) ||
                    kvd_cfg_positive_or(root, "swiglu_alpha", &c->expert_alpha, err) ||
                    kvd_cfg_positive_or(root, "swiglu_limit", &c->expert_limit, err) ||
                    kvd_cfg_usual_rope(

@@ -49,7 +49,8 @@ static int read_ministral(const json_t *root, kvd_config *c, kvd_err *err)
 /* Reads Ministral 3, which multiplies queries beyond the original context by a factor. */
 static int read_ministral3(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    if (kvd_cfg_usual(root, &(kvd_usual){.kv_heads = 8, .d_head = 128}, c, err) ||
+    if (kvd_cfg_need_rope(root, err) ||
+        kvd_cfg_usual(root, &(kvd_usual){.kv_heads = 8, .d_head = 128}, c, err) ||
         kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL | KVD_CFG_ROPE_QUERY_SCALE, c, err))
         return -1;
     return read_window(root, 0, c, err);
