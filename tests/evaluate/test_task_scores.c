@@ -97,6 +97,43 @@ TEST(digits_of_other_scripts)
         }
 }
 
+/* Text that Python's str.lower, isalnum and split treat unlike a single byte or letter. The scores
+ * are those of the authors' code. */
+TEST(unicode_as_in_python)
+{
+    static const struct {
+        kvd_metric metric;
+        const char *answer, *reference[2];
+        double score;
+    } cases[] = {
+        /* The lower case of \u0130 has two characters. */
+        {KVD_METRIC_MATCH_PART, "\u0130stanbul", {"is"}, 0},
+        {KVD_METRIC_MATCH_PART, "x \u0130STANBUL", {"i\u0307stanbul"}, 1},
+        /* a capital sigma at the end of a word */
+        {KVD_METRIC_MATCH_PART, "\u039f\u0394\u039f\u03a3.", {"\u03bf\u03b4\u03bf\u03c2"}, 1},
+        {KVD_METRIC_MATCH_PART, "\u0391\u03a3\u0391", {"\u03b1\u03c3\u03b1"}, 1},
+        /* \u00bd is a number, so `a` next to it is no article. */
+        {KVD_METRIC_QA_F1, "\u00bda cup", {"\u00bd cup"}, 0.5},
+        {KVD_METRIC_FIRST_NUMBER, "\uff11\uff12 cups", {"12"}, 1},
+        {KVD_METRIC_FIRST_NUMBER, "\u0663.\u0665", {"3.5"}, 1},
+        {KVD_METRIC_LETTER, "\u3000B", {"the cat", "B"}, 1},
+        {KVD_METRIC_LETTER, "answer is \u201cB\u201d", {"the cat", "B"}, 0},
+        {KVD_METRIC_LETTER, "answer is\u201cB\u201d", {"the cat", "B"}, 1},
+        {KVD_METRIC_LETTER, "so\u00a0B\u00a0it is", {"the cat", "B"}, 1},
+        {KVD_METRIC_WORD, "key:\u3000a1b2\u2028", {"a1b2"}, 1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        kvd_err err = {""};
+        double score = NAN;
+        char *reference[2] = {(char *)(uintptr_t)cases[i].reference[0],
+                              (char *)(uintptr_t)cases[i].reference[1]};
+        const kvd_metric_key key = {reference, reference[1] ? 2 : 1, NULL, 0};
+        OK(kvd_metric_score(cases[i].metric, cases[i].answer, &key, &score, &err));
+        if (!(fabs(score - cases[i].score) < 1e-12))
+            fail_msg("case %zu: %.15g, not %.15g", i, score, cases[i].score);
+    }
+}
+
 TEST(refusals)
 {
     char *reference[] = {(char *)"three"}, *nothing[] = {(char *)""}, *hashes[] = {(char *)"#### "};

@@ -3,18 +3,29 @@
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 #include <wctype.h>
 
 #include "common/utf8.h"
 
 enum { NOT_UNICODE = 0x110000 };
 
+size_t kvd_space_width(const char *s)
+{
+    unsigned width = 1;
+    const size_t n = strnlen(s, 4), bad = kvd_utf8_first_bad(s, n);
+    return bad && kvd_character_is_space(kvd_utf8_decode(s, &width)) ? width : 0;
+}
+
 const char *kvd_trimmed(const char *s, size_t *n)
 {
-    static const char space[] = " \t\r\n\v\f";
-    s += strspn(s, space);
-    for (*n = strlen(s); *n && strchr(space, s[*n - 1]);)
-        --*n;
+    for (size_t width; (width = kvd_space_width(s));)
+        s += width;
+    *n = 0;
+    for (size_t i = 0, width; s[i]; i += width ? width : 1) {
+        width = kvd_space_width(s + i);
+        *n = width ? *n : i + 1;
+    }
     return s;
 }
 
@@ -46,11 +57,60 @@ static locale_t unicode(void)
     return known;
 }
 
+static bool is_cased(uint32_t c)
+{
+    const utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT;
+}
+
+/* Returns true for marks and the like, which Unicode's rule for a final sigma passes over. */
+static bool is_passed_over(uint32_t c)
+{
+    const utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    return k == UTF8PROC_CATEGORY_MN || k == UTF8PROC_CATEGORY_ME || k == UTF8PROC_CATEGORY_CF ||
+           k == UTF8PROC_CATEGORY_LM || k == UTF8PROC_CATEGORY_SK || c == '\'' || c == '.' ||
+           c == ':' || c == 0xB7 || c == 0x2019;
+}
+
+/* Returns true if the capital sigma at i ends a word (Unicode 3.13, Final_Sigma). */
+static bool is_final_sigma(const kvd_characters *x, size_t i)
+{
+    size_t before = i, after = i + 1;
+    while (before > 0 && is_passed_over(x->c[before - 1]))
+        before--;
+    while (after < x->n && is_passed_over(x->c[after]))
+        after++;
+    return before > 0 && is_cased(x->c[before - 1]) && (after == x->n || !is_cased(x->c[after]));
+}
+
+/* Replaces U+0130 by the two characters of its lower case. There is room for them, because U+0130
+ * has two bytes in UTF-8, and a text has as many elements as bytes. */
+static void lower_dotted_i(kvd_characters *x)
+{
+    size_t more = 0;
+    for (size_t i = 0; i < x->n; i++)
+        more += x->c[i] == 0x130;
+    x->n += more;
+    for (size_t to = x->n; more;) {
+        const uint32_t c = x->c[to - 1 - more];
+        if (c == 0x130) {
+            more--;
+            x->c[--to] = 0x307;
+            x->c[--to] = 'i';
+        } else {
+            x->c[--to] = c;
+        }
+    }
+}
+
 int kvd_characters_lower(kvd_characters *x, kvd_err *err)
 {
     const locale_t l = unicode();
+    lower_dotted_i(x);
     for (size_t i = 0; i < x->n; i++) {
-        if (x->c[i] < 0x80)
+        if (x->c[i] == 0x3A3 && is_final_sigma(x, i))
+            x->c[i] = 0x3C2;
+        else if (x->c[i] < 0x80)
             x->c[i] += x->c[i] >= 'A' && x->c[i] <= 'Z' ? 'a' - 'A' : 0;
         else if (!l)
             return kvd_fail(err, "a text beyond ASCII is to be made lower case, and the C library "
@@ -65,8 +125,9 @@ bool kvd_character_is_word(uint32_t c)
 {
     if (c < 0x80)
         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    const locale_t l = unicode();
-    return c < NOT_UNICODE && l && iswalnum_l((wint_t)c, l);
+    const utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);
+    return c < NOT_UNICODE && ((k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_LO) ||
+                               (k >= UTF8PROC_CATEGORY_ND && k <= UTF8PROC_CATEGORY_NO));
 }
 
 bool kvd_character_is_space(uint32_t c)

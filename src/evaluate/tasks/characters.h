@@ -7,6 +7,8 @@
 
 #include "common/err.h"
 
+/* Returns the number of bytes of the white space character at `s`, or 0. */
+size_t kvd_space_width(const char *s);
 /* Returns `s` without leading white space. *n: its bytes without trailing white space. */
 const char *kvd_trimmed(const char *s, size_t *n);
 
@@ -18,9 +20,9 @@ typedef struct {
 
 /* Decodes UTF-8. The caller frees x->c. */
 int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err);
-/* Converts characters to lower case one by one. */
+/* Converts the result of kvd_characters_of to lower case as Python's str.lower. */
 int kvd_characters_lower(kvd_characters *x, kvd_err *err);
-/* Returns true for letters and digits. */
+/* Returns true for letters and numbers, as Python's str.isalnum. */
 bool kvd_character_is_word(uint32_t c);
 /* Returns true for white space as in Python's str.split. */
 bool kvd_character_is_space(uint32_t c);

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 #include "evaluate/tasks/characters.h"
 
@@ -65,19 +66,47 @@ int kvd_last_integer(const char *answer, const char *reference, double *score, k
     return status;
 }
 
-double kvd_first_number(const char *answer, const char *reference)
+/* Returns a copy of `s` with the digits of all scripts as 0 to 9, which Python's \\d and int() read
+ * alike. */
+static char *plain_digits(const char *s)
 {
-    const char *const at = answer + strcspn(answer, "0123456789");
+    char *const out = malloc(strlen(s) + 1);
+    size_t n = 0;
+    while (out && *s) {
+        utf8proc_int32_t c = 0;
+        const utf8proc_ssize_t width = utf8proc_iterate((const utf8proc_uint8_t *)s, -1, &c);
+        if (width > 1 && utf8proc_category(c) == UTF8PROC_CATEGORY_ND) {
+            int before = 0; /* Digits of a script follow each other. */
+            while (utf8proc_category(c - 1 - before) == UTF8PROC_CATEGORY_ND)
+                before++;
+            out[n++] = (char)('0' + before % 10);
+            s += width;
+        } else {
+            out[n++] = *s++;
+        }
+    }
+    if (out)
+        out[n] = '\0';
+    return out;
+}
+
+int kvd_first_number(const char *answer, const char *reference, double *score, kvd_err *err)
+{
+    char *const text = plain_digits(answer);
+    if (!text)
+        return kvd_no_memory(err, "an answer", strlen(answer));
+    char *const at = text + strcspn(text, "0123456789");
     const size_t whole = digits(at), rest = at[whole] == '.' ? digits(at + whole + 1) : 0;
-    if (!whole)
-        return 0;
-    if (kvd_is_whole_number(reference))
-        return !rest && reference[0] != '-' && same_digits(at, whole, reference);
-    char *const text = strndup(at, whole + (rest ? 1 + rest : 0));
-    const double x = text ? strtod(text, NULL) : 0, y = strtod(reference, NULL);
-    const bool same = text && x >= y && x <= y;
+    *score = 0;
+    if (whole && kvd_is_whole_number(reference)) {
+        *score = !rest && reference[0] != '-' && same_digits(at, whole, reference);
+    } else if (whole) {
+        at[whole + (rest ? 1 + rest : 0)] = '\0';
+        const double x = strtod(at, NULL), y = strtod(reference, NULL);
+        *score = x >= y && x <= y;
+    }
     free(text);
-    return same;
+    return 0;
 }
 
 double kvd_leading_numbers(const char *answer, const kvd_metric_key *key)

@@ -225,14 +225,18 @@ static bool is_reference(const kvd_metric_key *key, const char *s, size_t n)
     return false;
 }
 
-static char *blanked(const char *s, const char *drop)
+/* Returns a copy of `s` in which runs of blanks and of the characters in `drop` are one blank. With
+ * `spaces`, white space counts as blanks. */
+static char *blanked(const char *s, const char *drop, bool spaces)
 {
     char *const out = malloc(strlen(s) + 1);
     size_t n = 0;
-    for (; out && *s; s++) {
-        const char c = strchr(drop, *s) ? ' ' : *s;
+    while (out && *s) {
+        const size_t space = spaces ? kvd_space_width(s) : 0;
+        const char c = space || strchr(drop, *s) ? ' ' : *s;
         if (c != ' ' || !n || out[n - 1] != ' ')
             out[n++] = c;
+        s += space ? space : 1;
     }
     if (out)
         out[n] = '\0';
@@ -247,18 +251,25 @@ static bool letter_within(const char *text, const kvd_metric_key *key)
         const char *const at = strstr(text, prefix[k]);
         if (!at)
             continue;
-        const char *const after = at + strlen(prefix[k]);
+        /* InfiniteBench skips one character after a prefix. */
+        const char *after = at + strlen(prefix[k]);
+        after += *after != '\0';
+        while ((*after & 0xC0) == 0x80)
+            after++;
         for (size_t i = 0; *after && i < key->n_references; i++)
-            if (!strncmp(after + 1, key->reference[i], strlen(key->reference[i])))
+            if (!strncmp(after, key->reference[i], strlen(key->reference[i])))
                 return true;
         return false;
     }
     for (const char *s = text; *s;) {
-        const size_t n = strcspn(s, " \t\r\v\f");
+        const size_t space = kvd_space_width(s);
+        size_t n = 0;
+        while (s[n] && !kvd_space_width(s + n))
+            n++;
         for (const char *all = "ABCD"; n && strlen(all) >= n; all++)
             if (!strncmp(all, s, n))
                 return is_reference(key, s, n);
-        s += n ? n : 1;
+        s += n + space;
     }
     return false;
 }
@@ -278,7 +289,7 @@ static int letter(const char *answer, const kvd_metric_key *key, double *score, 
         *score = 1;
         return 0;
     }
-    char *const text = blanked(s, "\n\"'.,?!{}");
+    char *const text = blanked(s, "\n\"'.,?!{}", false);
     if (!text)
         return kvd_no_memory(err, "an answer", n);
     *score = letter_within(text, key);
@@ -288,7 +299,7 @@ static int letter(const char *answer, const kvd_metric_key *key, double *score, 
 
 static int is_word(const char *answer, const char *reference, double *score, kvd_err *err)
 {
-    char *const text = blanked(answer, "\n:\"'.,?!{}\t\r\v\f"), *rest = text, *word;
+    char *const text = blanked(answer, "\n:\"'.,?!{}", true), *rest = text, *word;
     if (!text)
         return kvd_no_memory(err, "an answer", strlen(answer));
     *score = 0;
@@ -387,8 +398,7 @@ static int score_one(kvd_metric metric, const char *answer, const char *referenc
     case KVD_METRIC_LAST_INTEGER:
         return kvd_last_integer(answer, reference, score, err);
     case KVD_METRIC_FIRST_NUMBER:
-        *score = kvd_first_number(answer, reference);
-        return 0;
+        return kvd_first_number(answer, reference, score, err);
     case KVD_METRIC_LEADING:
         *score = kvd_leading_numbers(answer, key);
         return 0;

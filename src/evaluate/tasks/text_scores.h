@@ -42,8 +42,9 @@ bool kvd_is_whole_number(const char *s);
 /* Scores task code_run: 1 if the last word is the integer `reference`. */
 int kvd_last_integer(const char *answer, const char *reference, double *score, kvd_err *err);
 
-/* Scores task math_find: 1 if the first number, without sign, is `reference`. */
-double kvd_first_number(const char *answer, const char *reference);
+/* Scores task math_find: 1 if the first number, without sign and in digits of any script, is
+ * `reference`. */
+int kvd_first_number(const char *answer, const char *reference, double *score, kvd_err *err);
 
 /* Scores task math_calc: share of the reference's integers before the first wrong one. */
 double kvd_leading_numbers(const char *answer, const kvd_metric_key *key);
