@@ -44,7 +44,7 @@ static void put_config(json_t *config)
 
 static char *template_of(const json_t *form)
 {
-    char *text = strdup("");
+    char *text = strdup("{##}"), *whole;
     size_t i;
     json_t *part;
     json_array_foreach(json_object_get(form, "parts"), i, part)
@@ -54,8 +54,10 @@ static char *template_of(const json_t *form)
         free(text);
         text = longer;
     }
-    unit_at_end(free, text);
-    return text;
+    assert_true(asprintf(&whole, "%s\n{##}\n", text) > 0);
+    free(text);
+    unit_at_end(free, whole);
+    return whole;
 }
 
 static char *render(const kvd_chat *c, const json_t *form, size_t n)
@@ -191,6 +193,20 @@ TEST(similar_templates_are_unknown)
             assert_true(asprintf(&more, "%s%s", c->lacks[k], text) > 0);
             const kvd_chat *const other = kvd_chat_recognise(more);
             assert_true(!other || strcmp(other->name, name));
+            free(more);
+        }
+        for (k = 0; k < 2; k++) { /* a text of its own at the beginning or end */
+            assert_true(asprintf(&more, "%s%s%s", k ? "" : "Be brief. ", text, k ? "\nNow: " : "") >
+                        0);
+            assert_null(kvd_chat_recognise(more));
+            free(more);
+        }
+        /* a template that writes a message through another filter than the form */
+        static const char *const filters[] = {"{{ message['content'] | upper }}",
+                                              "{{ message.content|trim }}", "{{ content | trim }}"};
+        for (k = c->trim ? 2 : 0; k < 3; k++) {
+            assert_true(asprintf(&more, "%s%s", text, filters[c->trim ? 0 : k]) > 0);
+            assert_null(kvd_chat_recognise(more));
             free(more);
         }
     }

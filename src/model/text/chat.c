@@ -260,12 +260,45 @@ static void normalise(char *s)
     *to = '\0';
 }
 
+/* Returns true if the template changes messages by no filter but `trim`, and by that one exactly if
+ * the format does. tojson writes tools and their results, which kvdim does not have. */
+static bool filters_fit(const kvd_chat *c, const char *text)
+{
+    static const char content[] = "content";
+    for (const char *at = text; (at = strstr(at, content));) {
+        at += sizeof content - 1;
+        const char *filter = at + (strncmp(at, "']", 2) ? 0 : 2);
+        filter += strspn(filter, " ");
+        if (*filter != '|')
+            continue;
+        filter += 1 + strspn(filter + 1, " ");
+        const size_t n = strcspn(filter, " |)}%\n");
+        const bool trim = n == 4 && !strncmp(filter, "trim", n);
+        if (trim ? !c->trim : n != 6 || strncmp(filter, "tojson", n) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Returns true if no text of its own stands before the template's first tag or after its last one,
+ * except the format's first text. */
+static bool ends_fit(const kvd_chat *c, const char *text)
+{
+    size_t n;
+    text += strspn(text, " \n");
+    n = strlen(text);
+    while (n && strchr(" \n", text[n - 1]))
+        n--;
+    return n && text[n - 1] == '}' &&
+           (*text == '{' || (*c->start && !strncmp(text, c->start, strlen(c->start))));
+}
+
 static bool fits(const kvd_chat *c, const char *text)
 {
     for (size_t i = 0; i < KVD_CHAT_MARKS; i++)
         if ((c->has[i] && !strstr(text, c->has[i])) || (c->lacks[i] && strstr(text, c->lacks[i])))
             return false;
-    return true;
+    return ends_fit(c, text) && filters_fit(c, text);
 }
 
 const kvd_chat *kvd_chat_recognise(const char *template_text)
