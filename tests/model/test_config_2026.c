@@ -400,6 +400,8 @@ TEST(test_gpt_neox)
     refuse_config(pythia, "'rotary_pct':0.5", "'rotary_pct':1.5",
                   "'rotary_pct' is 1.5, more than 1");
     refuse_config(pythia, "'rotary_pct':0.5", "'rotary_pct':0.01", "is 0 dimensions");
+    refuse_config(pythia, "'rotary_pct':0.5", "'head_dim':6",
+                  "'head_dim' is 6, only hidden_size / num_attention_heads");
     refuse_config(pythia, "'rotary_pct':0.5", "'partial_rotary_factor':0.5",
                   "'partial_rotary_factor' is 0.5, but 'rotary_pct', which a gpt_neox model uses, "
                   "is 0.25 by default");

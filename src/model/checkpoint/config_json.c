@@ -122,12 +122,21 @@ static int check_heads(const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-int kvd_cfg_split_heads(kvd_config *c, kvd_err *err)
+int kvd_cfg_split_heads(const json_t *root, kvd_config *c, kvd_err *err)
 {
+    int stated = 0;
     if (c->d_model % c->n_heads)
         return kvd_fail(err, "hidden_size %d is not a multiple of num_attention_heads %d",
                         c->d_model, c->n_heads);
     c->d_head = c->d_model / c->n_heads;
+    if (kvd_cfg_size_or(root, "head_dim", &stated, err))
+        return -1;
+    if (stated && stated != c->d_head)
+        return kvd_fail(
+            err,
+            "'head_dim' is %d, only hidden_size / num_attention_heads, %d, is supported "
+            "in a model of this family",
+            stated, c->d_head);
     return check_heads(c, err);
 }
 

@@ -34,7 +34,7 @@ int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 
 /* Reads num_key_value_heads and head_dim; kv_heads and d_head are the defaults. */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
-int kvd_cfg_split_heads(kvd_config *c, kvd_err *err);
+int kvd_cfg_split_heads(const json_t *root, kvd_config *c, kvd_err *err);
 
 /* Reads tie_word_embeddings (default: `tied`) and special tokens. c->vocab_size must be set. */
 int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err);

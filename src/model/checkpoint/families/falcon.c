@@ -58,7 +58,7 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
     c->bias_qkv = c->bias_o = c->bias_ffn = biases;
     if (kvd_cfg_size_or(root, "ffn_hidden_size", &c->d_ffn, err) ||
         read_kv_heads(root, grouped, c, err) || read_order(root, grouped, c, err) ||
-        kvd_cfg_split_heads(c, err) ||
+        kvd_cfg_split_heads(root, c, err) ||
         kvd_cfg_positive(root, "layer_norm_epsilon", &c->norm_eps, err) ||
         kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err) ||
         kvd_cfg_head_and_tokens(root, true, c, err))
@@ -110,7 +110,7 @@ static int read_gpt_neox(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_size(root, "intermediate_size", &c->d_ffn, err))
         return -1;
     c->n_kv_heads = c->n_heads;
-    if (kvd_cfg_split_heads(c, err) ||
+    if (kvd_cfg_split_heads(root, c, err) ||
         kvd_cfg_positive(root, "layer_norm_eps", &c->norm_eps, err) ||
         kvd_cfg_positive_or(root, "rotary_pct", &fraction, err) ||
         kvd_cfg_positive_or(root, "rotary_emb_base", &theta, err))
