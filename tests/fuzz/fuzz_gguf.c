@@ -26,7 +26,7 @@ static void check_tokenizer(const uint8_t *bytes, size_t len)
     kvd_tokenizer *t = kvd_tokenizer_parse("input", bytes, len, 0, &err);
     if (t && kvd_tokenizer_encode(t, text, sizeof text - 1, true, &ids, &err) == 0) {
         size_t n;
-        char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
+        char *back = kvd_tokenizer_decode(t, ids.id, ids.n, true, &n, &err);
         if (!back)
             abort();
         free(back);

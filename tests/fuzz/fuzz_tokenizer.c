@@ -35,7 +35,7 @@ static void use(const kvd_tokenizer *t, const char *text, size_t len)
         for (size_t i = 0; i < ids.n; i++)
             if (ids.id[i] >= kvd_tokenizer_size(t))
                 abort();
-        char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
+        char *back = kvd_tokenizer_decode(t, ids.id, ids.n, true, &n, &err);
         if (back && back[n])
             abort();
         free(back);
@@ -45,7 +45,7 @@ static void use(const kvd_tokenizer *t, const char *text, size_t len)
     }
     for (size_t i = 0; i < n_ids; i++)
         some[i] = (unsigned char)text[i];
-    free(kvd_tokenizer_decode(t, some, n_ids, &n, &err));
+    free(kvd_tokenizer_decode(t, some, n_ids, true, &n, &err));
     kvd_ids_release(&ids);
 }
 

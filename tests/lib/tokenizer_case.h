@@ -81,7 +81,7 @@ static inline void expect_decoded(const char *what, const kvd_tokenizer *t, cons
 {
     kvd_err err;
     size_t n;
-    char *back = kvd_tokenizer_decode(t, ids->id, ids->n, &n, &err);
+    char *back = kvd_tokenizer_decode(t, ids->id, ids->n, true, &n, &err);
     if (!back)
         fail_msg("%s: %s", what, err.msg);
     if (n != len || memcmp(back, want, n))

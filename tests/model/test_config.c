@@ -68,6 +68,7 @@ TEST(test_given)
     assert_true(c.tied_head);
     assert_int_equal(c.bos_id, 5);
     assert_int_equal(c.eos_id, 7);
+    assert_true(kvd_config_is_eos(&c, 7) && kvd_config_is_eos(&c, 8) && !kvd_config_is_eos(&c, 5));
     assert_true(c.rope_theta == 500000);
 
     c = accept_with(

@@ -389,11 +389,19 @@ TEST(test_decode_cut_character)
     OK(kvd_tokenizer_encode(t, s, strlen(s), false, &ids, &err));
     assert_int_equal(ids.n, 5);
     size_t n;
-    char *back = kvd_tokenizer_decode(t, ids.id, 4, &n, &err);
+    char *back = kvd_tokenizer_decode(t, ids.id, 4, true, &n, &err);
     assert_non_null(back);
     assert_string_equal(back, "x\xef\xbf\xbd");
     free(back);
-    back = kvd_tokenizer_decode(t, NULL, 0, &n, &err);
+    /* <|endoftext|> is special, 601 is beyond the vocabulary. */
+    const uint32_t more[] = {ids.id[0], 600, 601};
+    back = kvd_tokenizer_decode(t, more, 3, true, &n, &err);
+    assert_string_equal(back, "x<|endoftext|>");
+    free(back);
+    back = kvd_tokenizer_decode(t, more, 3, false, &n, &err);
+    assert_string_equal(back, "x");
+    free(back);
+    back = kvd_tokenizer_decode(t, NULL, 0, true, &n, &err);
     assert_non_null(back);
     assert_int_equal(n, 0);
     free(back);

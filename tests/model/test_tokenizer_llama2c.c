@@ -229,7 +229,7 @@ TEST(test_shared_inputs)
                 OK(kvd_tokenizer_encode(t, text + from, to - from, true, &ids, &err));
                 compared += ids.n;
                 size_t n;
-                char *back = kvd_tokenizer_decode(t, ids.id, ids.n, &n, &err);
+                char *back = kvd_tokenizer_decode(t, ids.id, ids.n, true, &n, &err);
                 assert_non_null(back);
                 if (real[r].lossless) {
                     static const char bos[] = "\n<s>\n";
@@ -268,7 +268,7 @@ TEST(test_hostile_files)
           "text is not valid UTF-8 at byte 1");
     size_t n;
     const uint32_t out[] = {1, 4};
-    assert_null(kvd_tokenizer_decode(t, out, 2, &n, &err));
+    assert_null(kvd_tokenizer_decode(t, out, 2, true, &n, &err));
     assert_string_equal(err.msg, "tokenizer 'x': id 4 at position 1 is not in the vocabulary of 4");
     kvd_ids_release(&ids);
 

@@ -221,8 +221,7 @@ void kvd_benchmark_run_release(kvd_benchmark_run *r)
 
 static bool is_end(const kvd_benchmark_run *r, uint32_t token)
 {
-    return (r->config->eos_id >= 0 && token == (uint32_t)r->config->eos_id) ||
-           (r->settings.chat && token == r->chat_stop);
+    return kvd_config_is_eos(r->config, token) || (r->settings.chat && token == r->chat_stop);
 }
 
 /* Returns an answer up to its stop text. *stopped: the stop text was found. */
@@ -230,7 +229,7 @@ static char *answer_text(const kvd_benchmark_run *r, const kvd_benchmark_item *x
                          const uint32_t *token, size_t n, bool *stopped, kvd_err *err)
 {
     size_t len;
-    char *const text = kvd_tokenizer_decode(r->tokenizer, token, n, &len, err);
+    char *const text = kvd_tokenizer_decode(r->tokenizer, token, n, false, &len, err);
     *stopped = false;
     if (!text || !*x->stop)
         return text;

@@ -40,7 +40,7 @@ static int add_reference(kvd_task_items *items, const kvd_tokenizer *tok, const 
                          size_t n, kvd_err *err)
 {
     const size_t i = items->n_items++;
-    items->reference[i] = kvd_tokenizer_decode(tok, id, n, &items->reference_len[i], err);
+    items->reference[i] = kvd_tokenizer_decode(tok, id, n, true, &items->reference_len[i], err);
     return items->reference[i] ? 0 : -1;
 }
 

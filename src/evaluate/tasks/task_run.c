@@ -46,7 +46,7 @@ const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES] = {
 static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
 {
     size_t i = 0;
-    while (i < n && (f->config->eos_id < 0 || token[i] != (uint32_t)f->config->eos_id))
+    while (i < n && !kvd_config_is_eos(f->config, token[i]))
         i++;
     return i;
 }
@@ -59,9 +59,9 @@ static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, co
     size_t len, their_len;
     kvd_rouge rouge, against = {NAN, NAN, NAN};
     double edit, edit_against = NAN;
-    char *const text = kvd_tokenizer_decode(f->tokenizer, mine, n, &len, err);
+    char *const text = kvd_tokenizer_decode(f->tokenizer, mine, n, true, &len, err);
     char *const other =
-        text ? kvd_tokenizer_decode(f->tokenizer, theirs, m, &their_len, err) : NULL;
+        text ? kvd_tokenizer_decode(f->tokenizer, theirs, m, true, &their_len, err) : NULL;
     int status = !other || kvd_rouge_1(other, their_len, text, len, &rouge, err) ||
                  kvd_edit_similarity(other, their_len, text, len, &edit, err);
     if (!status && items->reference)

@@ -157,6 +157,14 @@ size_t kvd_config_cached(const kvd_config *c)
     return (c->latent ? 1 : 2) * (size_t)c->n_kv_heads * (size_t)c->d_head;
 }
 
+bool kvd_config_is_eos(const kvd_config *c, uint32_t token)
+{
+    bool is = c->eos_id >= 0 && token == (uint32_t)c->eos_id;
+    for (int i = 0; i < c->n_eos_more; i++)
+        is = is || token == (uint32_t)c->eos_more[i];
+    return is;
+}
+
 int kvd_config_group(const kvd_config *c)
 {
     return c->n_heads / c->n_kv_heads;

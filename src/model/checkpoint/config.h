@@ -59,7 +59,8 @@ enum {
     KVD_CONFIG_EXPERT_LAYERS = 512, /* largest number of layers with routed experts */
     KVD_CONFIG_EXPERTS = 4096,
     /* largest number of frequencies, d_head / 2, in models with LongRoPE */
-    KVD_CONFIG_LONGROPE_PAIRS = 256
+    KVD_CONFIG_LONGROPE_PAIRS = 256,
+    KVD_CONFIG_EOS_MORE = 15 /* largest number of tokens that end a text, less 1 */
 };
 
 typedef struct {
@@ -152,6 +153,8 @@ typedef struct {
     bool tied_head;
     /* Ids of the tokens that begin and end a text, or -1 for none. */
     int bos_id, eos_id;
+    /* ids after eos_id of a list of tokens that end a text */
+    int eos_more[KVD_CONFIG_EOS_MORE], n_eos_more;
 } kvd_config;
 
 /* Read config.json into *c. `name` is for messages.
@@ -180,6 +183,9 @@ size_t kvd_config_rope_dims(const kvd_config *c);
 bool kvd_config_unrotated(const kvd_config *c, int layer);
 
 int kvd_config_group(const kvd_config *c);
+
+/* Returns true if the token ends a text. */
+bool kvd_config_is_eos(const kvd_config *c, uint32_t token);
 
 int kvd_config_d_embed(const kvd_config *c);
 

@@ -159,15 +159,8 @@ int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, k
     return check_heads(c, err);
 }
 
-/* Reads a token id: an integer, or the first integer of a list. */
-static int read_token(const json_t *root, const char *key, int vocab_size, int *out, kvd_err *err)
+static int read_id(const json_t *value, const char *key, int vocab_size, int *out, kvd_err *err)
 {
-    const json_t *value = kvd_cfg_member(root, key);
-    *out = -1;
-    if (!value)
-        return 0;
-    if (json_is_array(value) && json_array_size(value) > 0)
-        value = json_array_get(value, 0);
     if (!json_is_integer(value))
         return kvd_fail(err, "'%s' is neither an integer nor a list of integers", key);
     const json_int_t id = json_integer_value(value);
@@ -178,12 +171,34 @@ static int read_token(const json_t *root, const char *key, int vocab_size, int *
     return 0;
 }
 
+/* Reads a token id: an integer, or a list of integers, of which `more` receives those after the
+ * first one, unless it is NULL. */
+static int read_token(const json_t *root, const char *key, int vocab_size, int *out, int *more,
+                      int *n_more, kvd_err *err)
+{
+    const json_t *value = kvd_cfg_member(root, key);
+    const size_t n = json_array_size(value);
+    *out = -1;
+    if (more)
+        *n_more = 0;
+    if (!value)
+        return 0;
+    if (n > 1 + KVD_CONFIG_EOS_MORE)
+        return kvd_fail(err, "'%s' lists %zu tokens, at most %d are supported", key, n,
+                        1 + KVD_CONFIG_EOS_MORE);
+    for (size_t i = 1; more && i < n; i++)
+        if (read_id(json_array_get(value, i), key, vocab_size, &more[(*n_more)++], err))
+            return -1;
+    return read_id(n ? json_array_get(value, 0) : value, key, vocab_size, out, err);
+}
+
 int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_err *err)
 {
     c->tied_head = tied;
     if (kvd_cfg_bool(root, "tie_word_embeddings", &c->tied_head, err) ||
-        read_token(root, "bos_token_id", c->vocab_size, &c->bos_id, err) ||
-        read_token(root, "eos_token_id", c->vocab_size, &c->eos_id, err))
+        read_token(root, "bos_token_id", c->vocab_size, &c->bos_id, NULL, NULL, err) ||
+        read_token(root, "eos_token_id", c->vocab_size, &c->eos_id, c->eos_more, &c->n_eos_more,
+                   err))
         return -1;
     return 0;
 }

@@ -139,9 +139,10 @@ static int parse_json(kvd_tokenizer *t, const json_t *root, kvd_err *err)
         return -1;
     for (size_t i = 0; i < t->around.n; i++) {
         size_t len;
+        bool special;
         const uint32_t id = t->around.part[i].id;
         if (!t->around.part[i].is_text && !kvd_vocab_piece(vocab, id, &len) &&
-            !kvd_added_tokens_text(t->added, id, &len))
+            !kvd_added_tokens_text(t->added, id, &len, &special))
             return kvd_fail(err, "post_processor: id %u is not in the vocabulary", id);
     }
     const size_t added_end = kvd_added_tokens_end(t->added), vocab_end = kvd_vocab_end(vocab);
@@ -358,20 +359,20 @@ int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t 
     return encode(t, text, len, true, add_special, ids, err);
 }
 
-static int decode_json(const kvd_tokenizer *t, const uint32_t *id, size_t n, kvd_buffer *out,
-                       kvd_err *err)
+static int decode_json(const kvd_tokenizer *t, const uint32_t *id, size_t n, bool special,
+                       kvd_buffer *out, kvd_err *err)
 {
     kvd_strings strings = {0};
     int rc = -1;
     for (size_t i = 0; i < n; i++) {
         size_t len;
-        const char *s = kvd_added_tokens_text(t->added, id[i], &len);
-        if (!s && !(s = kvd_vocab_piece(kvd_bpe_vocab(t->bpe), id[i], &len))) {
-            kvd_fail(err, "id %u at position %zu is not in the vocabulary of %zu", id[i], i,
-                     t->size);
-            goto done;
-        }
-        if (kvd_strings_add(&strings, s, len, err))
+        bool is_special = false;
+        const char *s = kvd_added_tokens_text(t->added, id[i], &len, &is_special);
+        if (is_special && !special)
+            continue;
+        if (!s)
+            s = kvd_vocab_piece(kvd_bpe_vocab(t->bpe), id[i], &len);
+        if (s && kvd_strings_add(&strings, s, len, err))
             goto done;
     }
     rc = kvd_token_decoder_apply(t->decoder, &strings, out, err);
@@ -380,12 +381,12 @@ done:
     return rc;
 }
 
-char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, size_t *len,
-                           kvd_err *err)
+char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, bool special,
+                           size_t *len, kvd_err *err)
 {
     kvd_buffer out = {0};
     if (t->llama2c ? kvd_llama2c_tok_decode(t->llama2c, id, n, &out, err)
-                   : decode_json(t, id, n, &out, err)) {
+                   : decode_json(t, id, n, special, &out, err)) {
         kvd_in(err, "tokenizer '%s'", t->name);
         kvd_buffer_release(&out);
         return NULL;

@@ -58,8 +58,10 @@ int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, b
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);
 
-/* Returns the text of n token ids, allocated, with special tokens and a zero byte after *len. */
-char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, size_t *len,
-                           kvd_err *err);
+/* Returns the text of n token ids, allocated, with a zero byte after *len. Special tokens are left
+ * out unless `special`; a tokenizer.bin has none. Ids that tokenizer.json does not have give no
+ * text, because embeddings often have more rows than the tokenizer has ids. */
+char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, bool special,
+                           size_t *len, kvd_err *err);
 
 #endif

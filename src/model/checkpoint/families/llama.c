@@ -72,11 +72,15 @@ static int read_mistral3(const json_t *root, kvd_config *c, kvd_err *err)
                         name ? name : "not a string");
     if (third ? read_ministral3(text, c, err) : read_mistral(text, c, err))
         return kvd_in(err, "text_config");
-    const int bos = c->bos_id, eos = c->eos_id;
+    const kvd_config inner = *c;
     if (kvd_cfg_head_and_tokens(root, c->tied_head, c, err))
         return -1;
-    c->bos_id = c->bos_id < 0 ? bos : c->bos_id;
-    c->eos_id = c->eos_id < 0 ? eos : c->eos_id;
+    c->bos_id = c->bos_id < 0 ? inner.bos_id : c->bos_id;
+    if (c->eos_id < 0) {
+        c->eos_id = inner.eos_id;
+        c->n_eos_more = inner.n_eos_more;
+        memcpy(c->eos_more, inner.eos_more, sizeof c->eos_more);
+    }
     return 0;
 }
 

@@ -106,7 +106,7 @@ size_t kvd_vocab_end(const kvd_vocab *v)
 
 typedef struct {
     uint32_t id;
-    bool lstrip, rstrip, single_word, normalized;
+    bool lstrip, rstrip, single_word, normalized, special;
     kvd_buffer text;
 } token;
 
@@ -132,7 +132,7 @@ struct kvd_added_tokens {
     kvd_regex *word;
 };
 
-static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err)
+static int parse_token(token *t, const json_t *spec, kvd_err *err)
 {
     static const char *const what = "added token";
     size_t len;
@@ -144,7 +144,7 @@ static int parse_token(token *t, const json_t *spec, bool *special, kvd_err *err
     if (!json_object_get(spec, "id"))
         return kvd_fail(err, "%s '%.100s': field 'id' is missing", what, content);
     static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
-    bool *values[] = {&t->single_word, &t->lstrip, &t->rstrip, &t->normalized, special};
+    bool *values[] = {&t->single_word, &t->lstrip, &t->rstrip, &t->normalized, &t->special};
     for (size_t i = 0; i < 5; i++) {
         if (!json_object_get(spec, flags[i]))
             return kvd_fail(err, "%s '%.100s': field '%s' is missing", what, content, flags[i]);
@@ -241,13 +241,11 @@ static int parse_all(kvd_added_tokens *a, const json_t *spec, const kvd_vocab *v
     if (!json_is_array(spec))
         return kvd_fail(err, "field 'added_tokens' is not an array");
     for (size_t i = 0; i < json_array_size(spec); i++) {
-        bool special = false;
         if (kvd_grow(&a->token, &a->capacity, a->n + 1, sizeof *a->token, err))
             goto done;
         token *t = &a->token[a->n++];
         memset(t, 0, sizeof *t);
-        if (parse_token(t, json_array_get(spec, i), &special, err) ||
-            check_id(t, vocab, &next, err))
+        if (parse_token(t, json_array_get(spec, i), err) || check_id(t, vocab, &next, err))
             goto done;
         if (t->normalized && kvd_normalizer_apply(n, &t->text, &scratch, NULL, false, err)) {
             kvd_in(err, "added token with id %u", t->id);
@@ -414,13 +412,15 @@ done:
     return rc;
 }
 
-const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len)
+const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len,
+                                  bool *special)
 {
     const token key = {.id = id},
                 *t = a->n ? bsearch(&key, a->token, a->n, sizeof key, by_id) : NULL;
     if (!t)
         return NULL;
     *len = t->text.n;
+    *special = t->special;
     return t->text.s;
 }
 

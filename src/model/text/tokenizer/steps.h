@@ -65,7 +65,8 @@ void kvd_added_tokens_free(kvd_added_tokens *a);
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
 /* Returns the text of an added token, or NULL. */
-const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len);
+const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len,
+                                  bool *special);
 
 /* Returns the largest id of an added token + 1, or 0. */
 size_t kvd_added_tokens_end(const kvd_added_tokens *a);
