@@ -465,8 +465,10 @@ TEST(test_latent_variants)
     char text[1024];
     kvd_config c = accept(edit_config(lite, heads, "'num_key_value_heads':4"));
     assert_true(c.latent == 512 && c.d_nope == 192 && c.d_value == 256 && c.q_rank == 768);
-    assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 1) && !kvd_config_routed(&c, 2));
     (void)snprintf(text, sizeof text, "%s", edit_config(lite, heads, "'num_key_value_heads':4"));
+    c = accept(edit_config(text, "'rms_norm_eps':1e-05,", ""));
+    assert_true(c.norm_eps == 1e-5);
+    assert_true(!kvd_config_routed(&c, 0) && kvd_config_routed(&c, 1) && !kvd_config_routed(&c, 2));
     refuse_config(text, "'dense','sparse'", "'sparse'", "'mlp_layer_types' is no list of 3 layers");
     refuse_config(text, "'sparse'", "'moe'",
                   "mlp_layer_types[1] is 'moe', expected 'dense' or 'sparse'");

@@ -298,7 +298,7 @@ static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
     if (changed < 1 || changed > 1)
         return kvd_fail(err, "'%s.rope.scaling.attn_factor' is %g, which is not supported", b->arch,
                         changed);
-    /* llama.cpp's default is -1, which stands for 1. */
+    /* A negative value, llama.cpp's default, means 1. */
     if (arch_real(b, "rope.scaling.yarn_ext_factor", &mixed, err) < 0)
         return -1;
     if (mixed >= 0 && mixed != 1)

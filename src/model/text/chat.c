@@ -280,8 +280,8 @@ static bool filters_fit(const kvd_chat *c, const char *text)
     return true;
 }
 
-/* Returns true if no text of its own stands before the template's first tag or after its last one,
- * except the format's first text. */
+/* Returns true if the template begins and ends with a tag. Before its first tag it may have the
+ * text with which the format begins. */
 static bool ends_fit(const kvd_chat *c, const char *text)
 {
     size_t n;

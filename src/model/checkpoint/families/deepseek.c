@@ -116,7 +116,7 @@ static int read_experts(const json_t *root, const kvd_routed_keys *keys, int sha
 /* Reads a model with latent attention, except experts, output head and special tokens. */
 static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    c->norm_eps = 1e-6;
+    c->norm_eps = c->norm_eps > 0 ? c->norm_eps : 1e-6;
     if (kvd_cfg_refuse_true(root, "attention_bias", "biases of latent attention are not supported",
                             err) ||
         kvd_cfg_refuse_true(root, "mlp_bias", "biases of the feed-forward block are not supported",
@@ -217,6 +217,7 @@ static int read_mlp_types(const json_t *root, kvd_config *c, kvd_err *err)
 static int read_glm4_moe_lite(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {ROUTED_KEYS, 64, 4, 1536};
+    c->norm_eps = 1e-5;
     c->d_nope = 192;
     c->d_value = 256;
     c->q_rank = 768;

@@ -30,7 +30,8 @@ static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
         return -1;
     c->n_kv_heads = c->n_heads;
     c->bias_qkv = c->bias_o = c->bias_ffn = biases;
-    return kvd_cfg_split_heads(root, c, err) || kvd_cfg_head_and_tokens(root, true, c, err) ? -1 : 0;
+    return kvd_cfg_split_heads(root, c, err) || kvd_cfg_head_and_tokens(root, true, c, err) ? -1
+                                                                                            : 0;
 }
 
 static const kvd_stored stored[] = {

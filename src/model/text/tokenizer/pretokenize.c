@@ -88,16 +88,17 @@ static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
     return s->pattern ? 0 : kvd_in(err, "%s", what);
 }
 
-/* Characters that Hugging Face's Punctuation, which knows Unicode 8.0, does not match although later
- * versions of Unicode call them punctuation. */
-#define NEWER_PUNCTUATION                                                                               \
-    "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b4e}-\\x{1b4f}\\x{1b7d}-\\x{1b7f}\\x{2e43}-\\x{2e63}" \
-    "\\x{10d6e}\\x{10ead}\\x{10ed0}\\x{10f55}-\\x{10f59}\\x{10f86}-\\x{10f89}\\x{113d4}-\\x{113d8}"     \
-    "\\x{1144b}-\\x{1144f}\\x{1145a}-\\x{1145d}\\x{11660}-\\x{1166c}\\x{116b9}\\x{1183b}"               \
-    "\\x{11944}-\\x{11946}\\x{119e2}\\x{11a3f}-\\x{11a46}\\x{11a9a}-\\x{11aa2}\\x{11b00}-\\x{11b09}"    \
-    "\\x{11be1}\\x{11c41}-\\x{11c45}\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}\\x{11f43}-\\x{11f4f}"    \
-    "\\x{11fff}\\x{12ff1}-\\x{12ff2}\\x{16d6d}-\\x{16d6f}\\x{16e97}-\\x{16e9a}\\x{16fe2}\\x{1e5ff}"     \
-    "\\x{1e95e}-\\x{1e95f}"
+/* Characters that Hugging Face's Punctuation, which knows Unicode 8.0, does not match, although
+ * later versions of Unicode call them punctuation. */
+#define NEWER_PUNCTUATION                                                                          \
+    "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b4e}-\\x{1b4f}\\x{1b7d}-\\x{1b7f}"               \
+    "\\x{2e43}-\\x{2e63}\\x{10d6e}\\x{10ead}\\x{10ed0}\\x{10f55}-\\x{10f59}"                       \
+    "\\x{10f86}-\\x{10f89}\\x{113d4}-\\x{113d8}\\x{1144b}-\\x{1144f}\\x{1145a}-\\x{1145d}"         \
+    "\\x{11660}-\\x{1166c}\\x{116b9}\\x{1183b}\\x{11944}-\\x{11946}\\x{119e2}"                     \
+    "\\x{11a3f}-\\x{11a46}\\x{11a9a}-\\x{11aa2}\\x{11b00}-\\x{11b09}\\x{11be1}"                    \
+    "\\x{11c41}-\\x{11c45}\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}\\x{11f43}-\\x{11f4f}"         \
+    "\\x{11fff}\\x{12ff1}-\\x{12ff2}\\x{16d6d}-\\x{16d6f}\\x{16e97}-\\x{16e9a}\\x{16fe2}"          \
+    "\\x{1e5ff}\\x{1e95e}-\\x{1e95f}"
 
 /* Parses Punctuation. U+166D and U+111C9 were punctuation in Unicode 8.0 alone. */
 static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
