@@ -82,6 +82,16 @@ TEST(test_routing_by_hand)
     assert_true(fabs((double)factor[0] - 3 * exp(2) / sum) < 1e-6);
     kvd_route_groups(&c, nan, NULL, scratch, expert, factor);
     assert_true(isnan(factor[0]) && isnan(factor[1]));
+    /* A single expert, which a MiniMax-M2 model may have, makes a group without a second best. */
+    c = (kvd_config){.n_experts = 1,
+                     .n_chosen = 1,
+                     .expert_groups = 1,
+                     .groups_chosen = 1,
+                     .expert_scale = 1,
+                     .route_sigmoid = true,
+                     .chosen_add_up = true};
+    kvd_route_groups(&c, logit, NULL, scratch, expert, factor);
+    assert_true(expert[0] == 0 && factor[0] == 1);
 }
 
 /* w_o must map heads' outputs to the layer's output, w_v the input to cached V, up to a factor. */

@@ -28,7 +28,8 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/* Returns the largest value of a group or, if `two`, the sum of its two largest. */
+/* Returns the largest value of a group or, if `two` and it has as many, the sum of its two
+ * largest. */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;
@@ -39,7 +40,7 @@ static double value_of_group(const double *value, size_t n, bool two)
         } else if (value[i] > second) {
             second = value[i];
         }
-    return two ? first + second : first;
+    return two && n > 1 ? first + second : first;
 }
 
 static void limit_groups(const kvd_config *c, const double *value, double *of_group, bool *taken)

@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
                 second = value;
             }
         }
-        of_group[g] = r.sigmoid ? first + second : first;
+        of_group[g] = r.sigmoid && each > 1 ? first + second : first;
     }
     __syncwarp();
     for (uint32_t g = lane; g < groups; g += 32) {
