@@ -192,7 +192,7 @@ static void write_fisher(size_t n_rows, const char *hash,
                     .n_rows = n_rows};
     snprintf(fisher_path, sizeof fisher_path, "%s/f.h5", temp_folder());
     snprintf(f.corpus_hash, sizeof f.corpus_hash, "%s", hash);
-    OK(kvd_fisher_create(&f, fisher_path, &run, &err));
+    OK(kvd_fisher_create(&f, fisher_path, test_run(), &err));
     for (int h = 0; h < HEADS; h++)
         for (size_t t = 0; t < n_rows; t++)
             for (size_t j = 0; j < D; j++)
