@@ -8,7 +8,7 @@ model=$D/tiny
 real=data/models/kvdim-6m
 "$B/tests/tool_checkpoint" -l 3 "$model" || exit 1
 
-refused() { name=$1 text=$2; shift 2; no_output "$name" 1 "$text" "$collect" "$@"; } # NAME TEXT ARGUMENTS...
+refused() { name=$1 message=$2; shift 2; no_output "$name" 1 "$message" "$collect" "$@"; } # NAME TEXT ARGUMENTS...
 compare() { ${PYTHON:-/usr/bin/python3} tests/tools/tool_compare_h5.py "$@"; }
 
 refused bf16_on_the_cpu '--compute bf16: the CPU computes in f32' $model --random 10 --device cpu --compute bf16

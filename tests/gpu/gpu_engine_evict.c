@@ -282,13 +282,17 @@ static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n
            got = result_make(&l, kvd_checkpoint_config(c));
     size_t wrong;
     double most = 0;
-    if (by_cpu(c, &l, &none, &want, &err) ||
+    char path[128];
+    (void)snprintf(path, sizeof path, "%s/windows.h5", temp_folder());
+    if (open_made_dump(kvd_checkpoint_config(c), path, &calibration, &err) ||
+        by_cpu(c, &l, &none, &want, &err) ||
         by_cuda(c, &l, &none, &apart, NULL, &got, &wrong, &err))
         test_result(0, gemma->name, "%s", err.msg);
     printf("# %s\n", gemma->name);
     const double median = logits_off(&l, got.logits, want.logits, &most);
     for (size_t i = 0; i < n; i++)
         against_cpu(c, &l, text[i], median);
+    kvd_activations_close(&calibration);
     result_release(&want);
     result_release(&got);
     load_release(&l);

@@ -34,18 +34,18 @@ by_python() {
 }
 # refused NAME STATUS TEXT COMMAND...: the command ends with the status, says the text and writes no $D/none.h5
 refused() {
-  name=$1 want=$2 text=$3; shift 3
+  name=$1 want=$2 message=$3; shift 3
   "$@" >"$log" 2>&1; got=$?
-  if [ $got -eq "$want" ] && grep -qF -- "$text" "$log" && [ ! -e "$D/none.h5" ]; then ok "$name"
-  else not_ok "$name" "status $got, wanted $want and '$text'" "$(cat "$log")"; fi
+  if [ $got -eq "$want" ] && grep -qF -- "$message" "$log" && [ ! -e "$D/none.h5" ]; then ok "$name"
+  else not_ok "$name" "status $got, wanted $want and '$message'" "$(cat "$log")"; fi
 }
 # no_output NAME STATUS TEXT COMMAND...: as refused, with -o, no file $D/none*, and one line where the status is 1
 no_output() {
-  name=$1 want=$2 text=$3; shift 3
+  name=$1 want=$2 message=$3; shift 3
   "$@" -o "$D/none.h5" >"$D/out" 2>"$log"; got=$?
-  if [ $got -eq "$want" ] && grep -qF -- "$text" "$log" && ! ls "$D"/none* >/dev/null 2>&1 &&
+  if [ $got -eq "$want" ] && grep -qF -- "$message" "$log" && ! ls "$D"/none* >/dev/null 2>&1 &&
      { [ "$want" -ne 1 ] || [ "$(wc -l <"$log")" -eq 1 ]; }; then ok "$name"
-  else not_ok "$name" "status $got, wanted $want and '$text'" "$(cat "$log")" "$(ls "$D"/none* 2>/dev/null)"; fi
+  else not_ok "$name" "status $got, wanted $want and '$message'" "$(cat "$log")" "$(ls "$D"/none* 2>/dev/null)"; fi
 }
 
 # values KEY FILE.json: the values of a key, a line each

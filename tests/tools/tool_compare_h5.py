@@ -105,6 +105,8 @@ def near(a, b, tolerance):
         want, got = x[n][()], y[n][()]
         if want.shape != got.shape:
             fail(n, want.shape, got.shape)
+        if n.startswith("checksums"):
+            continue
         if want.dtype.kind in "iu":
             off = float((want != got).any())
         elif n.startswith("gram/"):

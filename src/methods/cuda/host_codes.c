@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/threads.h"
 #include "methods/bits/bits.h"
 #include "methods/bits/cuda/streams.h"
 #include "methods/head.h"
