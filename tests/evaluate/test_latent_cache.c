@@ -118,7 +118,7 @@ TEST(test_bytes)
             id[t] = (uint32_t)(t % (size_t)c->vocab_size);
         assert_int_equal(kvd_config_cached(c) * layers, cases[i].numbers);
         OK(open_plan("none", c, &plan, &err));
-        (void)whole_pass(checkpoint, &plan, id, &got);
+        assert_non_null(whole_pass(checkpoint, &plan, id, &got));
         assert_int_equal(got.bytes_stored, LONGEST * cases[i].numbers * sizeof(float));
         assert_int_equal(got.elements_kept, LONGEST * cases[i].numbers);
         assert_int_equal(got.elements_dense, LONGEST * cases[i].numbers);
@@ -130,7 +130,7 @@ TEST(test_bytes)
 
         /* Method streaming keeps 11 tokens, each with its latent vector. */
         OK(open_plan("streaming,sink=2,recent=9", c, &plan, &err));
-        (void)whole_pass(checkpoint, &plan, id, &got);
+        assert_non_null(whole_pass(checkpoint, &plan, id, &got));
         assert_true(fabs(got.steps.dense - (double)cases[i].numbers * 32 *
                                                (N_NEW * (PROMPT + 1 + LONGEST) / 2.0)) < 1);
         assert_true(fabs(got.steps.payload - (double)cases[i].numbers * 32 * 11 * N_NEW) < 1);
