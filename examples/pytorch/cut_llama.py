@@ -29,10 +29,9 @@ class CutLayer:
     """The cache of one attention layer of one request, and W_O in the rotated basis."""
 
     def __init__(self, attention, kept, rotations, tokens):
-        w, n, d_head = attention.o_proj.weight, len(kept[0]), attention.head_dim
+        w, n, d_head, self.length = attention.o_proj.weight, len(kept[0]), attention.head_dim, 0
         group, widths = w.shape[1] // d_head // n, torch.tensor(kept, dtype=torch.int32)
-        attention.forward, self.attention = self.forward, attention
-        self.layer, self.length = c_void_p(), 0
+        attention.forward, self.attention, self.layer = self.forward, attention, c_void_p()
         self.columns, self.page_bytes = (widths.sum(1) * group).tolist(), 128 * int(widths.sum())
         call("layer_create", pack("5iPP", w.is_cuda, 1, n * group, n, d_head, widths[0].data_ptr(),
                                   widths[1].data_ptr()), byref(self.layer))
@@ -83,12 +82,13 @@ def run(name, text, plain=None):
     return p, text
 
 
-STEPS, (folder, spectrum, rates, library, device) = 32, (sys.argv[1:] + ["cpu"])[:5]
+STEPS, given = 32, sys.argv[1:] if len(sys.argv) in (5, 6) else sys.exit(__doc__)
+folder, spectrum, rates, library, device = (given + ["cpu"])[:5]
 lib = ctypes.CDLL(library)
 lib.kvdim_last_error.restype = ctypes.c_char_p
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
 blocks, encode = [b.self_attn for b in model.model.layers], AutoTokenizer.from_pretrained(folder)
-assert type(blocks[0]) is LlamaAttention, f"{folder}: this script cuts Llama models only"
+type(blocks[0]) is LlamaAttention or sys.exit(f"{folder}: this script cuts Llama models only")
 ids = encode("The old house at the end of the road", return_tensors="pt").input_ids.to(device)
 with h5py.File(spectrum) as s, h5py.File(rates) as r:
     rotations = torch.stack([torch.tensor(s[p]["R"][:]) for p in ("qk", "vw")]).to(device)
