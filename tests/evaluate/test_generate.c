@@ -507,10 +507,9 @@ TEST(paths_on_a_gpu)
         "balanced+kvquant,p=0.3 h2o+zack,p=0.5 keydiff+balanced,p=0.3 quest taskkv "
         "kivi,bits=4,group=8,residual=32 gear,rank2=9 h2o+kivi,residual=32 adakv+fp8 cachegen "
         "snapkv+kvquant elasticcache+kivi,residual=32 h2o+palu zdc,p_i=0.1,p_u=0.5 "
-        "received+uniform,p=0.1,p_u=0.5";
-    char rows[] =
-        "zack+turboquant,p=0.5 quest,page=48 quest+zack,p=0.5 h2o+palu,heads=2 h2o+zipcache "
-        "zack+kivi,p=0.5,group=8,residual=32 zdc+kivi,p=0.1,p_u=0.5,residual=32";
+        "received+uniform,p=0.1,p_u=0.5 zack+turboquant,p=0.5 zack+kivi,p=0.5,group=8,residual=32";
+    char rows[] = "quest,page=48 quest+zack,p=0.5 h2o+palu,heads=2 h2o+zipcache "
+                  "zdc+kivi,p=0.1,p_u=0.5,residual=32";
     static const char *const other[] = {"gpt-oss", "gemma2-caps", "olmo2-gqa", "mixtral-full",
                                         "deepseek-v2"};
     for (char *rest = engine, *text; (text = strsep(&rest, " "));)
