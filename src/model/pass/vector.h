@@ -7,7 +7,7 @@
 
 /* Compiles a function for x86-64, AVX2 and AVX-512. It must not contain an OpenMP region. */
 #if defined(__x86_64__) && defined(__linux__)
-#define KVD_CLONES __attribute__((target_clones("default", "arch=haswell", "avx512f")))
+#define KVD_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define KVD_CLONES
 #endif
