@@ -40,7 +40,8 @@ struct kvd_bits_method {
     bool drawn;
     /* True if keys are quantised before RoPE. */
     bool keys_before_rope;
-    /* Returns true if low-precision tokens get fewer bits than high-precision ones. NULL: never. */
+    /* Returns true if the parameters give tokens at low precision fewer bits than tokens at high
+     * precision. NULL: all tokens have the same precision. */
     bool (*two_levels)(const kvd_parameter_values *v);
     /* Name of the parameter with the number of first tokens that are stored exactly, or NULL. */
     const char *exact_key;
@@ -137,9 +138,9 @@ typedef struct {
     float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */
 } kvd_scales;
 
-/* Opens a method with calibrated scales: *self becomes a kvd_scales. scale = (largest magnitude) /
- * `largest`, for K and for V. Parameter `key` is the kvd_scale_of, the next one the number of
- * calibration tokens. */
+/* Opens a method with calibrated scales: *self becomes a kvd_scales. A scale is the largest
+ * calibration magnitude / `largest`, for K and for V. Parameter number `key` says which numbers
+ * share a scale (kvd_scale_of); parameter `key` + 1 is the number of calibration tokens. */
 int kvd_scales_open(const kvd_parameter_values *v, int key, const kvd_method_setup *s,
                     float largest, void **self, kvd_err *err);
 void kvd_scales_close(void *self);

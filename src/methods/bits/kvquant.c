@@ -94,7 +94,8 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
     return 2 * k < n ? k : (n - 1) / 2;
 }
 
-/* Inserts x into the n smallest numbers so far, `least` in ascending order, if it is one. */
+/* Inserts x into `least`, the n smallest numbers so far in ascending order, if x is smaller than
+ * the last of them. */
 static void insert(float *least, size_t n, float x)
 {
     size_t i = n;
@@ -141,7 +142,8 @@ static float quantile(const float *sorted, size_t n, double share)
                    (at - (double)i) * ((double)sorted[next] - (double)sorted[i]));
 }
 
-/* Computes key channels' ranges from keys `cut` [n][width]. Adds keys inside to `histogram`. */
+/* Computes the range of each key channel from keys `cut` [n][width]. Adds the keys that are in
+ * their channel's range to `histogram`. */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
 {

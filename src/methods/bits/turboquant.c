@@ -38,7 +38,8 @@ typedef struct {
 } tables;
 
 typedef struct {
-    /* Bits per coordinate. The largest channels have one more. */
+    /* Bits per coordinate. A fraction `outliers` of the channels, those with the largest sums of
+     * squares, has one bit more. */
     int bits;
     double outliers;
     bool qjl;

@@ -137,7 +137,8 @@ static void begin_tables(coder *to, size_t d)
     to->n_starts = 0;
 }
 
-/* Makes frequency tables from calibration data, for multiples of `step` in their range. */
+/* Makes a frequency table per component from calibration data y [n][d], divided by `step` and
+ * rounded. A component's table covers the range of its integers in y. */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
     double sum = 0, others = 0;

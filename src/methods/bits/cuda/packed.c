@@ -46,9 +46,9 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return kvd_gpu_first_held(&k->method, (size_t)k->layer[layer].map.window, n);
 }
 
-/* Returns the bits of tokens from .. n - 1 of a request, n at least the length of its prompt, if a
- * method with exact first tokens codes them in a layer with a window. A prompt is coded as a whole,
- * so its tokens have equal shares of its bits. */
+/* For a method with exact first tokens, in a layer with a sliding window: returns the bits of
+ * tokens from .. n - 1 of a request, where n >= `prompt`. Stored tokens of the prompt count with
+ * equal shares of their total bits. */
 static double shared_bits(const packed *k, int layer, int g, size_t prompt, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];

@@ -35,7 +35,8 @@ bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
 
 /* Fails if an iteration has only a part of a prompt. Serves as kvd_gpu_method.begin. */
 int kvd_gpu_packed_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-/* Sets each running request's number of tokens after an iteration, and *held to their bytes. */
+/* After an iteration, sets the number of cached tokens of each of its requests (0 if the request
+ * ended), and *held to the cache bytes of all requests, including those that ended. */
 void kvd_gpu_packed_count(const kvd_gpu_method *m, const kvd_iteration *it, size_t slots,
                           uint32_t *tokens, double *held);
 /* In layer 0, starts filling table [max_slices][max_pages], the page table of the ring buffers. */

@@ -28,7 +28,8 @@ __device__ __forceinline__ void load_tables(const kvd_packed_args &a, int g, all
     }
     const int side = (int)threadIdx.x / D_MAX, i = (int)threadIdx.x % D_MAX,
               at = (2 * g + side) * from.wide + i, half = a.d_head / 2;
-    /* The RoPE tables are scaled by the cosine at position 0, which is divided out. */
+    /* RoPE tables may be multiplied by a constant (in YaRN and LongRoPE), which is their cosine at
+     * position 0. The division removes it. */
     if (a.before_rope && a.cosine && (int)threadIdx.x < half)
         s.turn[threadIdx.x] = make_float2(a.cosine[half + (int)threadIdx.x] / a.cosine[threadIdx.x],
                                           a.sine[half + (int)threadIdx.x] / a.cosine[threadIdx.x]);

@@ -11,7 +11,8 @@ enum {
     OCTETS = 8, /* octets of a page, and warps of a CTA */
     THREADS = 32 * OCTETS,
     D_MAX = KVD_WIDTH_NARROW,
-    /* Distance in numbers of blocks of 8 tokens x 8 channels, padded against bank conflicts. */
+    /* Elements from one block of 8 tokens x 8 channels to the next: 64, and 8 of padding against
+     * bank conflicts. */
     BLOCK = 72,
     OCTET = D_MAX / 8 * BLOCK, /* numbers from an octet to the next one */
     TILE = OCTETS * OCTET      /* numbers of K or of V of a page */

@@ -378,8 +378,8 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if V of at most one token is quantised, and K of no token or, if the method
-     * stores indices of `levels`, of at most one. */
+    /* Returns true if at most one token's V is quantised, and no token's K. With `levels` (the
+     * method stores indices of quantisation levels), K of one token is allowed too. */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));

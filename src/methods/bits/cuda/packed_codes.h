@@ -184,7 +184,8 @@ typedef struct {
     void *o; /* device [n][o_pitch] bf16 */
     /* [n + 1] Number of pages of all earlier requests, set by kvd_packed_decode_plan. */
     int32_t *pages_before;
-    /* In device memory: number of requests, the others are padding. NULL: no padding. */
+    /* [1] Number of requests, in device memory. Requests with an index from this number on are
+     * padding. NULL: no request is padding. */
     const int32_t *live;
     /* [n_heads] in device memory: logits of attention sinks; NULL: no sinks. */
     const float *sinks;

@@ -40,7 +40,8 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : c
     /* Number of adjacent tiles of 16 tokens that have the same scales. */
     static constexpr int SHARE = FINE ? 1 : 2;
     static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /* Integer n read as float16 bits is n * CODE, in rows 8 .. 15 of mma tiles n * CODE * ROWS. */
+    /* An mma operand has integer n as the bits of a float16 number, whose value is n * CODE. In
+     * rows 8 .. 15 of a tile, the bits are shifted left, and the value is n * CODE * ROWS. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;

@@ -39,7 +39,8 @@ template <class F> static __device__ __forceinline__ uint32_t float_code(float x
 {
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
-    /* The integer q is the mantissa with its leading 1, which adds 1 to the exponent below. */
+    /* The integer q is the mantissa with its leading 1. Adding it to the exponent field (in the
+     * return statement) raises that field by 1. */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |
            (((uint32_t)(exponent - F::LEAST) << F::MANTISSA) + (uint32_t)q);

@@ -64,7 +64,8 @@ typedef struct {
     const int32_t *q_len;
     /* [n] Index of each request's first new token. NULL: index b for request b. */
     const int32_t *start;
-    /* [1] Number of requests, the others are padding. NULL: no padding. */
+    /* [1] Number of requests. Requests with an index from this number on are padding. NULL: no
+     * request is padding. */
     const int32_t *live;
     const int32_t *page_table; /* [n][max_pages] */
     int32_t n_sms;
@@ -201,7 +202,8 @@ int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kv
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
 enum { KVD_TRANSFORM_PAD = 8 /* components of a decoded row after the last; the first is 1 */ };
-/* Transform of K or V of one layer to components y = (x - mean) to, and back, in device memory. */
+/* Transform of K or V of one layer, in device memory: the components of a vector x are y = (x -
+ * mean) times `to`, and `from` maps them back. */
 typedef struct {
     /* `to` maps K or V to components: the sum of two bf16 matrices [2][wide][wide]. `from` [wide +
      * KVD_TRANSFORM_PAD][wide] maps components back: the inverse transform, then the mean, then

@@ -78,7 +78,8 @@ cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
 /* Writes the decoded bf16 vectors of all tokens, which give K and V, to a->pages. */
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
 
-/* Largest sizes for attention that reads vectors Y instead of V: o = softmax(scale Q K^T) Y. */
+/* Largest numbers of heads, of elements of a vector Y and of their bits in kvd_xquant_attend, which
+ * computes o = softmax(scale Q K^T) Y. V is a linear function of the quantised vectors Y. */
 enum { KVD_XQUANT_HEADS = 32, KVD_XQUANT_RANK = 1024, KVD_XQUANT_BITS = 8 };
 typedef struct {
     kvd_xquant_args x; /* decode steps */

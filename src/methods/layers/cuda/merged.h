@@ -53,8 +53,9 @@ cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, doub
  * must be in `first` or `second`, and is marked as unmerged. */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
-/* Copies K and V of each request's tokens from number prompt[b] on from `first` to `rows`. prompt
- * [n] is in device memory. Tokens after the last one become 0 up to a multiple of 8. */
+/* Copies K and V of tokens prompt[b], prompt[b] + 1, ... of each request b from a->first to
+ * a->rows. `prompt` [n] is in device memory. After the last token, writes zeros up to a multiple of
+ * 8 tokens. */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
 /* Sets to[b] = of_slot[slot[b]] for n requests b, in device memory. */

@@ -106,7 +106,8 @@ static bool has_window(const merged *k, int layer)
     return k->method.cache->layer[layer].map.window > 0;
 }
 
-/* Returns the index in apart [n_pairs][slots] of the layers `first` and `first` + 1. */
+/* Returns the index in the arrays `apart`, `host_apart` and `apart_of` [n_pairs][slots] at which
+ * the slots of the merged layers `first` and `first` + 1 begin. */
 static size_t apart_at(const merged *k, int first)
 {
     return (size_t)(first - k->begin) / 2 * k->slots.n;
@@ -252,7 +253,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns the bits that merging spares in sliding-window layers, minus those one token earlier. */
+/* Returns the change, by the newest token, of the bits that merging layers saves in layers with a
+ * sliding window. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);

@@ -50,7 +50,8 @@ typedef struct {
     cudaEvent_t gathered, decomposed;
     float *captured; /* pinned [n_groups][2][max_slices] */
     size_t prompts;  /* number of prompts in the iteration */
-    /* [slots + 1] Number of prompt tokens of each request, on the device and pinned; 0: padding. */
+    /* [slots + 1] On the device and pinned: number of prompt tokens of the request in each slot.
+     * The last element is 0, for requests that pad a batch. */
     int32_t *prompt, *host_prompt;
     /* [max_slices] in device memory: number of prompt tokens of each decode step's request. */
     int32_t *steps;
@@ -351,7 +352,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns the bits that grouping spares in sliding-window layers, minus those one token earlier. */
+/* Returns the change, by the newest token, of the bits that grouping layers saves in layers with a
+ * sliding window. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
