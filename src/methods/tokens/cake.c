@@ -77,7 +77,8 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Adds `total` tokens, which may be negative, in equal parts to the n budgets below `most`. */
+/* Divides `total` tokens equally among the budgets [n] that are below `most`. If `total` is
+ * negative, reduces the budgets above 1. */
 static void spread(long *budget, int n, long total, long most)
 {
     const long amount = labs(total), sign = total > 0 ? 1 : -1;

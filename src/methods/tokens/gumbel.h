@@ -36,7 +36,8 @@ static inline double kvd_gumbel(uint64_t head, uint32_t token)
     return -log(-log(((double)kvd_gumbel_bits(head, token) + 0.5) * 0x1p-53));
 }
 
-/* Returns a Gumbel number. For u > 1/2 it uses 1 - u, as float32 is finer near 0. */
+/* Returns a random number -log(-log(u)) with a Gumbel distribution, where u is uniform in (0, 1).
+ * If u > 1/2, computes log(u) from 1 - u, because float32 is finer near 0. */
 KVD_ANYWHERE static inline float kvd_gumbelf(uint64_t head, uint32_t token)
 {
     const uint64_t bits = kvd_gumbel_bits(head, token), rest = ((uint64_t)1 << 53) - 1 - bits;

@@ -27,7 +27,7 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         for (size_t c = 0; c < p->d; c++)
             anchor[c] += (double)k[c] / of_k;
     }
-    /* Dividing by the norm of the mean would not change the order of tokens. */
+    /* The sum `anchor` is not divided by its norm, which would not change the order of tokens. */
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;
         double product = 0;

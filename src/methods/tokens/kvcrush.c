@@ -39,7 +39,8 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n of the dropped tokens, evenly spaced by rising Hamming distance (0 to `most`). */
+/* Keeps n of the tokens that were marked as dropped, evenly spaced in the order of `distance`: the
+ * Hamming distance (0 to `most`) between a token's bits and the anchor's bits. */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

@@ -33,7 +33,8 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* Two heads are equally far from their mean. Zeros avoid differences by rounding. */
+        /* Two heads are equally far from their mean. Their distances stay 0, so that rounding
+         * errors do not order them. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)

@@ -156,7 +156,7 @@ struct kvd_tokens_method {
                   kvd_err *err);
     /* Sets the precision level [n] of a KV head's tokens after a decode step. The newest token
      * begins at KVD_LEVEL_HIGH, and levels must not rise. `forget` reduces the state to the n
-     * remaining tokens, whose old indices are kept [n]. */
+     * remaining tokens: kept[i] is the earlier index of token i. */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
@@ -199,7 +199,8 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
 
 /* Returns the fraction of important tokens in a layer. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);
-/* Returns parameter `layers` of method importance: layers that share important tokens, or 0. */
+/* Returns parameter `layers` of method importance: the number of consecutive layers that use the
+ * important tokens of the first. 0: parameter `overlap` decides. */
 int kvd_tokens_layers(const kvd_parameter_values *v);
 
 /* Returns a budget in tokens. A value below 1 is a fraction of `of`, rounded down. */
@@ -290,7 +291,8 @@ double kvd_tokens_length(const float *x, size_t d);
 /* Returns the first index of the smallest score. n must be above 0. */
 size_t kvd_tokens_least(const double *score, size_t n);
 
-/* CUDA code of these methods, or NULL if the program is linked without it. */
+/* Descriptions of the GPU code of token methods, such as eviction and selection. Their addresses
+ * are NULL if the program is linked without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
     kvd_gpu_selection KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_zdc_received KVD_IF_LINKED,
     kvd_gpu_leankv KVD_IF_LINKED, kvd_gpu_lower KVD_IF_LINKED;

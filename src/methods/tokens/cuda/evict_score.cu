@@ -71,7 +71,9 @@ __device__ __forceinline__ float below_mean(float p, int t)
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/* Adds the attention terms of two adjacent tokens. If MASKED, skips keys after a query. */
+/* Adds the terms of tokens `other` and `other` + 1 to the sums (LARGEST: maxima) of tokens first +
+ * 8 r, r < 4. The latter are queries with LOGS, otherwise keys. If MASKED, skips keys later than
+ * the query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,

@@ -46,7 +46,9 @@ struct side {
     }
 };
 
-/* Starts copying 128 tokens (for queries, also their `lse`). One thread must call it. */
+/* Starts copying rows t .. t + 127 of s to shared memory address `to` and, unless `lse` is NULL,
+ * their elements of `lse` to `column`. The copies report to barrier `bar`. One thread must call
+ * it. */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
 {

@@ -277,7 +277,8 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Returns, in every thread, the KV head's token with the smallest score, which may be dropped. */
+/* Combines the threads' candidates (tokens that may be dropped). Returns, in every thread, the KV
+ * head's candidate with the smallest score. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -456,8 +457,9 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* Holes are indices of dropped tokens, movers the tokens that fill them. In timing runs,
-     * positions may be equal and both numbers differ; the minimum keeps the copies in bounds. */
+    /* Holes are indices of dropped tokens, movers are indices of the tokens that fill them. In
+     * timing runs, sort keys may be equal, so that there are more holes than movers or fewer. The
+     * minimum keeps the copies in bounds. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)
@@ -479,7 +481,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* Decode steps overwrite the last `recent` indices in turn. They have done so `turns` times. */
+    /* Decode steps overwrite the last `recent` indices one after the other, again and again.
+     * `turns` is the number of tokens overwritten before this step. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < pieces_of(a, g); c += 32)

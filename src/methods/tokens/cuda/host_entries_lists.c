@@ -77,7 +77,7 @@ static int by_position(const void *a, const void *b)
 }
 
 /* Updates a KV head's list of cached tokens, given the sequence positions [n] of the tokens now in
- * the pages. where [max_len] is scratch memory. */
+ * the pages. `where` [max_len] is scratch memory. */
 static int match(const kvd_host_entries *e, kvd_head_entries *h, const uint32_t *position, size_t n,
                  int64_t newest, uint32_t *where, kvd_err *err)
 {
@@ -184,7 +184,7 @@ static int slide(const kvd_host_entries *e, const kvd_slice *s, kvd_head_entries
 }
 
 /* Updates the list of cached tokens of KV head i (of all layers) after slice s, a request's new
- * tokens. `row` is the slice's index in the iteration, and where [max_len] is scratch memory. */
+ * tokens. `row` is the slice's index in the iteration. `where` [max_len] is scratch memory. */
 static int update_head(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                        uint32_t *where, kvd_err *err)
 {

@@ -1,6 +1,6 @@
-/* Method leankv on the GPU: drops insignificant tokens (method sparsity) and quantises the others
- * at high or low precision (method hetero). In layers with a sliding window, bf16 pages hold all
- * tokens, as numbers that the high precision can represent. */
+/* Method leankv on the GPU, which joins two methods: sparsity drops insignificant tokens, hetero
+ * quantises the others at high or low precision. In layers with a sliding window, bf16 pages hold
+ * all tokens, as numbers that the high precision can represent. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* Kernels of method lower with hetero: tokens are quantised with many (high precision) or few (low
- * precision) bits. Launchers return cudaError_t and never synchronise or allocate. */
+/* Kernels of token method lower together with quantisation method hetero: tokens are quantised with
+ * many (high precision) or few (low precision) bits per number. Launchers return cudaError_t and
+ * never synchronise or allocate. */
 #ifndef KVD_METHODS_TOKENS_CUDA_LOWER_H
 #define KVD_METHODS_TOKENS_CUDA_LOWER_H
 

@@ -39,7 +39,8 @@ __device__ __forceinline__ int page_of(const kvd_selection &s)
     return (int)s.rule.page;
 }
 
-/* Returns the most selection pages (token groups) of a request, the row length of to.chosen. */
+/* Returns the largest possible number of selection pages (token groups) of a request. It is the row
+ * length of to.chosen. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (KVD_PAGE_TOKENS / page_of(s));

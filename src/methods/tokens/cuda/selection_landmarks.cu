@@ -20,7 +20,8 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns the numbers of request b's token groups by kind. All threads of the CTA must call it. */
+/* Returns how many token groups of request b's prompt have a mean key, how many also have exact
+ * keys, and how many a step chooses. All threads of the CTA must call it. */
 __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection &s,
                                                             const kvd_selection_shadow &x, int b)
 {
@@ -44,7 +45,8 @@ __device__ __forceinline__ int log_each(const kvd_selection &s)
     return 6 - log_tokens(s);
 }
 
-/* Returns the most selection pages (token groups) of a request, the row length of the scores. */
+/* Returns the largest possible number of selection pages (token groups) of a request. It is the row
+ * length of the scores. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages << log_each(s);

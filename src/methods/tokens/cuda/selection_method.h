@@ -114,8 +114,8 @@ void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);
 /* Queues a kernel that writes e->len, the numbers of tokens that requests read, on the device. */
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);
-/* Chooses the tokens that steps read, rebuilds their keys, and ends the clock's phases of choosing
- * and rebuilding. */
+/* Chooses the tokens that decode steps read, and rebuilds their keys. The time counts as
+ * KVD_PHASE_COMPRESS (choosing) and KVD_PHASE_RESTORE (rebuilding). */
 int kvd_selection_shadow_choose(const kvd_selection_method *e, const kvd_selection *s,
                                 const kvd_selected *to, const kvd_paged_rows *r, kvd_err *err);
 

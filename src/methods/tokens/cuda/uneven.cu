@@ -1,4 +1,5 @@
-/* Chooses prompt tokens where layers or KV heads keep different numbers of them. */
+/* Chooses the prompt tokens that stay, for methods that keep different numbers of tokens in
+ * different layers or KV heads. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/uneven.h"
@@ -366,8 +367,8 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + ranked);
 }
 
-/* Writes each token's largest score over query heads. Tokens before rule.sink get scores above all
- * probabilities, which fall with t. */
+/* Writes each token's largest probability over the query heads of a KV head as its score. Tokens t
+ * before rule.sink get 1 + rule.sink - t instead, which is above all probabilities. */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

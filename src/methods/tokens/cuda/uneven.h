@@ -1,5 +1,5 @@
-/* Drops prompt tokens where layers or KV heads keep different numbers of tokens. Kept tokens are
- * stored in pages that belong to one KV head each. */
+/* Drops prompt tokens by methods that keep different numbers of tokens in different layers or KV
+ * heads. Kept tokens are stored in pages that belong to one KV head each. */
 #ifndef KVD_METHODS_TOKENS_CUDA_UNEVEN_H
 #define KVD_METHODS_TOKENS_CUDA_UNEVEN_H
 

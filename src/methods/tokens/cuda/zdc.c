@@ -29,7 +29,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_steps; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
-        /* The number of less important tokens is known, even if a timing run skips tokens. */
+        /* The slot has the request's prompt, and thus its number of less important tokens. A timing
+         * run may have skipped later tokens, so `known` may be below s->before. */
         if (known && known <= s->before)
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);

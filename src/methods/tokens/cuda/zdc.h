@@ -140,7 +140,8 @@ cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStrea
 typedef struct {
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t n_kv_heads, first, n;
-    /* Number of important and of less important tokens in the prompt before these n tokens. */
+    /* Number of important and of less important tokens among tokens 0 .. first - 1 of the
+     * prompt. */
     int32_t before[KVD_ZDC_STORES];
     /* Number of important and less important tokens among the tokens first .. first + n - 1. */
     int32_t count[KVD_ZDC_STORES];

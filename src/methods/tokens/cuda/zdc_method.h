@@ -16,13 +16,15 @@ typedef struct {
 } kvd_zdc_parts;
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
-/* Returns parameter `layers`, the number of layers per group with equal important tokens, or 0. */
+/* Returns parameter `layers`: the number of consecutive layers that use the same important tokens.
+ * 0: parameter `overlap` decides. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /* Return the layout of a layer's KV heads, in device memory, and the layout of its pages of less
  * important tokens. */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
-/* Device output of kvd_zdc_choose in the latest layer: each token's class and index in it. */
+/* Device outputs of kvd_zdc_choose in the latest layer. `level` says whether a token is important;
+ * `place` is its index among the important or among the less important tokens. */
 typedef struct {
     const uint8_t *level;
     const int32_t *place;
