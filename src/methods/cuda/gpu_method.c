@@ -142,7 +142,8 @@ bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_con
            (kind && kind->before_rope && kind->before_rope(p));
 }
 
-/* Returns the GPU code that leaves the plan's quantisation to the CPU. It may not run the plan. */
+/* Returns the GPU code with which the CPU does the quantisation of a plan. The caller must check
+ * that it supports the plan. */
 static const kvd_gpu_kind *host_kind(const kvd_plan *p)
 {
     return p->dims && p->dims->rebuild ? &kvd_gpu_palu_hosted : &kvd_gpu_host_codes;

@@ -110,7 +110,8 @@ struct kvd_gpu_method {
     void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns the compressed bytes of all running requests. */
     double (*held)(const kvd_gpu_method *m);
-    /* Returns the bits of a request's K and V, without other data per token. NULL: uncompressed. */
+    /* Returns the bits of a request's K and V. Does not count what a method stores per token in
+     * addition (entry_bits). NULL: K and V are uncompressed. */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
     /* Returns the bits of a request that the latest decode step did not read, because their tokens
      * had left the window. NULL means 0. */
@@ -202,8 +203,8 @@ const char *kvd_gpu_heads_joined(const kvd_plan *plan);
  * heads. Returns NULL. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
-/* Fails if the GPU code `kind` does not support a feature of the model, such as sliding windows.
- * NULL supports none of KVD_GPU_*. */
+/* Fails if the GPU code `kind` does not support a feature of the model, such as sliding windows. If
+ * `kind` is NULL, no feature (KVD_GPU_*) is supported. */
 int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c,
                          size_t max_len, kvd_err *err);
 
@@ -215,11 +216,11 @@ const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 
-/* Call the method's callback of the same name (kvd_gpu_method_make calls `make`) if it is set, and
- * the corresponding function for data compressed on the CPU (m->codes).
+/* Each function kvd_gpu_method_X calls the method's callback X (such as `make`) if set, then the
+ * functions for data that the CPU compresses (m->codes, m->kept).
  *
- * kvd_gpu_method_finish waits until all bits are counted, and must precede kvd_gpu_method_bits and
- * kvd_gpu_method_held. kvd_gpu_method_bits returns NaN if K and V are stored uncompressed. */
+ * kvd_gpu_method_finish waits until all bits are counted. It must precede kvd_gpu_method_bits (NaN
+ * if K and V are uncompressed) and kvd_gpu_method_held. */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
 int kvd_gpu_method_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);

@@ -110,8 +110,8 @@ typedef struct {
 
 typedef struct kvd_host_entries kvd_host_entries;
 
-/* Quantises kept tokens on the CPU. Creates m->kept, which kvd_gpu_method_free frees. Decode steps
- * must not merge tokens. */
+/* Creates m->kept, with which the CPU quantises the tokens that the method keeps.
+ * kvd_gpu_method_free frees it. Decode steps must not merge tokens. */
 int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_err *err);
 int kvd_host_entries_make(kvd_host_entries *e, size_t slots, kvd_err *err);
 void kvd_host_entries_free(kvd_host_entries *e);

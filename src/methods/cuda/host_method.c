@@ -66,7 +66,7 @@ static int queue(const kvd_host_received *x, const kvd_paged_rows *r, bool promp
     const kvd_gpu_method *const m = x->method;
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
-    /* Prompts attend to K and V that are not cut. */
+    /* If c->whole is set, prompts attend to K and V that are not projected. */
     const bool whole = prompts && c->whole;
     const kvd_attn_map *const map = whole ? &c->whole[r->layer].map : &c->layer[r->layer].map;
     const size_t first = prompts ? r->steps : 0, n = prompts ? r->prompts : r->steps,

@@ -189,7 +189,8 @@ int kvd_paged_full_layer(const kvd_paged_cache *c, size_t l);
 /* Returns the pages of layers with a window if `map` has one, else those of layers without. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
 int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n);
-/* Returns the number of tokens that each request has in layers with these head dimensions. */
+/* Returns each request's number of tokens in layers with a window if `map` has one, else in layers
+ * without. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 
 #endif

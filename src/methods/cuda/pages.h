@@ -64,8 +64,9 @@ static inline size_t kvd_pages_of(size_t tokens)
 
 /* Assigns pages for `tokens` tokens. If `fresh`, frees old pages first. Fails if pages run out. */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
-/* Like kvd_pages_hold, for a request whose tokens before `from` are no longer read. Pages with only
- * these tokens are freed. If `from` decreases, frees all pages first. */
+/* Assigns pages for `tokens` tokens, of which those before `from` are no longer read. Frees pages
+ * that hold only unread tokens. If `fresh`, or if `from` decreases, frees all old pages first.
+ * Fails if pages run out. */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
 /* Frees a request's pages that hold only tokens before `from`. */

@@ -102,7 +102,8 @@ double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Matrices whose rotations the method uses: [0] for Q and K, [1] for V. */
+    /* Pair of matrices that determines the method's rotations: pair[0] those of Q and K, pair[1]
+     * those of V. */
     kvd_pair pair[2];
     /* True if all heads keep the same number of dimensions. */
     bool one_p;
@@ -140,10 +141,12 @@ void kvd_dims_widths(const kvd_dims *d, kvd_widths *w);
 /* Makes every head keep round((1 - p) d_head) dimensions. Returns -1 for invalid p. */
 int kvd_widths_uniform(kvd_widths *w, double p);
 
-/* CUDA implementations of these methods; NULL if the program is linked without GPU code. */
+/* Descriptions of the GPU code of methods palu, strawman and think. Their addresses are NULL if the
+ * program is linked without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_palu KVD_IF_LINKED, kvd_gpu_strawman KVD_IF_LINKED,
     kvd_gpu_think KVD_IF_LINKED;
-/* GPU code of palu with a bits method, which the CPU runs on the latents after each iteration. */
+/* GPU code of method palu with a quantisation method that the CPU runs on the latent vectors after
+ * each iteration. */
 extern const struct kvd_gpu_kind kvd_gpu_palu_hosted KVD_IF_LINKED;
 
 #endif

@@ -154,7 +154,8 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
     return 0;
 }
 
-/* Chooses ranks that sum to at most `most` and omit at most a common share of singular values. */
+/* Chooses ranks that sum to at most `most`. Each rank omits at most a fraction r of the sum of its
+ * singular values, where r is equal for all ranks and as small as possible. */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
 {

@@ -20,7 +20,8 @@ const kvd_dims_method kvd_dims_fdc = {
     .pair = {KVD_PAIR_QK, KVD_PAIR_WV},
 };
 
-/* Method uniform: ZACK's rotations with equally many kept dimensions in all heads and layers. */
+/* Method uniform: the rotations of method zack, with the same number of kept dimensions in all
+ * heads and layers. */
 const kvd_dims_method kvd_dims_uniform = {
     .info = {.name = "uniform",
              .summary = "ZACK's rotations, the same width for every head (ZACK/AC)"},

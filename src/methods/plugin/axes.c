@@ -9,7 +9,8 @@
 
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
-/* Asks a plugin for the unquantised newest tokens and tokens per block. False: invalid answers. */
+/* Asks a plugin how many newest tokens stay unquantised, and how many tokens are in a block. If an
+ * answer is invalid, sets 0 and 1, and returns false. */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     const kvdim_bits_method *const a = &kvd_plugin_of(v)->api.bits;

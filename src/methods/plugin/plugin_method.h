@@ -75,7 +75,8 @@ enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/* Set m->as and m->kind from the plugin's table. Fail if the table lacks functions. */
+/* Each function sets m->as and m->kind from the plugin's table for one kind of method. It fails if
+ * the table lacks functions. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

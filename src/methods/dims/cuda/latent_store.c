@@ -303,7 +303,8 @@ typedef struct {
     float *level, *decoded;    /* [n_layers][LEVELS] */
 } code_tables;
 
-/* Sets the bits and the range of element r of K or V of a KV head of the whole model. */
+/* Sets the bits and the range of element r of K or V. `head` counts the KV heads of the model, not
+ * only those of this GPU. */
 static void set_code(const code_tables *t, int l, int head, int side, int r, kvd_latent_code *to)
 {
     if (!t->bits) {
@@ -569,8 +570,8 @@ void kvd_latent_codes_note(kvd_latent_codes *c, const kvd_iteration *it)
             c->prompt[it->slice[i].slot] = it->slice[i].n;
 }
 
-/* Returns the bits of tokens from .. end - 1 in layers without (near 0) or with (1) a window, if
- * each token is coded by itself. */
+/* Returns the bits of tokens from .. end - 1 of a request in layers without (near = 0) or with
+ * (near = 1) a sliding window. Outliers of K are not counted. */
 static double range_bits(const kvd_latent_codes *c, int near, size_t from, size_t end)
 {
     const size_t last = kvd_smaller(end, c->store->n_sink), sink = last > from ? last - from : 0;
@@ -582,8 +583,8 @@ static size_t first_in(size_t window, size_t n)
     return n > window ? n - window : 0;
 }
 
-/* Returns the bits of tokens from .. n - 1 of a request in layers with a window, n at least the
- * length of its prompt. A prompt is coded as a whole, so its tokens have equal shares of its
+/* Returns the bits of tokens from .. n - 1 of a request in layers with a sliding window, where n is
+ * at least the prompt's length. Stored tokens of the prompt count with equal shares of their total
  * bits. */
 static double near_bits(const kvd_latent_codes *c, size_t slot, size_t from, size_t n)
 {

@@ -83,7 +83,8 @@ __host__ __device__ constexpr int pitch_of(int rank)
 
 enum { AHEAD = 4 /* blocks of 16 ranks loaded at once */ };
 
-/* Loads mma operands from rank k on. Operands after the last one are zero. */
+/* Loads the mma operands of AHEAD blocks of 16 ranks, from block k on. Blocks from number `steps`
+ * on are zero. */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
 {
@@ -166,7 +167,8 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
                           (uint32_t)(((lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8) * 2);
     for (int group = first_unit + (int)blockIdx.x * WARPS; group < units; group += jump) {
         const int u = group + warp, token = 16 * u, octet = u % 4 * 2;
-        /* A warp may leave the loop if it has no barrier: the projection is not loaded in parts. */
+        /* Unless the projection is loaded in parts, the loop has no barrier, and a warp without
+         * tokens may leave it early. */
         if ((!PARTS || whole) && u >= units)
             break;
         const int last = min(token, length - 1);
@@ -329,8 +331,8 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
     *reinterpret_cast<uint4 *>(to + to_high) = high;
 }
 
-/* Stores 8 elements of a new token's latent vectors, those of run r. For r from a.n_runs on, stores
- * the token's position for KV head r - a.n_runs. */
+/* Stores the r-th group of 8 elements of a new token's latent vectors. If r >= a.n_runs, stores the
+ * token's position for KV head r - a.n_runs instead. */
 __device__ __forceinline__ void put_latent(const kvd_latent_put_args &a, int b, int old, int t,
                                            int r)
 {
@@ -516,7 +518,8 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const bool parts = a->max_rank > rank_whole(a->d_head);
     const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16, parts);
     const int bytes = (parts ? 2 * pitch_of(RANK_PART) : pitch_of(a->max_rank)) * a->d_head * 2;
-    /* x: thread blocks per request and head. If projections are read in parts, all run at once. */
+    /* x: thread blocks per request, head and side (K or V). If projections are read in parts, x is
+     * at most the number for which all thread blocks run at once. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

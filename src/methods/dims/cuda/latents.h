@@ -88,9 +88,9 @@ typedef struct {
     /* [n][max_pages] Numbers of the pages with latent vectors, in device memory. NULL: those of
      * page_table. Must be NULL if heads share projections (columns > 0). */
     const int32_t *latent_table;
-    /* Size of a sliding window in tokens, or 0. Pages before the window of the first of the
-     * q_len[b] newest tokens of a request are not touched. q_len [n] is in device memory. The
-     * window must be 0 if heads share projections (columns > 0). */
+    /* Size of a sliding window in tokens, or 0. Pages that none of the q_len[b] newest tokens of
+     * request b can see are not touched. q_len [n] is in device memory. The window must be 0 if
+     * heads share projections (columns > 0). */
     int32_t window;
     const int32_t *q_len;
     /* [n][max_pages * KVD_PAGE_TOKENS] RoPE position of each cached token, in device memory.
@@ -355,8 +355,8 @@ typedef struct {
     size_t n_slots, slot_bytes;
     /* [n_slots] Number of outliers of each request, which take one 32-bit word each. NULL: none. */
     const uint32_t *apart;
-    /* Cache bytes of all requests, including those that finished in the latest iteration, if no
-     * method drops tokens: of all layers, and of those with a sliding window. */
+    /* Cache bytes of all requests, including those that finished in the latest iteration: in all
+     * layers, and in layers with a sliding window. `held` assumes that no method drops tokens. */
     double held, near_held;
 } kvd_latent_store;
 
@@ -403,7 +403,8 @@ typedef struct {
     kvd_latent_store *store; /* borrowed; one_layer is true */
     kvd_latent_codes_layer *layer;
     const kvd_latent_code *code; /* device */
-    /* For each layer, K or V, and number of bits, on the device: levels to search, to decode to. */
+    /* Tables in device memory for each layer, K or V, and number of bits: `level` is searched for
+     * the level nearest to a number, `decoded` has the number that each code decodes to. */
     const float *level, *decoded;
     uint32_t *words;
     uint16_t *exact;
@@ -425,7 +426,8 @@ typedef struct {
     uint32_t *apart, *host_apart;
 } kvd_latent_codes;
 
-/* Copies levels and bit widths of allot or kvquant to the device. `store` must be initialised. */
+/* Copies the levels and bit widths of the quantisation method (allot or kvquant) to the device.
+ * `store` must be initialised. */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, kvd_err *err);
 /* Allocates memory for quantised latent vectors and fills it with random numbers, for timing. */

@@ -513,7 +513,8 @@ static bool runs_hosted(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    /* Outliers of keys are counted per request, not per token, which may leave a window. */
+    /* Outliers of keys are counted per request, not per token. If a token left a sliding window,
+     * its outliers could not be subtracted. */
     const bool outliers = plan->bits && kvd_gpu_packed_value(plan, "outliers") > 0;
     return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE | (outliers ? 0 : KVD_GPU_WINDOWS);
 }

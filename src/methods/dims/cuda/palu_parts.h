@@ -59,8 +59,8 @@ static inline kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
                             .rank_v = p->store.layer[layer].rank[KVD_VALUES][0]};
 }
 
-/* Copies the projections of all layers to the GPU as p->matrix, in bf16, and sets the positions in
- * p->layer, p->store and the cache. Ranks must be set. */
+/* Copies the projections of all layers to the GPU as p->matrix, in bf16. Sets their offsets in
+ * p->layer, and their addresses in p->store and the cache. Ranks must be set. */
 int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err);
 
 /* Multiplies projections into W_K and W_V if `folded`, and into W_O in layers with `direct` set. */

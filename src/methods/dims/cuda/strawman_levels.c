@@ -1,5 +1,5 @@
-/* Method strawman with two classes of prompt tokens: important ones keep more dimensions. In layers
- * with a sliding window all tokens keep those of important ones. */
+/* Method strawman with two classes of prompt tokens: important tokens keep more dimensions. In
+ * layers with a sliding window, all tokens keep as many dimensions as important tokens. */
 #include <stdlib.h>
 
 #include "methods/dims/cuda/strawman_parts.h"

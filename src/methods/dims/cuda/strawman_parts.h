@@ -28,7 +28,8 @@ typedef struct {
     bool shared;
     /* [n_layers][n] on the device: width, rank and offset of each head's projection of K or V. */
     kvd_latent_basis *basis;
-    /* [n_layers] Offset of each layer in a request's matrices, which have `each` elements. */
+    /* layer_at [n_layers]: offset of each layer in the matrices of a request. `each`: number of
+     * elements of all these matrices. */
     size_t *layer_at, each;
     /* Elements, without padding, of a request's projections, and of a token in all layers without a
      * sliding window. */
@@ -60,11 +61,11 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
 /* Allocates the arrays whose size does not depend on the number of requests. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/* Must precede each iteration. For a prompt that a timing run skipped, assumes a number of less
- * important tokens that depends on its length. */
+/* Must be called before each iteration. If a timing run skipped the prompt of a request, sets how
+ * many less important tokens that prompt would have. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
-/* Chooses the important tokens of prompts. Must be called after the attention of the prompts, like
- * kvd_strawman_levels_narrow only in layers without a sliding window. */
+/* Chooses the important tokens of prompts. Must be called after the attention of the prompts and,
+ * like kvd_strawman_levels_narrow, only in layers without a sliding window. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 /* Updates token counts and saved bytes after an iteration, before kvd_latent_store_note. */
