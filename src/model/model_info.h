@@ -14,8 +14,8 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
 /* Opens the checkpoint's tokenizer. Warns if it seems to belong to another model. */
 kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program, kvd_err *err);
 
-/* Opens a corpus. Texts are encoded with the checkpoint's tokenizer. Warns in the name of `program`
- * of texts that are not read. */
+/* Opens a corpus. Texts are encoded with the checkpoint's tokenizer. If max_tokens leaves texts
+ * unread, prints a warning that begins with `program`, unless that is NULL. */
 kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spec,
                              const char *program, kvd_err *err);
 

@@ -171,8 +171,8 @@ static int read_id(const json_t *value, const char *key, int vocab_size, int *ou
     return 0;
 }
 
-/* Reads a token id: an integer, or a list of integers, of which `more` receives those after the
- * first one, unless it is NULL. */
+/* Reads the token id *out: an integer, or the first of a list of integers. `more` receives the
+ * other integers, unless it is NULL. */
 static int read_token(const json_t *root, const char *key, int vocab_size, int *out, int *more,
                       int *n_more, kvd_err *err)
 {

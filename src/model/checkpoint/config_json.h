@@ -111,7 +111,8 @@ int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err 
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 
-/* keys of config.json for routed experts, and their defaults; the default 0: a required key */
+/* keys of config.json for routed experts, and the defaults of their values; a key whose default is
+ * 0 is required */
 typedef struct {
     const char *experts, *chosen, *width;
     int n_experts, n_chosen, d_expert;
@@ -123,7 +124,8 @@ int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *
 /* Reads which layers have a plain feed-forward block instead of experts. */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
-/* Mark layers without RoPE by a rule: 0 in list `key`, every `interval`-th, or no window. */
+/* Each function marks the layers without RoPE: those with 0 in list `key` of config.json, every
+ * `interval`-th layer, or all layers without a sliding window. */
 int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err);

@@ -1,4 +1,5 @@
-/* Reads RoPE, its scaling and its layers from config.json. */
+/* Reads RoPE's parameters from config.json: its bases, its scaling and the fraction of rotated
+ * dimensions, also if layers with and without a sliding window differ. */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>

@@ -488,7 +488,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
                             t->name, at, t->bytes, available);
         at += t->bytes;
     }
-    /* Writers end a file with the last tensor, or pad it as they pad the others. */
+    /* Writers end a file after the last tensor, or pad the last tensor like the others. */
     if (available != at && available - at != (g->n_tensors ? padding(at, step) : pad))
         return kvd_fail(err, "%zu bytes after the last tensor", available - at);
     return 0;

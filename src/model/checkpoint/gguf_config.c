@@ -114,7 +114,7 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
-/* Fails if the file states true or false for `key`, and not `only`. */
+/* Fails if the file has `key` with another value than `only`. */
 static int refuse_flag(const builder *b, const char *key, bool only, kvd_err *err)
 {
     char full[KEY];
@@ -165,7 +165,8 @@ static int refuse(const builder *b, kvd_err *err)
         "rope.scaling.finetuned_layers", "expert_group_count",          "expert_group_used_count",
         "leading_dense_block_count",     "nextn_predict_layers",        "full_attention_interval",
         "attention.shared_kv_layers",    "attention.temperature_length"};
-    /* The neutral value is 0 of the first N_ZERO keys, 0 or 1 of the others. */
+    /* Values that have no effect are accepted: 0 for the first N_ZERO keys, 0 and 1 for the
+     * others. */
     enum { N_ZERO = 3 };
     static const char *const reals[] = {"router_logit_softcapping",
                                         "attention.temperature_scale",

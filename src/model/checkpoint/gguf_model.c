@@ -116,7 +116,8 @@ static kvd_row_order order_of(const kvd_config *c, kvd_part part)
                                                                   : KVD_ROWS_IN_ORDER;
 }
 
-/* Fills e[] with the Hugging Face names in a GGUF tensor, one per expert. Returns their number. */
+/* Fills e[] with the Hugging Face names of the weights in a GGUF tensor, one per expert. Returns
+ * the number of names. */
 static size_t name_tensor(const kvd_config *c, const char *tensor, entry *e)
 {
     char text[KVD_GGUF_NAME];

@@ -85,7 +85,8 @@ typedef struct {
     size_t n;
     /* the tensor's bytes in the mapped file, maybe unaligned, or NULL if they are not in a file */
     const void *data;
-    /* scales of the blocks in the mapped file, for MXFP4_APART only */
+    /* scales of the blocks in the mapped file, if the packing is KVD_MXFP4_APART (scales in another
+     * tensor) */
     const unsigned char *scales;
     bool mapped;
     kvd_random_tensor random;

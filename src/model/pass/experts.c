@@ -51,7 +51,8 @@ struct kvd_experts {
     float *in, *out;
     float *gate, *up;
     kvd_prefetch prefetch;
-    /* residual stream after attention, and gradient of the experts' input, or NULL */
+    /* x1: residual stream after attention; dy: gradient of the experts' input; both are NULL before
+     * the first backward pass */
     float *x1, *dy;
     float *d_logits; /* gradient of the logits: [max_tokens][n_experts] */
     float *d_out, *d_in;

@@ -13,7 +13,8 @@ typedef struct {
     const float *w[KVD_N_LAYER_PARTS], *b[KVD_N_LAYER_PARTS];
 } kvd_layer_weights;
 
-/* number of weights: matrix or gain of a part is number 2 * part, its bias 2 * part + 1 */
+/* number of a layer's weights: part p has its matrix or gain at index 2 * p, and its bias at index
+ * 2 * p + 1 */
 enum { KVD_LAYER_WEIGHTS = 2 * KVD_N_LAYER_PARTS };
 
 /* Finds the weights of a layer, part [KVD_LAYER_WEIGHTS]. */
@@ -25,7 +26,8 @@ size_t kvd_layer_buffer_size(const kvd_weight *part);
 /* Points *w to float32 weights in the mapped file, or to converted copies in `buffer`. */
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
-/* Releases file pages of weights: if in_place, of those used in the file, else of those copied. */
+/* Releases pages of the mapped file: if in_place, those of float32 weights that are used directly,
+ * else those of weights that are converted to copies. */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
 /* Computes y [rows][d_model], the RMS or layer norm of x; y may be x. */

@@ -374,7 +374,8 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     }
 }
 
-/* Computes the gradient of the input of the norms of Q or K, which it recomputes from `in`. */
+/* Projects `in` to Q or K again (`raw`), and computes d_raw, the gradient of `raw`. dy is the
+ * gradient of the normalised Q or K. */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,
                                const float *dy, float *raw, float *d_raw)

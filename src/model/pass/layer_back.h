@@ -58,7 +58,7 @@ typedef struct {
     float *dq_pre, *dk_pre;    /* output: gradients of Q and K before RoPE */
     /* output: gradient of K before its norm */
     float *dk_raw;
-    /* output: values that the QKV projections multiply, [rows][d_model] */
+    /* output: input of the QKV projections, [rows][d_model] */
     float *in;
 } kvd_layer_back_qkv;
 

@@ -28,8 +28,8 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/* Returns the largest value of a group or, if `two` and it has as many, the sum of its two
- * largest. */
+/* Returns the sum of a group's two largest values if `two` is true and n > 1, else the largest
+ * value. */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;

@@ -260,8 +260,9 @@ static void normalise(char *s)
     *to = '\0';
 }
 
-/* Returns true if the template changes messages by no filter but `trim`, and by that one exactly if
- * the format does. tojson writes tools and their results, which kvdim does not have. */
+/* Returns true if the template applies no filter to messages, except `trim` if the format trims
+ * them. Filter `tojson` is allowed: templates apply it to tools and their results, which kvdim does
+ * not have. */
 static bool filters_fit(const kvd_chat *c, const char *text)
 {
     static const char content[] = "content";

@@ -126,7 +126,8 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Ends the current sequence. Tokens beyond max_tokens begin the next one. */
+/* Writes the current sequence, or as many of its tokens as max_tokens allows. The remaining tokens
+ * begin the next sequence. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;

@@ -32,7 +32,8 @@ typedef struct {
     size_t vocab_size;
 } kvd_corpus_spec;
 
-/* Writes a name for tables: `given` or, if NULL, such as "a+b" for a.txt and b.jsonl. */
+/* Writes the name of a corpus in result tables to `label`: `given` or, if that is NULL, the joined
+ * file names, such as "a+b" for a.txt and b.jsonl. */
 void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *label, size_t size);
 
 typedef struct kvd_corpus kvd_corpus;

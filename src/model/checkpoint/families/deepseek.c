@@ -129,8 +129,9 @@ static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads the fields of config.json that DeepSeek-V2 and V3 share. Defaults are `shared` experts,
- * `dense` first layers without experts, and `scale` of expert outputs. */
+/* Reads the fields of config.json that DeepSeek-V2 and V3 share. `shared` (number of shared
+ * experts), `dense` (number of first layers without experts) and `scale` (factor on expert outputs)
+ * are defaults. */
 static int read_common(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                        double scale, kvd_config *c, kvd_err *err)
 {

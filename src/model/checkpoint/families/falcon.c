@@ -85,8 +85,8 @@ static const kvd_stored stored[] = {
     {.name = NULL},
 };
 
-/* Fails if `key`, which the Hugging Face library does not read in a GPT-NeoX model, has another
- * value than `instead`, which it reads. */
+/* Fails if `key` states another number than `value`. In a GPT-NeoX model, the Hugging Face library
+ * ignores `key` and reads `instead`, which is `value`. */
 static int check_ignored(const json_t *root, const char *key, const char *instead, double value,
                          kvd_err *err)
 {

@@ -14,7 +14,8 @@ extern const kvd_family kvd_glm_families[];
 extern const kvd_family kvd_gpt_oss_families[];
 extern const kvd_family kvd_deepseek_families[];
 
-/* Tensor name prefixes in multimodal files: language model (bases), ignored parts (models). */
+/* Prefixes of tensor names in multimodal files, ending with NULL: kvd_multimodal_bases has those of
+ * the language model, kvd_multimodal_models those of parts that are ignored. */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
 /* First members of a kvd_family of models whose tensor names have Llama's prefixes. */

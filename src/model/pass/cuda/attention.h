@@ -9,8 +9,9 @@
 #include "common/half.h"
 #include "model/checkpoint/cuda/weights.h"
 
-/* Input of attention for one layer and this GPU's heads. Tokens are ld or ld_pre elements apart.
- * Later work on `stream` overwrites the arrays. */
+/* Input of attention for one layer and this GPU's heads. Tokens of q, k and v are ld elements
+ * apart, tokens of q_pre and k_pre are ld_pre elements apart. Later work on `stream` overwrites the
+ * arrays. */
 typedef struct {
     const kvd_config *config; /* whole model */
     const kvd_gpu_share *share;
@@ -73,7 +74,8 @@ int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q
                    const void *k, size_t ldk, const void *v, size_t ldv, void *out, size_t ldo,
                    void *scratch, kvd_err *err);
 
-/* hook that calls `record` with Q, K and V before another hook, `inner`, and `output` after it */
+/* hook that calls `record` with Q, K and V, then runs the hook `inner`, then calls `output` with
+ * the result of `inner` */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_gpu_attention *inner;

@@ -19,7 +19,7 @@ extern "C" {
 /* largest number of matrices per unit (head of a sequence), and of units in one batched product */
 enum { KVD_UNIT_MATRICES = 11, KVD_SCORE_UNITS = 4096 };
 
-/* addresses of a matrix for all units (heads of sequences); sequence and head are byte offsets */
+/* addresses of a matrix for all units (heads of sequences); `sequence` and `head` are in bytes */
 typedef struct {
     char *base;
     size_t sequence, head; /* from one sequence, or head, to the next */

@@ -210,7 +210,8 @@ cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_grou
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,
                            void *y, cudaStream_t stream);
 
-/* Adds weight[i] * (y[i] + bias) to row row[i] of x. Rows differ. bias, row, weight may be NULL. */
+/* Adds weight[i] * (y[i] + bias) to row row[i] of x. The elements of `row` must be distinct. bias,
+ * row and weight may be NULL. */
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
 
@@ -218,7 +219,8 @@ cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *r
 cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
                          cudaStream_t stream);
 
-/* Computes y [n][ffn] = kvd_swiglu_clamped(gate, up), the halves of `in` + bias [2 ffn] or NULL. */
+/* Computes y [n][ffn] = kvd_swiglu_clamped(gate, up). A row of `in` has gate [ffn], then up [ffn],
+ * to which bias [2 ffn] is added first, unless it is NULL. */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,
                                    cudaStream_t stream);

@@ -65,8 +65,8 @@ extern "C" {
 cudaError_t kvd_dense_page_table(const int32_t *first_page, int32_t n, int32_t max_pages,
                                  int32_t *table, cudaStream_t stream);
 
-/* Removes padding rows: moves the rows of sequence b from row q_start[b] on to row start[b] on. A
- * row has `bytes` bytes, a multiple of 16. */
+/* Removes padding rows: copies the rows of sequence b, which begin at row q_start[b] of `from`, to
+ * the rows of `to` that begin at row start[b]. A row has `bytes` bytes, a multiple of 16. */
 cudaError_t kvd_dense_rows_back(const void *from, const int32_t *start, const int32_t *q_start,
                                 int32_t n, size_t n_tokens, size_t bytes, void *to,
                                 cudaStream_t stream);

@@ -5,7 +5,8 @@
 #include "model/pass/attention.h"
 #include "model/pass/cuda/attention.h"
 
-/* device hook that calls a CPU hook; callers use only its first member */
+/* device hook that calls the CPU hook `inner`; callers pass its first member to a forward pass and
+ * use no other member */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_attention *inner;

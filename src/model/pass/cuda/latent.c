@@ -35,7 +35,8 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/* Multiplies each head's vectors by its matrix, in one cuBLAS call if aligned to 16 bytes. */
+/* Multiplies each head's vectors by the head's matrix: in one cuBLAS call for all heads if
+ * addresses and strides are multiples of 16 bytes, else in one call per head. */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;

@@ -150,7 +150,8 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
                    earlier || w->weights.share.index == 0, p, err);
 }
 
-/* Adds w->pending (bias or output, if any) to the residual stream, and normalises that into y. */
+/* Adds w->pending (a bias or a block's output, or NULL) to the residual stream, and writes the
+ * normalised residual stream to y. */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
 {
@@ -222,7 +223,8 @@ static int rotates(const kvd_gpu_worker *w)
     return w->config.positions == KVD_POSITIONS_ROPE;
 }
 
-/* Writes the input of attention and, if it has its own norm, that of the feed-forward block. */
+/* Writes the input of attention. If the feed-forward block reads the same residual stream through a
+ * norm of its own, also writes the input of that block. */
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;

@@ -24,7 +24,8 @@ typedef struct {
     bool one_phase;
     /* largest number of tokens per launch of kvdim's own kernels for experts, or 0 if unused */
     size_t most_few;
-    /* true if batches above most_few tokens are computed in several launches, not by cuBLAS */
+    /* true if kvdim's own kernels compute batches above most_few tokens in several launches; false
+     * if cuBLAS computes these batches */
     bool many;
     kvd_gpu_few_experts few;
     kvd_gpu_expert *table;
@@ -86,7 +87,8 @@ void kvd_gpu_worker_close(kvd_gpu_worker *w);
 /* Starts a batch of n tokens. `rows`, pinned: ids, positions, RoPE table rows, max_tokens each. */
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
-/* Set the residual stream to the tokens' embeddings, or to the array `residual`. */
+/* kvd_gpu_embedding sets the residual stream to the tokens' embeddings, kvd_gpu_residual_in sets it
+ * to `residual`, the input of `layer`. */
 int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err);
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n,
                         kvd_err *err);
@@ -102,7 +104,8 @@ int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_g
 /* Adds the experts' outputs to the residual stream. May wait for the router's choice. The caller
  * queues the sum over GPUs. */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
-/* Returns the most tokens per launch of kvdim's own kernels for experts, or 0 if unused. */
+/* Returns the largest number of tokens per launch of kvdim's own kernels for experts, or 0 if
+ * cuBLAS computes them. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
 /* Returns true if kvd_gpu_experts_add never waits for the device, as CUDA graphs require. */
@@ -134,7 +137,8 @@ int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);
 /* Replaces the residual stream by its sum over all GPUs. */
 int kvd_gpu_residual_sum(const kvd_gpu_worker *w, size_t n, kvd_err *err);
 
-/* Write the residual stream, or the output of the final norm, both [n][d_model]. */
+/* kvd_gpu_residual_out writes the residual stream, kvd_gpu_hidden_out the output of the final norm.
+ * Both arrays are [n][d_model]. */
 int kvd_gpu_residual_out(kvd_gpu_worker *w, size_t n, float *residual, kvd_err *err);
 int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err);
 

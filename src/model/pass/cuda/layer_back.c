@@ -114,7 +114,8 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/* Computes the gradient of x1 + ffn(norm(x1)) with x1 = x + W_O o; o is the attention output. */
+/* For the layer x1 + ffn(norm(x1)) with x1 = x + W_O o, turns w->dx into the gradient of x, except
+ * through attention, and computes w->d_o, that of the attention output o. */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return kvd_status(

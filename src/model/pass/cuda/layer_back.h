@@ -59,7 +59,8 @@ int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int la
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);
 
-/* Returns x [n][width] in the number type of products, or NULL on failure. */
+/* Returns x [n][width] in the number type of the weights (float32 or bf16), or NULL on failure. The
+ * next call overwrites a bf16 result. */
 const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                             kvd_err *err);
 /* Computes dx [n][in] = dy [n][out] W, added to dx if `add`. */

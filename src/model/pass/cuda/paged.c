@@ -18,7 +18,8 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /* buffer for the Q of a second launch of kvd_append, which is not read; or NULL */
+    /* output buffer, never read, for the Q of a second launch of kvd_append that is needed for K;
+     * NULL until then */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
@@ -56,7 +57,8 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns buffer sizes that suffice for any numbers of kept dimensions. */
+/* Returns buffer sizes for the heads of `map`. They also suffice if projections make heads
+ * narrower. */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;
@@ -190,7 +192,8 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
     return 0;
 }
 
-/* Projects and stores new Q, K and V. Different matrices for Q and K need two launches. */
+/* Projects and stores new Q, K and V. One launch projects Q and K by the same matrix; if their
+ * matrices differ, a second launch projects K. */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)
 {

@@ -1,6 +1,6 @@
 /* Softmax of attention scores with causal mask, sliding window, softcap and sinks.
  *
- * A thread writes the scores that it has read, so prob may be the array of scores. */
+ * A thread writes only where it has read the scores itself, so prob may be the array of scores. */
 #include "model/pass/cuda/blocks.h"
 
 #include <float.h>

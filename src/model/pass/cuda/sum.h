@@ -29,7 +29,7 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
 typedef struct {
     int gpu;
     void *at;
-    /* number of bytes, equal on both GPUs */
+    /* number of bytes, the same for the sending and the receiving GPU */
     size_t bytes;
 } kvd_gpu_piece;
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
@@ -39,7 +39,8 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
 /* Sets `destroy`, which is called after an error to destroy CUDA graphs that contain sums. */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
-/* Record a failure of GPU `index`, and return the first GPU that failed, or -1. */
+/* kvd_gpu_sum_fail records a failure of GPU `index`. kvd_gpu_sum_failed returns the first GPU that
+ * failed, or -1. */
 void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index);
 int kvd_gpu_sum_failed(const kvd_gpu_sum *s);
 

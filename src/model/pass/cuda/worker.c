@@ -44,8 +44,8 @@ static bool takes_many(const kvd_config *c)
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/* The limit for kvdim's own kernels is a mean of 32 tokens per expert, above which cuBLAS is
- * faster, or MANY tokens if they compute large batches. */
+/* A launch of kvdim's own kernels takes up to a mean of 32 tokens per expert, above which cuBLAS is
+ * faster. If takes_many returns true, a launch takes up to MANY tokens. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {

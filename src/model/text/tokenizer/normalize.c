@@ -441,7 +441,8 @@ static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out,
             break;
         same += width;
     }
-    /* leading output bytes that come from the first character, maybe composed with later ones */
+    /* number of leading output bytes that come from the document's first character, which may be
+     * composed with later characters */
     *first = same ? same : kvd_utf8_width(out->s[0]);
     kvd_buffer_release(&alone);
     return rc;

@@ -63,7 +63,8 @@ typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /* true if the range begin .. end - 1 may be joined by the next one (waiting), and is a match */
+    /* waiting: true if the range begin .. end - 1 is not yet emitted, because the next range may be
+     * joined to it; last_was_match: true if the latest range is a match */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;

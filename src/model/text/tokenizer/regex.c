@@ -8,7 +8,8 @@
 /* Unicode's White_Space, for the inside of a character class. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
-/* Characters of Oniguruma's \w (UTS #18), for the inside and outside of a class. */
+/* Characters of Oniguruma's \w (UTS #18): WORD for use inside a character class, WORD_OUTSIDE for
+ * use outside. */
 #define WORD         "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_OUTSIDE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
 
@@ -455,7 +456,8 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Fails if the regex search is too slow or interrupted. Adapts s->window, positions per call. */
+/* Fails if the regex search is too slow or interrupted. Adapts s->window, the number of bytes in
+ * which one call of PCRE2 looks for the beginning of a match. */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
     const double now = processor_seconds();

@@ -46,7 +46,8 @@ typedef struct kvd_normalizer kvd_normalizer;
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
-/* Normalizes *text in place. Updates *first, the bytes that the document's first character gave. */
+/* Normalizes *text in place. Updates *first, the number of leading bytes of *text that come from
+ * the document's first character. */
 int kvd_normalizer_apply(const kvd_normalizer *n, kvd_buffer *text, kvd_buffer *scratch,
                          size_t *first, bool open, kvd_err *err);
 
@@ -142,7 +143,7 @@ void kvd_strings_release(kvd_strings *l);
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err);
 void kvd_token_decoder_free(kvd_token_decoder *d);
 
-/* Appends the decoded text to *out. Overwrites *strings. */
+/* Decodes the tokens' texts *strings and appends the result to *out. Overwrites *strings. */
 int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out,
                             kvd_err *err);
 

@@ -19,7 +19,8 @@ typedef struct {
     /* new text (Replace), removed character (Strip), or sign for a space (Metaspace) */
     kvd_buffer content;
     uint32_t start, stop;
-    /* true if Metaspace deletes signs in the first token; in others they become spaces */
+    /* Metaspace replaces its sign for a space by a space; if true, it deletes the signs of the
+     * first token instead */
     bool drop_first;
 } step;
 
