@@ -60,7 +60,8 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
 
-/* Computes X^T X [d_head][d_head] of matrices `pair` (such as Q and K) for head h. */
+/* Computes X^T X [d_head][d_head] for head h. The rows of X are those of all matrices that `pair`
+ * names, such as Q and K. */
 int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                   bool before_rope, double *gram, kvd_err *err);
 

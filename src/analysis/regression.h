@@ -89,7 +89,7 @@ typedef struct {
     size_t model_of[KVD_FIT_SWEEPS], n_models;
     size_t target;   /* index of the model of the proposals; n_models if it was not measured */
     kvd_tried *best; /* [n_best] measurements to which the regression is fitted */
-    /* index of the model of each measurement in `best` */
+    /* [n_best] element i: index of the model on which best[i] was measured */
     size_t *best_model;
     size_t n_best;
     kvd_regression fit;

@@ -133,7 +133,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     return failed == jobs ? 0 : -1;
 }
 
-/* Returns the loss if each direction has the error min(theta, sigma^2 / 2), and its bits. */
+/* Returns the loss in nats if each direction has the error min(theta, sigma^2 / 2). *bits receives
+ * the mean number of bits per direction that this takes. */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};

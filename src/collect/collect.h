@@ -27,7 +27,7 @@ typedef struct {
     kvd_moments *sums;     /* second moments to add to; owned by the caller, may be NULL */
     /* statistics to add to, CPU only; owned by the caller, may be NULL */
     kvd_attention_stats *stats;
-    /* squared gradients to add to, one GPU at most; owned by the caller, may be NULL */
+    /* squared gradients to add to, only on the CPU or one GPU; owned by the caller, may be NULL */
     kvd_fisher *fisher;
     int threads;
     kvd_dtype compute; /* number type of the passes on a GPU: KVD_F32 or KVD_BF16 */

@@ -191,13 +191,15 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/* Returns how many of n tokens attend to j, itself included. Window 0: all later tokens do. */
+/* Returns how many of n tokens attend to token j, itself included. If `window` is 0, all later
+ * tokens do. */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
 }
 
-/* Returns to how many tokens j attends, itself included. A window of 0 means none. */
+/* Returns the number of tokens that token j attends to, itself included. If `window` is 0, j
+ * attends to all earlier tokens. */
 static size_t sees(size_t j, size_t window)
 {
     return window && j + 1 > window ? window : j + 1;
@@ -295,8 +297,9 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
 /* factor on a wanted share of attention: a rounding error must not count one more token */
 static const double slack = 1 - 1e-12;
 
-/* Counts the fewest tokens with 90, 95 and 99 % of `mass`. Updates five statistics of these counts
- * from `count` on: sum, squares, minimum, maximum and share of tokens. */
+/* Counts the fewest tokens that receive 90, 95 and 99 % of `mass`. Adds these counts to the five
+ * statistics from index `count` on: sum, sum of squares, minimum, maximum, and sum of the counts as
+ * fractions of n. */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {

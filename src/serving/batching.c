@@ -28,8 +28,7 @@ struct kvd_batcher {
     size_t n_free;
     /* [n_slots] tokens of each request in the latest iteration */
     kvd_slice *slice;
-    /* [n_slots] index in `running`, the list of running requests, of the request whose tokens each
-     * element of `slice` has */
+    /* [n_slots] by[i]: index in `running`, the list of running requests, of slice[i]'s request */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;

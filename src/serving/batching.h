@@ -38,7 +38,8 @@ typedef struct {
     uint32_t request;
     /* index of the request's cache memory, which the engine must free before the next iteration */
     uint32_t slot;
-    /* number of its cached tokens, which must be computed again because their pages are lost */
+    /* number of the request's tokens that were cached and must be computed again, because their
+     * pages are lost */
     uint32_t tokens;
 } kvd_preempted;
 /* Returns the *n requests that the latest kvd_batcher_next preempted. */

@@ -12,7 +12,8 @@
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /* buffer on device and host: values, and from byte bad_at on the first non-finite value */
+    /* memory on the device and the host: values and, from byte bad_at on, the description of the
+     * first value that is not finite (kvd_slab_bad) */
     void *device, *host;
     /* CUDA events: before waiting for a free buffer (asked), before and after Q, K and V are
      * transposed into it (begin, made), and after its copy to the host (copied) */
@@ -34,7 +35,7 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /* event recorded before waiting for a free buffer, which then receives it as its `asked` */
+    /* event recorded before waiting for a free buffer, then exchanged for that buffer's `asked` */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];

@@ -24,7 +24,8 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/* Returns layer stage and token of the first non-finite value on any GPU; all bits 1: none. */
+/* Returns the check number and the token of the first non-finite value on any GPU, or all bits 1 if
+ * there is none. */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;

@@ -256,7 +256,9 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                                            NULL, &e->clock, err));
 }
 
-/* Sets r->pages[max_pages + i] to i. The page table from max_pages - n on maps page j to j - n. */
+/* Makes one array for both page tables: element max_pages + i of r->pages is i. The table of the
+ * whole prompt begins at element max_pages. That of a part whose first page is f begins at
+ * max_pages - f, so it maps page j to j - f. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

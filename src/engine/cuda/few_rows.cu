@@ -393,7 +393,8 @@ __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_cons
 /* 16 threads for each row of a tile, with 8 columns each */
 enum { PACKERS = 16 * TILE };
 
-/* Returns the index of the word with the 4-bit code of (row, column). *shift: its first bit. */
+/* Returns the index of the 32-bit word that holds the 4-bit code of (row, column). *shift receives
+ * the position of the code's first bit in the word. */
 __device__ __forceinline__ int word_of(int row, int column, int *shift)
 {
     const int step = column / 16, c = column % 16, lane = row % 8 * 4 + c % 8 / 2,

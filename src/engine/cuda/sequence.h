@@ -12,9 +12,10 @@ typedef struct {
     float *sum;
     /* received K and V, ordered by sending GPU */
     char *in;
-    /* [GPUs + 1] pinned: number of tokens before each GPU's first token that have its level */
+    /* [GPUs + 1] pinned: number of tokens before each GPU's first token that are in its class
+     * (important or other) */
     int32_t *place;
-    /* [GPUs + 1] pinned: level of each GPU's first token, high (important) or low */
+    /* [GPUs + 1] pinned: class of each GPU's first token, important (high) or other (low) */
     uint8_t *level;
     /* [GPUs + 1] numbers of important and other tokens before each GPU's first token */
     int32_t (*before)[2];
@@ -34,7 +35,9 @@ typedef struct {
     kvd_step_batch batch;
     /* page tables of this GPU's part and of the whole prompt */
     kvd_pages slice_pages, own_pages;
-    /* [max_pages + i] is i; the page table from max_pages - n on maps page j to j - n */
+    /* [2 max_pages] Element max_pages + i is i. If this GPU's part of the prompt begins at page f,
+     * its page table begins at element max_pages - f and maps page j of the prompt to page j - f of
+     * the part. */
     int32_t *pages;
     /* K and V to send, and received Q or attention output, one GPU after another */
     char *out_pages, *in_rows;
@@ -84,7 +87,8 @@ int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStrea
 /* Adds `bytes` bytes at `at` to a list of memory to send to, or receive from, a GPU. */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
-/* Connects the GPUs by an exchange, as connecting after a failure could hang. All GPUs call it. */
+/* Connects the GPUs by a first exchange, because connecting later, after a GPU has failed, could
+ * hang. All GPUs call it. */
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
 /* Allocates r->sets (important tokens that N layers share). Requires r->own and the cache. */

@@ -21,7 +21,7 @@ typedef struct {
     const kvd_model_info *info;
     const char *model_path;
     kvd_method_files files;
-    /* made: files.spectrum[0] is random; drawn: the model is random too */
+    /* made: the rotations in files.spectrum[0] are random; drawn: the weights are random */
     bool made, drawn;
     kvd_point *point[KVD_JCT_METHODS];
     size_t n_points[KVD_JCT_METHODS];

@@ -25,7 +25,7 @@ typedef struct {
     /* numbers of requests per measured decode step (--step-batch), allocated, or NULL */
     size_t *step_batch, n_step_batches;
     const char *step_batch_text;
-    /* number of bits of the weights, each 16 or 4, allocated */
+    /* numbers of bits of the weights to measure with (--weights-bits), each 16 or 4, allocated */
     size_t *weight_bits, n_weight_bits;
     /* trace file or poisson:RATE, and lengths of Poisson requests */
     const char *requests, *lengths;

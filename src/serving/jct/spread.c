@@ -57,7 +57,8 @@ int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err)
     memset(s, 0, sizeof *s);
     if (kvd_csv_read(path, take_row, s, err))
         return -1;
-    /* Part of a curve would be stretched to the width of a head. */
+    /* Refuses a pair with fewer singular values than another. Its curve is incomplete, but would be
+     * stretched to the width of a head. */
     size_t most = 0;
     for (int p = 0; p < KVD_N_PAIRS; p++)
         most = s->d[p] > most ? s->d[p] : most;
