@@ -61,8 +61,8 @@ typedef struct {
     kvd_choice *choice; /* [together][n] */
 } scanner;
 
-/* Returns for how many measurements (one head's K or V, with all numbers of dimensions) the hidden
- * states fit into memory at once, at least 1. */
+/* Returns the number of measurements, at least 1, whose hidden states fit into memory together. A
+ * measurement tries all numbers of dimensions for K or V of one head. */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;

@@ -89,7 +89,8 @@ static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *p
     return kvd_accuracy_take(to, &s->from, s->next++, err);
 }
 
-/* Writes all results so far to OUT.h5.rows, but not before its old results have been copied. */
+/* Writes all results so far to OUT.h5.rows. Writes nothing while a resumed run has not yet copied
+ * all old results of that file to *rows. */
 static int save_rows(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                      kvd_err *err)
 {

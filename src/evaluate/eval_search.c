@@ -27,7 +27,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/* Returns a table row's method, or NULL if not only the varied parameter differs from t->method. */
+/* Returns the method of a table row, or NULL if it differs from t->method in more than the varied
+ * parameter. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -223,7 +224,8 @@ static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/* Prints and writes the compression that meets --target, and of_text (NULL or for each text). */
+/* Prints and writes the strongest compression that meets --target and, unless `of_text` is NULL,
+ * of_text[i], the strongest that meets it on text i alone. */
 static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;

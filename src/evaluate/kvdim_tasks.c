@@ -287,7 +287,8 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 
 enum { KVD_RUN_NAME = 160 };
 
-/* Writes the journal's name of `point` with the k-th seed. `t`: search that tries it, or NULL. */
+/* Writes the name under which the journal saves results of `point` with the k-th seed. `t`: search
+ * that tries `point`, or NULL. */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
 {

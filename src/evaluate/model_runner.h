@@ -55,7 +55,8 @@ int kvd_kept_prompts_run(kvd_kept_prompts *p, kvd_forward *f, const kvd_batch *b
 
 #define KVD_NOT_KEPT SIZE_MAX
 
-/* n final hidden states to score; state i predicts target[i] of sequence[i], unless -1 */
+/* n final hidden states to score: state i predicts target[i] of sequence sequence[i], and is
+ * skipped if sequence[i] is -1 */
 typedef struct {
     size_t n;
     const uint32_t *target;

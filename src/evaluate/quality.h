@@ -24,11 +24,11 @@ typedef struct {
     float p_change; /* p(next token) minus that of the uncompressed model */
 } kvd_prediction_change;
 
-/* Adds the quality of n predictions to *q: logits and reference (uncompressed model, or NULL)
- * [n][vocab], target [n].
+/* Adds the quality of n predictions to *q. logits [n][vocab]; reference [n][vocab]: logits of the
+ * uncompressed model, or NULL; target [n].
  *
- * each [n], unless NULL, receives each prediction's change from the uncompressed one. Fails for
- * logits that are not finite or targets >= vocab. */
+ * `each` [n], unless NULL, receives how each prediction differs from the uncompressed model's.
+ * Fails if a logit is not finite or a target >= vocab. */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_prediction_change *each,
                     kvd_err *err);

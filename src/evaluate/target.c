@@ -226,7 +226,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
     return kept;
 }
 
-/* Returns the removed fraction p at which `c` misses the target. times[s]: count of sequence s. */
+/* Returns the removed fraction p of dimensions at which method `c` misses the target. times[s]:
+ * number of times that a bootstrap resample contains sequence s. */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
 {
@@ -330,7 +331,8 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* Restores the user's p and r (removed fractions), as s->point stores the wanted fraction. */
+    /* Restores the fractions p and r that the user gave. The fraction that the search tries
+     * (`wanted`) is stored in s->point. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;

@@ -85,7 +85,8 @@ typedef struct {
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /* largest removed fraction p of dimensions at which a and b meet the target, and b - a */
+    /* largest removed fractions p of dimensions at which methods a and b meet the target, and that
+     * of b minus that of a */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
@@ -98,7 +99,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           kvd_err *err);
 
 typedef struct {
-    /* method, its rule of choosing dimensions unless "eq6", and "-2", ... if repeated */
+    /* name of the method; followed by "-" and its rule of choosing dimensions unless that is the
+     * default, eq6; followed by "-2", "-3", ... if an earlier target has this name */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;

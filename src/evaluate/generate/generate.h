@@ -55,7 +55,8 @@ void kvd_continuations_release(kvd_continuations *c);
 typedef struct {
     /* bits of the cache after the prompt and after the last token */
     double prompt_bits, bits;
-    /* seconds of the prompt and of decode steps; a shared pass is divided by tokens */
+    /* seconds of the prompt and of decode steps; the time of a pass over several sequences is
+     * divided among them in proportion to their tokens */
     double prompt_s, steps_s;
     size_t steps;
 } kvd_continued_cost;

@@ -264,7 +264,9 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
                                              turn->n_references ? turn->reference[0] : "");
 }
 
-/* Finds the words that InfiniteBench's prompt repeats, such as "func_12(-3)". Else *out is NULL. */
+/* Copies the words of field `input` that InfiniteBench's prompt repeats: in task code_run a
+ * function call such as "func_12(-3)", else the text from "The" to the last " of" of the line. If
+ * there are none, *out is NULL. */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
     const char *at = input;

@@ -248,7 +248,8 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /* 1 feeds the end token into the cache; 2 does not, because the chat template has it. */
+    /* At an end token, returns 1 to end after feeding it into the cache, or 2 to end without
+     * feeding it, because the chat template itself writes it after the answer. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

@@ -66,8 +66,8 @@ int kvd_last_integer(const char *answer, const char *reference, double *score, k
     return status;
 }
 
-/* Returns a copy of `s` with the digits of all scripts as 0 to 9, which Python's \\d and int() read
- * alike. */
+/* Returns a copy of `s` with the digits of all scripts replaced by 0 to 9, because Python's \d and
+ * int() accept the digits of any script. */
 static char *plain_digits(const char *s)
 {
     char *const out = malloc(strlen(s) + 1);

@@ -21,7 +21,8 @@ size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
 /* Deletes the journal, and the journals of all parts of the run (--part). */
 int kvd_journal_remove(kvd_journal *j, kvd_err *err);
-/* Closes the journal. Deletes it if new and empty: its options would block runs with others. */
+/* Closes the journal. Deletes it if this run created it and saved nothing, because the options
+ * recorded in it would make later runs with other options fail. */
 void kvd_journal_close(kvd_journal *j);
 
 /* Like kvd_generate, but takes saved sequences from the journal and saves the others. `run` names

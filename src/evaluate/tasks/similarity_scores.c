@@ -224,7 +224,8 @@ typedef struct {
     const kvd_characters *a, *b;
     /* [b->n] true for frequent characters, which Python's difflib ignores */
     bool *popular;
-    /* [b->n + 1] lengths of blocks common to a and b, by their end in b; for two indices of a */
+    /* [2][b->n + 1], for the current and the previous character a[i]: element j + 1 is the length
+     * of the common block of a and b that ends with a[i] and b[j] */
     size_t *length[2];
 } matcher;
 

@@ -15,8 +15,8 @@ typedef enum {
 
 enum { KVD_TASK_CLASSES = 64 };
 
-/* test items of a task, each of one sequence or, in classify, of one sequence per class. In needle
- * and classify, the question's `lead` tokens begin the continuation. */
+/* test items of a task, each of one sequence or, in classify, of one sequence per class; in needle
+ * and classify, the first `lead` tokens of a continuation are the question */
 typedef struct {
     size_t n_items;
     /* [n_items] text of each item; bootstrap intervals draw texts, not items */
