@@ -45,7 +45,7 @@ typedef struct kvdim_step {
     const float *prob;        /* attention probabilities of this step, [group][n] */
     const float *score;       /* attention scores q.k of this step after scaling, [group][n] */
     size_t now;               /* position in the sequence of the newest token */
-    /* numbers of tokens of the prompt, and expected of the whole sequence */
+    /* number of prompt tokens, and expected number of tokens of the whole sequence */
     size_t n_prompt, n_expected;
 } kvdim_step;
 

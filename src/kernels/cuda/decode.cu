@@ -82,7 +82,8 @@ static __device__ __forceinline__ void load_tokens(const params &p, const kvd_de
     }
 }
 
-/* Returns which groups of 8 tokens lane `piece` of the 1 << shift lanes copying a page copies. */
+/* Returns the groups of 8 tokens that one lane copies. 1 << shift lanes share a page; `piece` is
+ * the index of this lane among them. */
 static __device__ __forceinline__ piece_groups groups_of(int32_t entry, int piece, int shift,
                                                          int group, int groups)
 {
@@ -149,8 +150,8 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
-    /* First group of 8 tokens to copy. Warps read GROUPS groups together, so masked tokens in the
-     * first of these are copied too, because they must be finite. */
+    /* Index of the first group of 8 tokens to copy, rounded down to a multiple of GROUPS, because
+     * warps read GROUPS groups together, and masked tokens in them must be finite. */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
     if (shift == 0)
@@ -287,7 +288,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         return;
     uint32_t q[WIDTH16][2 * HALVES];
     uint32_t n0 = 0, n1;
-    /* Bit 0: parity for the next wait on area.free. Higher bits: number of short ranges so far. */
+    /* Bit 0: parity for the next wait on area.free. Higher bits: number of token ranges so far that
+     * are short enough for one warp to compute alone. */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
     for (; list.x; list.x--, list.y++, n0 = n1) {
@@ -412,7 +414,8 @@ static __device__ __forceinline__ void prefetch(const params &p, int warp, int l
         prefetch_l2((const char *)p.args.q + mine);
 }
 
-/* Loads the parameters into the constant cache. The sum keeps the compiler from removing reads. */
+/* Loads the parameters into the constant cache by reading a word of each line. Returns the sum of
+ * these words, so that the compiler keeps the reads. */
 template <int WARPS>
 static __device__ __forceinline__ uint32_t touch_parameters(const params &p, int warp)
 {

@@ -21,12 +21,12 @@ typedef struct {
     int32_t batch, max_pages;
     const int32_t *kv_len;     /* device [batch], >= 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
-    /* Tokens per page table entry, a power of 2 below 64, or 0 for whole pages. Entry x is then
-     * part x % n of page x / n, with n = 64 / piece_tokens. Requires ctas_per_task 0. */
+    /* Tokens per page table entry: a power of 2 below 64, or 0 for whole pages. If not 0, with n =
+     * 64 / piece_tokens, entry x is part x % n of page x / n, and ctas_per_task must be 0. */
     int32_t piece_tokens;
-    /* Device [batch], or NULL: number of tokens, at least 1, of KV heads from n_kv_heads / 2 on, if
-     * other heads have another number. Pages of these heads come first in page_table, and count as
-     * 64 tokens each in kv_len[b]. */
+    /* Device [batch], or NULL if all KV heads have equal numbers of tokens. second_len[b]: number
+     * of tokens, at least 1, of KV heads from n_kv_heads / 2 on. Pages of these later heads come
+     * first in page_table, and count as 64 tokens each in kv_len[b]. */
     const int32_t *second_len;
     /* Number of requests to compute, in device memory; NULL means all. */
     const int32_t *live;
@@ -54,7 +54,7 @@ typedef struct {
 /* Returns the number of CTAs that the device runs at once, or -1 if the query fails. */
 int kvd_decode_ctas(const kvd_attn_map *map);
 /* Returns the best fixed number of CTAs per KV head and request, or 0 if kvd_decode_plan is faster.
- * `shortest` is the smallest kv_len, or 0. Valid for requests of up to max_pages pages. */
+ * `shortest`: smallest kv_len, or 0 if not known. Valid for requests of up to max_pages pages. */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */
 size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv_len, int n_ctas);

@@ -93,7 +93,8 @@ static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &s
     }
 }
 
-/* Softmax result of a query head: factor of its output, largest raw score, denominator. */
+/* Softmax result of a query head: factor by which its output sum must be multiplied, largest raw
+ * score, and denominator. */
 typedef struct {
     float factor, max, sum;
 } row_end;

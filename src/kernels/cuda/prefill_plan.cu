@@ -10,7 +10,8 @@ enum {
     WARPS = THREADS / 32,
     KEYS = 128,           /* number of keys per block in the cost model */
     LENGTHS_SHARED = 512, /* largest number of requests whose lengths fit into shared memory */
-    /* Most (request, query head) pairs whose prefix sums of task counts fit into shared memory. */
+    /* Largest number of (request, query head) pairs whose prefix sums of task counts fit into
+     * shared memory. */
     UNITS_SHARED = 2048,
     /* Largest number of CTAs whose loads (modelled work) fit into shared memory. */
     CTAS_MAX = 1024,
@@ -37,7 +38,8 @@ typedef struct {
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
     /* [batch * n_heads + 1] Number of tasks (row ranges) before each (request, query head) pair. */
     int32_t *prefix;
-    /* [max_pieces] Tiles cut from the last tasks (fewer than n_ctas) by KVD_SCHEDULE_PAPERS. */
+    /* [max_pieces] Tiles into which the papers' schedule (KVD_SCHEDULE_PAPERS) cuts the last tasks
+     * (row ranges), of which there are fewer than n_ctas. */
     kvd_prefill_tile *piece;
     int32_t *owner; /* [max_pieces] CTA of each tile in `piece` */
 } plan_args;

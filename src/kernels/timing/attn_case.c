@@ -62,7 +62,8 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* Reference outputs by kvd_width_use; KVD_WIDTH_USE_PADDED uses those of KVD_WIDTH_USE_OWN. */
+    /* Expected output rows, indexed by kvd_width_use. Implementations that pad heads
+     * (KVD_WIDTH_USE_PADDED) are checked against the rows of KVD_WIDTH_USE_OWN. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;

@@ -67,7 +67,8 @@ typedef struct {
 
 /* Counts a case's bytes, FLOP and exponentials with the numbers of dimensions in `heads`. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
-/* Sets times of *f: bytes, FLOP, exponentials over peak rates (decode: read rate, if measured). */
+/* Sets the times of *f: its bytes, FLOP and exponentials, each divided by its peak rate. Bytes of
+ * decode are divided by the read rate if it was measured, other bytes by the copy rate. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 /* Measures CPU rates on all threads: sgemm of 1536^3, memcpy and sum of 128 MiB, exponentials. */

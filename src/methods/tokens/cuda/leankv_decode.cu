@@ -28,8 +28,8 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
 /* Offset of quantised values as bf16, subtracted from sums later: 128, or 0 for 8 bits. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/* Returns two adjacent numbers of a quantised key, as float16 plus 1024. The first is in dimension
- * 16 s + 4 (lane % 4) + 2 b. */
+/* Returns two adjacent numbers of a quantised key, plus 1024 each, as float16. The first is in
+ * dimension 16 s + 4 (lane % 4) + 2 b. */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
     if (BITS == 8)
