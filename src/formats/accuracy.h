@@ -16,8 +16,9 @@ bool kvd_tasks_label_is_mean(const char *label);
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
-/* Arrays in which each row (method) of the accuracy table has several values: RELATIVE and ZDC,
- * errors of attention outputs, per layer and head; the others per text sequence. */
+/* Arrays with several values per row (method) of the accuracy table. Per layer and head: errors of
+ * compressed attention outputs v against uncompressed u, as ||v - u|| / ||u|| (RELATIVE) and as the
+ * mean |v - u| / |u| (ZDC). Per text sequence: the others. */
 enum {
     KVD_ACCURACY_RELATIVE,
     KVD_ACCURACY_ZDC,
@@ -69,7 +70,7 @@ bool kvd_target_tells(double saving_lo, double saving_hi);
 
 typedef struct {
     kvd_rows *rows;
-    /* perplexity divided by the uncompressed model's; NaN without it */
+    /* [row] perplexity / the uncompressed model's; NaN if the table lacks the uncompressed model */
     kvd_interval *ratio;
     /* n_sequences texts were predicted. sequence_n: number of predicted tokens of each;
      * sequence_kl: [row][sequence] KL divergence from the uncompressed model in nats, summed over

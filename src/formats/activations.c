@@ -355,7 +355,8 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);
     assert(scratch || a->dtype == KVD_F32);
     const size_t width = (size_t)a->model.d_head, bytes = width * kvd_dtype_bytes(a->dtype);
-    /* number of blocks that a thread reads at a time: KVD_CHECKSUM_ROWS tokens with one checksum */
+    /* number of blocks that a thread reads at a time; a block is KVD_CHECKSUM_ROWS tokens, which
+     * have one checksum */
     const size_t blocks = PIECE_BYTES / bytes / KVD_CHECKSUM_ROWS;
     const size_t piece = (blocks ? blocks : 1) * KVD_CHECKSUM_ROWS;
     const size_t from = first / piece, to = n ? (first + n - 1) / piece + 1 : from;

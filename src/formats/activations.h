@@ -56,8 +56,8 @@ int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **star
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
-/* Creates PATH.partial. The caller has filled the description in *a. have_lock: true after
- * kvd_activations_reopen found no file to continue, which keeps the file locked. */
+/* Creates PATH.partial. The caller has filled the description in *a. have_lock: true if the caller
+ * holds the lock on PATH.partial, because kvd_activations_reopen found no file to continue. */
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
                            kvd_err *err);
 /* Continues an interrupted PATH.partial. If there is none, a->file.id is H5I_INVALID_HID. */

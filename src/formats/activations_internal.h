@@ -34,7 +34,7 @@ typedef struct {
     hid_t dataset; /* unused if the file offset of the dataset is known */
 } kvd_head_rows;
 
-/* Reads n rows without their checksums. `ctx` is a kvd_head_rows. */
+/* Reads n rows and does not verify their checksums. `ctx` is a kvd_head_rows. */
 int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
 #endif

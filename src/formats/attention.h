@@ -31,7 +31,8 @@ size_t kvd_score_bin(double score);
 size_t kvd_probability_bin(double log10_p);
 size_t kvd_norm_bin(double log10_norm);
 
-/* Shares of attention, 0.9, 0.95 and 0.99, for which the fewest tokens are counted. */
+/* Fractions of attention: 0.9, 0.95 and 0.99. Statistics give the smallest number of tokens that
+ * together receive each fraction. */
 extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
 /* quantiles, in [0, 1], that are stored next to each histogram */
 extern const double kvd_attention_quantile[KVD_N_QUANTILES];

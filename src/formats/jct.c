@@ -308,8 +308,8 @@ static double gain(const kvd_rows *r, size_t row)
                             : kvd_row_real(r, none, "jct_s") - kvd_row_real(r, row, "jct_s");
 }
 
-/* Returns the row that differs from `row` only in column `length` and has its next larger value
- * above `from`, or SIZE_MAX. */
+/* Returns the row with the smallest length above `from` among the jobs that differ from `row` only
+ * in column `length`, or SIZE_MAX. */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;

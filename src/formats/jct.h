@@ -41,7 +41,8 @@ int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, cons
  * always frees *rows. */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
-/* Reads execution times for kvdim-serve. Names are NAME@ATTENTION unless attention is `ours`. */
+/* Reads a file's execution times for kvdim-serve. The names of methods that kvdim-jct measured with
+ * --attention stock or papers become NAME@stock or NAME@papers. */
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
 /* Returns the row of the same job with the uncompressed cache, or SIZE_MAX. */

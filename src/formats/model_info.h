@@ -19,7 +19,7 @@ typedef struct {
 const char *kvd_model_info_rope(const kvd_model_info *m, bool before);
 
 bool kvd_model_info_random(const kvd_model_info *m);
-/* Returns true for the shape of a trained model with random weights. */
+/* Returns true for a model that has the shape of a trained model, but random weights. */
 bool kvd_model_info_untrained(const kvd_model_info *m);
 extern const char kvd_random_weights_note[];
 

@@ -42,7 +42,8 @@ double kvd_moments_bytes(const kvd_moments *m);
 /* Allocates moment matrices, all elements 0. The caller has set model, layers and has_pre. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
-/* Reads second-moment matrices. Fails on elements that are not finite and negative diagonals. */
+/* Reads second-moment matrices. Fails if an element is not finite, if a diagonal element is
+ * negative, or if another element is larger than the diagonal allows. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
 /* Adds another text's moments to *sum. Models must agree, moments of weights to 1e-9. */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,

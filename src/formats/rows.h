@@ -49,8 +49,8 @@ int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
 
 /* Reads a table, which the caller frees. Fails on unequal lengths, bad UTF-8 and links. */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
-/* Fails if the table lacks a column of `needed` (ends with NULL) or its type in `columns`, or if
- * `refused` returns true for a number. */
+/* Fails if the table lacks a column named in `needed` (ended by NULL), if such a column has another
+ * type than in `columns`, or if `refused` returns true for a number. */
 int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *columns, int n_columns,
                    const char *const *needed,
                    bool (*refused)(const kvd_rows *r, size_t row, const char *column, double x),

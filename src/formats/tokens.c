@@ -105,7 +105,8 @@ static size_t length(const kvd_tokens *t, axis a)
     return 1;
 }
 
-/* Returns the elements of dataset f. No overflow: at most three axes, each shorter than 1e6. */
+/* Returns the number of elements of dataset f. It cannot overflow, because a dataset has at most
+ * three axes, each shorter than 1e6. */
 static size_t count_of(const kvd_tokens *t, kvd_t f)
 {
     size_t n = 1;
