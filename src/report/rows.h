@@ -15,7 +15,8 @@ typedef struct {
     char method[KVD_LABEL];
     /* curve in figures: method, and calibration text if it varies */
     char series[KVD_LABEL];
-    /* index of the first and last result of the same text and curve (`series`) */
+    /* indices of the first and last result with this result's evaluated text and curve
+     * (`series`) */
     size_t first, last;
 } kvd_accuracy_entry;
 

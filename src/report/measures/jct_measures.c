@@ -232,8 +232,8 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Returns the log perplexity of `method` at the job time of `e`, interpolated, or NaN. If `slower`:
- * its lowest one, if `e` is slower than all its results. */
+/* Returns the log perplexity of `method`, interpolated to the job time of `e`, or NaN. If `slower`,
+ * returns the lowest log perplexity of `method` if all its jobs are faster than `e`, else NaN. */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const char *method, const kvd_result *x, size_t scored, bool slower)
 {
@@ -319,7 +319,8 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /* If their job times do not overlap, takes the faster method's lowest perplexity. */
+            /* If the job times of the two methods do not overlap, the faster method counts with its
+             * lowest perplexity. */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

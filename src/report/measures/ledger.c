@@ -277,7 +277,8 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/* Returns the words that name the null of a value. */
+/* Returns the name of the data from which a value's null range (expected if the claim is false) was
+ * computed, or `words` if the value has none. */
 static const char *null_name(const kvd_measured_value *v, const char *words)
 {
     return v->null_name ? v->null_name : words;

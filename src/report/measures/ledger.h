@@ -75,8 +75,8 @@ typedef struct {
  * - otherwise: not reproduced
  *
  * A value at which the queue of requests grows passes no test. If the paper prints no number, the
- * test must be one of the four of a null (null: range that is expected if the claim is false), and
- * the verdict is "holds", "does not hold" or "cannot tell".
+ * test must be above-null or below-null, or one of these with loads- (null: range that is expected
+ * if the claim is false), and the verdict is "holds", "does not hold" or "cannot tell".
  *
  * Fails on an unknown test, or one that needs a published number where the paper prints none. */
 int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
@@ -176,8 +176,9 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
  * |epsilon - x|, as if it were a difference of means. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/* number of models whose published deltas are all differences |epsilon - x| to one number x; the
- * number expected if deltas were in random order, and the probability of so many */
+/* number of models that fit, number expected to fit if deltas were in random order, and probability
+ * that at least this number fits; a model fits if one number x makes each of its published deltas
+ * |epsilon - x| */
 typedef struct {
     size_t fits;
     double expected, probability;

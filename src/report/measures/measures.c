@@ -244,8 +244,9 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     return 0;
 }
 
-/* Appends the relative difference (delta / epsilon) of a text's rotations from a reference's, one
- * value per number of calibration tokens, or their fall. */
+/* Appends delta / epsilon, the relative difference between a text's rotations and a reference's.
+ * Measures tokens-delta: one value per number of calibration tokens. tokens-fall: the value with
+ * the most tokens divided by that with the fewest. */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;

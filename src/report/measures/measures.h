@@ -65,7 +65,8 @@ typedef struct {
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
     /* range expected if the claim is false; NaN if unknown */
     double null_lo, null_hi;
-    /* data from which that range was computed; NULL: what the column null of ledger.csv says */
+    /* data from which null_lo and null_hi were computed; NULL: the data named in column null of
+     * ledger.csv */
     const char *null_name;
     /* request rate / highest rate that the baseline method sustains; NaN without a rate */
     double load;
@@ -271,7 +272,8 @@ enum { KVD_FEWEST_POINTS = 3 };
  * of the score, with the method and text of *e, or NULL. */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
-/* Reads the bytes saved at 99 % of the accuracy from a method's results, largest bytes first. */
+/* Reads the bytes saved at 99 % of the accuracy from results first .. last of a method, which are
+ * ordered from the largest cache to the smallest. */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
 
@@ -291,7 +293,7 @@ typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removed fraction of dimensions that the user asked for */
-    /* seconds to record the calibration data, times the fraction of tokens kept */
+    /* seconds to record the calibration data, multiplied by the fraction of tokens kept */
     double collect_s;
     /* total seconds of calibration: reading and summing tokens, K-means, decomposition */
     double calibrate_s;

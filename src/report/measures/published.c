@@ -163,8 +163,8 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
     return one_epsilon(m, as_printed);
 }
 
-/* Tries all orders of a model's printed deltas after the first k. *n counts orders, *fit those in
- * which one x makes every delta |epsilon - x|. */
+/* Tries all orders of a model's deltas after the first k; an epsilon and a delta are printed for
+ * each text. *n counts orders, *fit those in which one number x makes every delta |epsilon - x|. */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {
@@ -185,8 +185,9 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /* p[k]: probability that, with each model's printed deltas in random order, k models have an x
-     * that makes every delta |epsilon - x| */
+    /* p[k]: probability that k models fit if each model's printed deltas are in random order. A
+     * model, with an epsilon and a delta printed for each text, fits if one number x makes every
+     * delta |epsilon - x|. */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
@@ -361,7 +362,8 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* index in *out of this pair of models, which sums equal numbers of rows */
+                    /* index in *out of this pair of models; equal numbers in several rows of a pair
+                     * are added up */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

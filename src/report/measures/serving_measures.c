@@ -204,8 +204,8 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/* Largest ratio load / highest load of B at which two loads count as equal. Two searches for the
- * highest request rate can differ by 0.4 %. */
+/* Loads (request rates / highest rate of baseline B) from 1 / 1.005 to 1.005 count as 1, because
+ * two searches for the highest request rate can differ by 0.4 %. */
 static const double last_load = 1.005;
 
 static void end_at_highest_rate(kvd_measured *v, size_t first)

@@ -478,8 +478,9 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* A smaller loss allows only larger caches, so the lower end compares with oracle_lo, the
-         * cache at the lower end of the loss's interval. */
+        /* The interval's lower end divides by oracle_lo, the smallest cache whose loss is at most
+         * the lower end of the measured loss. A smaller loss requires a larger cache, so this ratio
+         * is the smallest. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

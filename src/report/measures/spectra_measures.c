@@ -115,8 +115,8 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/* Averages result all[i] over the texts that its text is compared with. Returns false if one of
- * those comparisons lacks this number of calibration tokens, or there is only one. */
+/* Averages result all[i] with those that differ from it only in the reference text. Returns false
+ * if there is only one reference text, or if one lacks a result for as many calibration tokens. */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;

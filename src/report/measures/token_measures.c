@@ -211,8 +211,9 @@ static double student_quantile(double p, double degrees)
     return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees);
 }
 
-/* Sets the 95 % interval of a percentage that neighbouring layers share. The mean of the layers'
- * standard errors bounds its standard error from above. */
+/* Sets the 95 % interval of the percentage of important or unimportant tokens that neighbouring
+ * layers have in common. Uses the layers' mean standard error, an upper bound of the
+ * percentage's. */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {

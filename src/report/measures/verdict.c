@@ -27,7 +27,8 @@ static bool of_loads(const char *test)
     return strncmp(test, loads, sizeof loads - 1) == 0;
 }
 
-/* Returns 1 for the tests above-null, -1 for below-null, also at loads, and otherwise 0. */
+/* Returns 1 for the tests above-null and loads-above-null, -1 for below-null and loads-below-null,
+ * 0 for others. */
 static int of_null(const char *test)
 {
     const char *const plain = of_loads(test) ? test + sizeof loads - 1 : test;
@@ -46,7 +47,9 @@ static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-/* Finds the range that passes. At loads, all values of `v` have the null of the first. */
+/* Finds the range of values that pass the test. Tests with "null" compare with the range expected
+ * if the claim is false. It is equal at all loads (request rates), so that of the first value is
+ * used. */
 static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r,
                     const kvd_measured *v, double *lo, double *hi, kvd_err *err)
 {

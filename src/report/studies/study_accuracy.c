@@ -269,7 +269,8 @@ static void degradation(const kvd_accuracy_entries *all, kvd_section *s)
         kvd_section_not_drawn(s, NO_CURVE);
 }
 
-/* Returns false for rows of a search, which have no error of any layer. */
+/* Returns true if the row has the error of a layer's attention output. Rows that a search
+ * (kvdim-eval --target) measured have none. */
 static bool has_error(const kvd_accuracy_result *a, size_t row)
 {
     size_t l = 0;

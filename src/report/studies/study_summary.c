@@ -71,8 +71,8 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/* Returns true if `a` gives a method's saving more reliably than `b`: from a search, else as a
- * known number, else from more results. */
+/* Returns true if `a` gives a method's saving more reliably than `b`: the result of a search is
+ * best, then enough results to read the saving from, then the larger number of results. */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
