@@ -39,7 +39,7 @@ static kvd_err err;
 
 static uint64_t seed = 7;
 
-/* Returns a random number in -1 .. 1, about once in 97 calls times 40. */
+/* Returns a random number in -1 .. 1 or, about once in 97 calls, in -40 .. 40. */
 static float value(void)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;

@@ -160,7 +160,8 @@ static void add_needles(shapes *s, const char *text, size_t n)
     }
 }
 
-/* Returns distinct lines of a prompt without random words, essays and the ends of word lists. */
+/* Returns the distinct lines of a prompt, with random words replaced. Keeps only the needles of
+ * essays, and only the beginnings of word lists. */
 static shapes shapes_of(const char *task, const char *prompt)
 {
     static const char list[] = "1. ", answers[] = "list are: 1. ", coded[] = "coded words. ";

@@ -23,7 +23,8 @@ typedef struct {
     size_t n, n_predicted;
     int layers;
     double loss;
-    /* gradients (dk) and, from X_Q on, activations: array i is [n_layers][n tokens][g_width(i)] */
+    /* g[i] is an array [n_layers][n tokens][g_width(i)], named g_name[i]: a gradient of the loss if
+     * i is below X_Q, else an activation. */
     float *g[N_G];
 } gradients;
 

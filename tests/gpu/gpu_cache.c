@@ -314,7 +314,8 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
                        const kvd_packed_form *form)
 {
     enum { ROWS = 150, GROUP = 1 /* of kivi's parameters */ };
-    /* first tokens {K, V}, numbers of tokens, scales; entries: both, none, only K, only V */
+    /* one element per head: first token to quantise in {K, V}, numbers of tokens, scales; the four
+     * heads quantise tokens of K and V, of neither, of K only, of V only */
     static const kvd_cache_codes list[] = {{{3, 5}, {64, 61}, {1, 1}},
                                            {{0, 0}, {0, 0}, {1, 1}},
                                            {{70, 0}, {33, 0}, {1, 1}},

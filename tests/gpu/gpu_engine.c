@@ -510,10 +510,15 @@ static void test_on_four(void)
     test_by_tokens(&made, 4, 0);
 }
 
-/* usage: gpu_engine [quick] [one|windows|wide|two|halves|tokens|four] quick    small cases one
- * one GPU windows  one GPU, sliding windows wide     one GPU, heads of 256 two      two GPUs halves
- * two GPUs add results during products tokens   two GPUs
- * divide prompts by tokens four     four GPUs */
+/* usage: gpu_engine [quick] [one|windows|wide|two|halves|tokens|four]
+ * quick    small cases
+ * one      one GPU
+ * windows  one GPU, sliding windows
+ * wide     one GPU, heads of 256
+ * two      two GPUs
+ * halves   two GPUs add results during products
+ * tokens   two GPUs divide prompts by tokens
+ * four     four GPUs */
 int main(int argc, char **argv)
 {
     const int quick = argc > 1 && strcmp(argv[1], "quick") == 0;

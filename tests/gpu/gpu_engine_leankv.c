@@ -40,8 +40,8 @@ static apart compare(const load *l, const served *x, const served *y, int steps_
     return a;
 }
 
-/* Compares distances of logits: returns true if `is` is at most about the distance by rounding plus
- * half of the one that the method causes (`does`). */
+/* Returns true if the GPU's and the CPU's logits differ little (`is`): on average by less than
+ * twice the rounding error (`rounding`) plus half of the change that the method causes (`does`). */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
     return is->mean < 2 * rounding->mean + does->mean / 2 &&

@@ -44,7 +44,8 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
     return 2.0 * (stock_attention ? d->n_kv_heads * (most[0] + most[1]) : sum);
 }
 
-/* Returns a request's bytes with low[layer] unimportant tokens, a number stored in 4 bytes. */
+/* Returns the bytes that a request holds if low[layer] of its tokens are unimportant. Each layer
+ * stores this number in 4 more bytes. */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
     double bytes = 0;

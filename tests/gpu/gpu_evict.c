@@ -154,8 +154,9 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
     }
 }
 
-/* Computes the importance `want` [n_kv_heads][n_q8] of tokens for KV head g of request b, such as
- * the attention that they receive, and then also lse [n_heads][n_q8]. */
+/* Computes the importance `want` [n_kv_heads][n_q8] of tokens for KV head g of request b. If it is
+ * the attention that tokens receive, also computes lse [n_heads][n_q8], the logs of the softmax
+ * denominators. */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[g], window = f->c->rule.window;
@@ -536,8 +537,9 @@ static int is_quick(const char *name)
     return 0;
 }
 
-/* usage: gpu_evict [CASE] CASE   part of the names of the cases to run; "quick": small cases with
- * five decode steps, for compute-sanitizer */
+/* usage: gpu_evict [CASE]
+ * CASE   part of the names of the cases to run; "quick": small cases with five decode steps, for
+ *        compute-sanitizer */
 int main(int argc, char **argv)
 {
     test_subject = "evict";

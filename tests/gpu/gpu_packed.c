@@ -855,9 +855,11 @@ static void test_windows(bool quick)
         test(&cases[i].t, NULL, cases[i].kind);
 }
 
-/* usage: gpu_packed [quick] [windows | METHOD] [I/N] quick    small cases, for compute-sanitizer
- * windows  sliding windows and attention sinks METHOD   part of the text of methods to test
- * (kivi,bits=4) I/N      part I of N of the test cases, from 1 on */
+/* usage: gpu_packed [quick] [windows | METHOD] [I/N]
+ * quick    small cases, for compute-sanitizer
+ * windows  sliding windows and attention sinks
+ * METHOD   part of the text of methods to test, such as kivi,bits=4
+ * I/N      part I of N of the test cases, from 1 on */
 int main(int argc, char **argv)
 {
     static const test_case cases[] = {

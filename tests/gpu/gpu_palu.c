@@ -1,4 +1,5 @@
-/* usage: gpu_palu [CASE] Tests Palu's decode kernel in double precision. */
+/* usage: gpu_palu [CASE]
+ * Tests Palu's decode kernel in double precision. CASE: part of the names of cases to run. */
 #include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"
 #include "kernels/rivals/palu_layout.h"

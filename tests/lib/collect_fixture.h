@@ -26,7 +26,8 @@ static const kvd_config fixture_config = {.family = "llama",
                                           .bos_id = -1,
                                           .eos_id = -1};
 
-/* Returns n normally distributed numbers, one in 40 times 50. They are freed after the test. */
+/* Returns n normally distributed numbers, of which about one in 40 is multiplied by 50. They are
+ * freed after the test. */
 static inline float *fixture_values(size_t n, uint64_t seed)
 {
     float *const x = unit_alloc(n * sizeof *x);

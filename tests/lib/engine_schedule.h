@@ -335,8 +335,9 @@ static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan,
         mean += off / (double)n;
     }
     free(narrow);
-    /* The engine uses the kernels of the bf16 pass. If these were wrong, l->bar would accept wrong
-     * logits, so large errors of the bf16 pass are refused. */
+    /* The engine uses the kernels of the bf16 pass. If these were wrong, the pass's error would be
+     * large, and with it l->bar, the largest error that tests accept. So a large error of the pass
+     * is refused. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;

@@ -25,7 +25,9 @@ typedef struct {
     float factor; /* factor of RoPE's cosines and sines */
 } test_case;
 
-/* Macros for test_case: heads and prompt lengths; KV heads' (d_qk, d_v) in turn; rule; budget. */
+/* Macros for fields of test_case. REQUESTS: heads and prompt lengths. ONE_WIDTH, TWO_WIDTHS: (d_qk,
+ * d_v) of all KV heads, or of even and of odd ones. RULE, BUDGET: fields of `rule` and of
+ * `budget`. */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
 #define ONE_WIDTH(k, v)          {{k, v}}, 1

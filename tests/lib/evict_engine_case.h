@@ -248,7 +248,8 @@ static const setting apart = {.name = "apart, graphs",
                      pieces = {
                          .name = "prompts in chunks", .max_batch = 4, .chunk = 53, .mixed = true};
 
-/* Returns the engine's method that drops tokens, which palu's data contain if both are combined. */
+/* Returns the engine's method that drops tokens. If palu is combined with that method, palu's data
+ * contain it. */
 static const kvd_gpu_method *evicting(const kvd_engine *e)
 {
     const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)e)->cache.method;

@@ -67,8 +67,8 @@ static inline void release_run_of_test(void)
     kvd_run_release(&run_of_test);
 }
 
-/* Returns the run of this program, of which the files that it writes tell. The first call starts
- * it, with seed 1. A failure ends the program. */
+/* Returns the description of this program's run (command, options, seed) that output files record.
+ * The first call starts the run, with seed 1. A failure ends the program. */
 static inline kvd_run *test_run(void)
 {
     static char *argv[] = {NULL, NULL};

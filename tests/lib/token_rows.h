@@ -119,7 +119,8 @@ static inline void first_pass_keeps(const char *text, const uint16_t *want, size
     kvd_plan_close(&plan);
 }
 
-/* As first_pass_keeps, for a public implementation's tensor `name`. */
+/* Checks that methods which read the prompt `times` times keep the same prompt tokens as a public
+ * implementation, whose result is tensor `name`. */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {
     first_pass_keeps(text, set(name, LAYERS * KV * prompt), prompt, times);

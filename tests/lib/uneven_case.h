@@ -113,7 +113,8 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/* Returns how many K and V elements differ from m kept tokens, token 0 if `step`, then zeros. */
+/* Returns how many elements of K and V are wrong. The rows must be those of the m kept tokens, then
+ * of token 0 if `step`, then zeros up to a multiple of 8 rows. */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {

@@ -124,7 +124,7 @@ static void copy_pages(uint16_t *to, const uint16_t *from, const layers_case *c)
     check(cudaMemcpy(to, from, PAGES * page_elements(c) * sizeof *to, cudaMemcpyDefault), "copy");
 }
 
-/* Copies pages in the order of `table` to or from the rows on the GPU, whose order is reversed. */
+/* Copies all pages to or from the GPU's rows, in which pages are in reverse order. */
 static void copy_rows(uint16_t *to, const uint16_t *from, const layers_case *c)
 {
     const size_t page = page_elements(c);

@@ -406,7 +406,8 @@ static void test(const test_case *t)
 }
 
 /* Compares restored K and V with decoded tokens, and counts in w->other those that differ. Returns
- * how many rows of the newest token, or of none, are wrong. */
+ * how many other rows are wrong: the newest token's, which must be exact, and those after it, which
+ * must be 0. */
 static size_t compare_restored(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;

@@ -44,7 +44,8 @@ typedef struct {
     one_side of[2];
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
-    /* numbers of 16-bit words of slots; last: of the longest stream that did not fit */
+    /* units[slot]: number of 16-bit words of a slot's streams; units[N + 1]: number of words of the
+     * longest stream that did not fit */
     uint32_t units[N + 2], *device_units;
 } problem;
 

@@ -185,8 +185,9 @@ TEST(channels_of_two_bits_and_of_one)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /* Channels with 1 bit keep the signs of each token's Fourier transform over them. Its first
-     * coefficient is their sum, which becomes the mean magnitude with the right sign. */
+    /* For each token, channels with 1 bit store only the signs of their Fourier transform. Its
+     * first coefficient is the sum of the token's numbers in these channels. Decoding keeps the
+     * sum's sign and replaces its magnitude by the mean over 32 tokens. */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;

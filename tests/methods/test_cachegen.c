@@ -31,7 +31,8 @@ static double spread_of(size_t j)
     return sqrt(sum / (N - N / GROUP));
 }
 
-/* Normal numbers have 3.047 bits if steps are half their deviation (layer 0), 2.047 if all. */
+/* Normally distributed numbers take 3.047 bits each in layer 0, whose quantisation steps are half
+ * the standard deviation, and 2.047 bits in layer 1, whose steps are the whole deviation. */
 TEST(steps_and_bits)
 {
     for (int side = 0; side < KVD_N_SIDES; side++)

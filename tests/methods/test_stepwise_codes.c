@@ -27,7 +27,8 @@ TEST(coded_entries)
         }
 }
 
-/* For a method that leaves no newest token unquantised, and quantises one token at a time. */
+/* Sets *newest, the number of newest tokens that stay unquantised, to 0, and *block, the number of
+ * tokens that are quantised together, to 1. */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     (void)v, (void)side;

@@ -441,8 +441,8 @@ TEST(importance)
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 4);
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
-    /* Parameter mean = 1 divides denominators by their number of keys. All are then equal here, so
-     * earlier tokens become important. */
+    /* Parameter mean = 1 divides each token's softmax denominator by its number of keys. Here all
+     * quotients are equal, so earlier tokens become important. */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);
     const kvd_parameter_values mean = {.value = {0.5, 0, 0.95, 1}};

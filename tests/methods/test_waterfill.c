@@ -165,7 +165,8 @@ TEST(sinks_and_no_rate)
     assert_true(count.payload - 16.0 * 2 * WIDE < 0.01 * N * WIDE);
 }
 
-/* Adds bits as the GPU does, in sixteenths for escape codes. The sum is the stream's length. */
+/* Adds up bits as the GPU does, which rounds the bits of an escape code to sixteenths of a bit. The
+ * sum must be the length of the stream. */
 TEST(bits_of_one_stream)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};

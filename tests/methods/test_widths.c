@@ -31,7 +31,8 @@ TEST(test_keep_at_the_limits)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/* Removes the smallest singular values up to the fraction r of all. Returns how many remain. */
+/* Removes the smallest singular values whose sum is at most the fraction r of the sum of all.
+ * Returns how many remain. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;

@@ -222,7 +222,8 @@ TEST(test_gpt_oss)
     assert_false(kvd_family_knows(&c, "model.layers.3.self_attn.sinks.weight"));
     refuse(edit_config(gpt_oss_20b, "'mxfp4'", "'gptq'"),
            "quantization_config: quant_method is 'gptq', only 'mxfp4' is supported");
-    /* Without them, Transformers takes YaRN with a factor of 32. */
+    /* Without 'rope_parameters' and 'rope_scaling', Transformers uses YaRN with a factor of 32, but
+     * kvdim refuses the model. */
     refuse(edit_config(gpt_oss_20b, "'rope_scaling'", "'rope'"),
            "'rope_parameters' and 'rope_scaling' are missing");
     refuse(edit_config(gpt_oss_20b, "7.0", "-7.0"), "'swiglu_limit' is -7, not positive");

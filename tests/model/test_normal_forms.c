@@ -21,8 +21,8 @@ static void put(kvd_buffer *text, uint32_t c)
     OK(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err));
 }
 
-/* If `lower`, writes the lower case of c, or nothing if that is c. Otherwise writes the normal form
- * of a text with c twice, before combining marks. */
+/* If `lower`, writes the lower case of c, or nothing if that is c itself. Otherwise writes the
+ * normal form of a text that has c twice, each time before a combining mark. */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {

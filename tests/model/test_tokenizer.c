@@ -146,7 +146,8 @@ TEST(test_starts)
     }
 }
 
-/* In each tokenizer, one step must see more text before the ids of a prefix are certain. */
+/* Each of these tokenizers has one stage (normalizer, pre-tokenizer, added tokens or merges) that
+ * must see the text after a prefix before the prefix's ids are certain. */
 TEST(test_starts_that_wait)
 {
 #define LETTERS                                                                                    \
@@ -281,7 +282,8 @@ TEST(test_lowercase)
     kvd_ids_release(&lower);
 }
 
-/* Punctuation matches characters of Unicode 8.0; here it removes them. */
+/* Pre-tokenizer Punctuation splits text at the punctuation characters of Unicode 8.0. This test
+ * lets it remove them, so the number of ids tells which characters match. */
 TEST(test_punctuation)
 {
     kvd_err err;

@@ -194,7 +194,8 @@ TEST(test_verdicts)
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
     /* The measured trailing-share:k, 13 %, is in 0 .. 50 %, the range of flat spectra. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
-    /* No file here is of random weights, so the null is not that of such a model. */
+    /* No file here has random weights, so the null (range expected if the claim is false) is
+     * computed for a flat spectrum instead of the model with random weights. */
     expect_words(",,,,%,trailing-share:k,below-null,,,,,,the same model with random weights", &r,
                  "; null: 0 to 50 % (a flat spectrum of independent rows)");
     expect_words(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, "; null: 36 to 37 % (words)");
@@ -291,10 +292,13 @@ TEST(test_similarity)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                /* squared norm kept by the other rotation / by the own: 0.72 / 0.8, 0.81 / 0.9 */
+                /* fraction of b's squared norm that the rotation of a / of b keeps: 0.72 / 0.8;
+                 * fraction of a's squared norm that the rotation of b / of a keeps: 0.81 / 0.9 */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* squared norm kept by a random text's / the own rotation: 0.75 / 0.9, 0.7 / 0.8 */
+                /* fraction of a's squared norm that the rotation of the random text / of a keeps:
+                 * 0.75 / 0.9; fraction of b's that the rotation of the random text / of b keeps:
+                 * 0.7 / 0.8 */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -660,7 +664,8 @@ TEST(test_rates_at_99)
          .value_hi = NAN},
         {.name = "zack", .own = true, .target = 0.99, .saving = 0.1},
         {.name = "fdc", .target = 0.9, .saving = 0.7, .saving_lo = 0.7, .saving_hi = 0.7}};
-    /* Tasks of a file have a label of their own, which names them if there is only one. */
+    /* Rows of a tasks file are labelled with their task. If all rows have one label, measures find
+     * the file by this label instead of the file's own. */
     static const kvd_column columns[] = {{"label", KVD_COL_TEXT, "1", "l"}};
     kvd_err err = {""};
     kvd_rows *const rows = kvd_rows_new(columns, 1, &err);

@@ -40,7 +40,8 @@ TEST(test_triangle)
         const char *rows;
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
-                /* Rounding explains that epsilons differ by 0.0010, deltas add up to 0.0009. */
+                /* The epsilons differ by 0.0010 and the deltas add up to 0.0009. Rounding of the
+                 * printed numbers explains this, so it is no violation. */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
@@ -56,7 +57,9 @@ TEST(test_triangle)
     }
 }
 
-/* All published deltas of model m are |epsilon - x| with x = 0.0505. No x gives those of n. */
+/* For each text, papers publish epsilon (mean |R| of a rotation R) and delta (difference from a
+ * reference text). With x = 0.0505, every delta of model m is |epsilon - x|. For model n, no x
+ * gives all deltas. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(
@@ -68,8 +71,9 @@ TEST(test_one_epsilon)
     assert_false(kvd_published_one_epsilon(&t.model[1]));
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
-    /* Three deltas in random order are |epsilon - x| for one x with probability 1/6. For two
-     * models, 1/3 fits on average, and at least one with probability 1 - (5/6)^2. */
+    /* A model whose three deltas are in random order fits (one number x makes every delta
+     * |epsilon - x|) with probability 1/6. Among two models, 1/3 is expected to fit, and at least
+     * one fits with probability 1 - (5/6)^2. */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
     kvd_published_release(&t);

@@ -341,7 +341,8 @@ TEST(test_mirrored_bits)
     }
 }
 
-/* The smallest cache without loss is of rows with one prompt, as in LeanKV's Table 1. */
+/* As in LeanKV's Table 1, the smallest cache without loss is found for each prompt length, among
+ * the rows with this prompt length. */
 TEST(test_smallest_cache)
 {
     static const struct {

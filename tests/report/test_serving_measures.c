@@ -212,8 +212,8 @@ TEST(test_queue)
     }
 }
 
-/* 1000 requests arrive in 100 s. The queue counts as growing if the last one ends more than 5 s
- * plus a request's time without waiting after that. */
+/* 1000 requests arrive within 100 s. The queue counts as growing if, after the last arrival,
+ * serving takes longer than 5 s plus the time of a request that does not wait. */
 TEST(test_queue_of_few_percent)
 {
     static const struct {

@@ -146,7 +146,8 @@ TEST(test_prompts_together)
     jct_fixture x;
     OK(jct_fixture_begin(&x, &err));
     add_bound(&x, false);
-    /* Method "measured": of four prompts, tokens after the first 2048 take 10 us instead of 20. */
+    /* In method "measured", four prompts of 2048 tokens together take 10 us instead of 20 us for
+     * each token after the first 2048. */
     x.setting.method = "measured";
     add_bound(&x, false);
     OK(jct_fixture_prompts(&x, 4, 2048,
@@ -167,7 +168,8 @@ TEST(test_prompts_together)
     takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
     takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
     takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
-    /* For "whole", attention was measured only for unsplit prompts, and is estimated from these. */
+    /* In method "whole", attention was measured only for unsplit prompts, from which its time is
+     * estimated here. `beyond` is not checked. */
     int beyond;
     near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
          bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);

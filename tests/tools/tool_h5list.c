@@ -2,8 +2,9 @@
  *
  * Lists the contents of a file, for comparison with docs/formats.md.
  *
- * dataset|PATH|[axis][axis]|TYPE|UNITS attribute|OBJECT|NAME|TYPE    except long_name, units and
- * axes bad|PATH|WHY                  dataset without long_name, units or axis names */
+ * dataset|PATH|[axis][axis]|TYPE|UNITS
+ * attribute|OBJECT|NAME|TYPE            except long_name, units and axes
+ * bad|PATH|WHY                          dataset without long_name, units or axis names */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
