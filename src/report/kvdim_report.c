@@ -199,7 +199,7 @@ static int write_tables(const kvd_report *report, const kvd_output *out, kvd_err
     return status;
 }
 
-/* Fails if an input is in the output folder, which the report replaces. */
+/* Fails if an input file is in the output folder, because the report replaces that folder. */
 static int check_inputs(const config *cfg, const kvd_results *r, kvd_err *err)
 {
     for (size_t i = 0; i < r->n; i++)
@@ -224,7 +224,8 @@ static int begin_output(const char *dir, kvd_output *out, kvd_err *err)
     return kvd_status(status);
 }
 
-/* Adds all sections. Without result files the page has only the published tables. */
+/* Adds all sections to the report. Without result files, adds only the tables published in the
+ * methods' papers. */
 static int add_sections(const config *cfg, const char *paper, const kvd_results *r,
                         const kvd_results *other, const kvd_results *counting,
                         const kvd_ledger *ledger, kvd_report *report, size_t *n_outside,

@@ -1,4 +1,4 @@
-/* Writes the report page and its plots. */
+/* Writes a report as a web page and draws its figures with gnuplot. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 #include "common/run.h"
 #include "report/report.h"
 
-/* style sheet; elements of class `wide` or `draw` scroll sideways */
+/* style sheet of the page; elements of class `wide` or `draw` scroll sideways */
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;"
     "--panel:#f5f7f9;--mark:#0067a3;--good:#00694b;--part:#8a5a00;--bad:#a83a00;--none:#5a6370;"
@@ -93,7 +93,8 @@ static char *slurp(const char *path, kvd_err *err)
     return text;
 }
 
-/* Writes an SVG with `name` before its ids, because gnuplot writes equal ids into every file. */
+/* Appends an SVG to the page. Adds `name` to the start of each id in the SVG, because gnuplot
+ * writes the same ids into every SVG. */
 static void put_svg(kvd_text *out, const char *svg, const char *name)
 {
     const char *p = strstr(svg, "<svg");
@@ -116,7 +117,8 @@ static void put_svg(kvd_text *out, const char *svg, const char *name)
     }
 }
 
-/* Returns the length of a caption's first sentence, or up to a colon. */
+/* Returns the length of a caption's title: its first sentence, or its text up to the first
+ * colon. */
 static size_t title_length(const char *caption)
 {
     int depth = 0;
@@ -132,7 +134,7 @@ static size_t title_length(const char *caption)
     return n;
 }
 
-/* number of figures of a section that are shown without a click */
+/* number of figures of a section that the page shows without a click */
 enum { OPEN_FIGURES = 2 };
 
 static int put_figure(kvd_text *out, const kvd_figure *f, bool folded, bool figures,
@@ -269,7 +271,8 @@ static void last_line(int fd, const char *scripts, char *line, size_t size)
     snprintf(line, size, "%.*s", (int)size - 1, text + start);
 }
 
-/* Starts gnuplot, which draws to the descriptor `drawing` and writes messages to `said`. */
+/* Starts gnuplot, which writes its image to file descriptor `drawing` and its messages to
+ * `said`. */
 static int start(char *const *argv, const char *dir, int drawing, int said, pid_t *pid,
                  kvd_err *err)
 {
@@ -292,7 +295,8 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
     return code ? kvd_fail_errno(err, "cannot start gnuplot") : 0;
 }
 
-/* Runs gnuplot. `argv` must have no text of result files, which gnuplot would execute. */
+/* Runs gnuplot and reads the image that it writes into *to. `argv` must not contain text from
+ * result files, because gnuplot would execute it. */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {
     int pipe_fd[2] = {-1, -1}, said = -1, status = -1, code = 0;
@@ -308,7 +312,8 @@ static int gnuplot(char *const *argv, const char *dir, const char *scripts, imag
     close(pipe_fd[1]);
     pipe_fd[1] = -1;
     status = drain(pipe_fd[0], to, err);
-    /* Closes the reading end, so that gnuplot gets a write error and does not wait for a reader. */
+    /* Closes the reading end of the pipe. If reading failed, gnuplot then gets a write error and
+     * does not wait. */
     close(pipe_fd[0]);
     pipe_fd[0] = -1;
     while (waitpid(pid, &code, 0) < 0)
@@ -363,7 +368,7 @@ static int draw(const kvd_figure *f, const char *terminal, const char *dir, cons
     return status;
 }
 
-/* Removes <title> elements, which a browser would show as tooltips. */
+/* Removes the <title> elements of an SVG, because a browser would show them as tooltips. */
 static void remove_titles(image *svg)
 {
     static const char end[] = "</title>";

@@ -126,7 +126,8 @@ static double number_of(const kvd_table *t, size_t row, size_t col)
     return t->col[col].kind == KVD_CELL_INT && !isnan(c->real) ? (double)c->number : c->real;
 }
 
-/* number of points of a panel: all, not finite, and not above 0 on a logarithmic axis */
+/* counts of a panel's points: all points; points that are not finite; points at 0 or below, which a
+ * logarithmic axis cannot show */
 typedef struct {
     size_t all, not_finite, not_above_0;
 } point_count;

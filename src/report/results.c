@@ -77,7 +77,8 @@ static void release_facts(kvd_facts *f)
     free(f->fact);
 }
 
-/* Reads attributes of `where` as texts. Skips missing ones. */
+/* Reads attributes of the HDF5 object named `where` and appends them to *out as texts. Skips
+ * attributes that the file lacks. */
 static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
                       const char *const *ints, const char *const *reals, kvd_facts *out,
                       kvd_err *err)
@@ -180,7 +181,8 @@ static void load_corpus(kvd_h5 *f, kvd_result *r)
         r->corpus_seq_len = (size_t)n;
 }
 
-/* Reads how many measurements are planned (`all`) and finished (`done`), 0 if not recorded. */
+/* Reads the number of planned measurements from attribute `all`, and of finished ones from
+ * attribute `done`. Sets both to 0 if the file lacks an attribute. */
 static void read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done)
 {
     kvd_err absent = {""};
@@ -346,7 +348,7 @@ static int is_h5(const struct dirent *e)
     return n > 3 && strcmp(e->d_name + n - 3, ".h5") == 0 && e->d_name[0] != '.';
 }
 
-/* Compares names by bytes, so that the order does not depend on the locale. */
+/* Compares file names byte by byte, so that their order does not depend on the locale. */
 static int by_name(const struct dirent **a, const struct dirent **b)
 {
     return strcmp((*a)->d_name, (*b)->d_name);
@@ -442,9 +444,9 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
     return 0;
 }
 
-/* Writes a name for a result file: its label; from `level` 1 the number of calibration tokens, from
- * 2 the heads per rotation and the method, from 3 the path. `models`: begins with the model's
- * name. */
+/* Writes a name for a result file: its label. `level` 1 adds the number of calibration tokens, 2
+ * also the decomposition method and how heads share rotations, 3 also the path. `models`: puts the
+ * model's name first. */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
     const kvd_spectrum *s = &r->spectrum;
@@ -483,7 +485,8 @@ static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
            !kvd_result_random_weights(b);
 }
 
-/* Appends digits of the model's hash to the names of models that differ but have the same name. */
+/* If different models have the same name, appends digits of the model's hash to each of these
+ * names. */
 static int tell_models_apart(kvd_results *r, kvd_err *err)
 {
     bool *const twice = calloc(r->n ? r->n : 1, sizeof *twice);
@@ -533,7 +536,7 @@ int kvd_results_name(kvd_results *r, kvd_err *err)
                         strcmp(r->item[j].name, r->item[i].name) == 0;
             if (!clash)
                 continue;
-            /* Gives a longer name to all results that share this one. */
+            /* Gives a longer name to every result that has the same name as result i. */
             char *old = r->item[i].name;
             char *shared = old ? strdup(old) : NULL;
             for (size_t j = i; j < r->n; j++) {

@@ -66,21 +66,22 @@ static int by_series(const void *a, const void *b)
     const kvd_accuracy_entry *x = a, *y = b;
     int c = strcmp(kvd_entry_text(x, "label"), kvd_entry_text(y, "label"));
     if (!c)
-        /* The uncompressed model comes first. */
+        /* Sorts the result of the uncompressed model first. */
         c = kvd_entry_is_none(y) - kvd_entry_is_none(x);
     if (!c)
         c = strcmp(x->series, y->series);
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /* Compares sizes of the cache, so that the largest comes first. */
+    /* Sorts results with larger caches first. */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/* Returns which matrices lose dimensions: " (V alone)", " (Q-K alone)", or "" for all. */
+/* Returns a note for a result in which only some matrices lose dimensions: " (V alone)" or " (Q-K
+ * alone)"; else "". */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
@@ -112,8 +113,8 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/* Writes the prompt length or number of scored tokens, such as " (prompt 256)", if it differs
- * between results of this text; else "". */
+/* Writes a note such as " (prompt 256)", with the length of the prompt or the number of predicted
+ * tokens, if results on the same text differ in this number. Otherwise writes "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';
@@ -377,8 +378,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
     return sum;
 }
 
-/* Writes the family of a file of kept dimensions: "kvdim25m" for "kvdim25m-p50", or "equal widths"
- * for a number that all heads keep. */
+/* Writes the name of a file of kept dimensions without its removed fraction: "kvdim25m" for
+ * "kvdim25m-p50". If all heads keep the same number of dimensions, writes "equal widths". */
 static void family(const char *widths, char *to, size_t size)
 {
     const char *const dash = strrchr(widths, '-'), *const point = strstr(widths, " p=");
@@ -449,8 +450,8 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/* Appends the file's name to the `place` (conditions) of results that have equal places in
- * different files. Results with equal places must be adjacent. */
+/* Appends the file's name to the `place` (text of conditions) of a result that would be confused
+ * with a result of another file. Results with equal places must be adjacent. */
 static void tell_apart(kvd_report_rows *all)
 {
     bool *const shared = calloc(all->n, sizeof *shared);

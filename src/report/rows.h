@@ -1,4 +1,4 @@
-/* Results of all accuracy files in one list, those of a method and text adjacent. */
+/* Lists the results of all files, so that results of one curve of a figure are adjacent. */
 #ifndef KVD_REPORT_ROWS_H
 #define KVD_REPORT_ROWS_H
 
@@ -9,20 +9,22 @@ typedef struct {
     const kvd_result *file;
     const kvd_rows *rows;
     size_t row;
-    /* method, with a note if only Q and K or only V lose dimensions */
+    /* name of the method, with a note if only Q and K, or only V, lose dimensions */
     char name[KVD_LABEL];
-    /* method for tables, with model, number type or prompt if these vary */
+    /* name of the method in tables; includes model, number type and prompt length if results differ
+     * in them */
     char method[KVD_LABEL];
-    /* curve in figures: method, and calibration text if it varies */
+    /* name of the result's curve in figures: the method, and the calibration text if results differ
+     * in it */
     char series[KVD_LABEL];
-    /* indices of the first and last result with this result's evaluated text and curve
-     * (`series`) */
+    /* indices in the list of the first and last result with the same evaluated text and curve
+     * (`series`) as this result */
     size_t first, last;
 } kvd_accuracy_entry;
 
 typedef struct {
-    /* accuracy results, ordered by evaluated text (uncompressed model first), curve (`series`) and
-     * removed fraction of dimensions */
+    /* accuracy results, ordered by evaluated text (the uncompressed model first), then by curve
+     * (`series`), then by removed fraction of dimensions */
     kvd_accuracy_entry *item;
     size_t n;
     const char **label; /* distinct evaluated texts, [n_labels] */
@@ -30,36 +32,43 @@ typedef struct {
     bool models; /* true if the rows are of more than one model */
 } kvd_accuracy_entries;
 
-/* Collect results of kvdim-eval, or of kvdim-tasks. The caller releases *all, also on failure. */
+/* Collect all results of kvdim-eval (first function) or of kvdim-tasks (second). The caller
+ * releases *all, also after a failure. */
 int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err);
 int kvd_tasks_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err);
 void kvd_accuracy_entries_release(kvd_accuracy_entries *all);
 
 const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
-/* Returns a column's value, COLUMN_lo and COLUMN_hi. */
+/* Returns the result's value in `column`, with the interval from columns COLUMN_lo and
+ * COLUMN_hi. */
 kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column);
-/* Returns the perplexity divided by the uncompressed model's, with its 95 % interval. */
+/* Returns the result's perplexity divided by that of the uncompressed model, with a 95 %
+ * interval. */
 kvd_interval kvd_entry_ratio(const kvd_accuracy_entry *e);
-/* Returns true for a result measured during a search for the strongest compression at a given
+/* Returns true if the result was measured in a search for the strongest compression at a given
  * accuracy (kvdim-eval --target). */
 bool kvd_entry_is_search_point(const kvd_accuracy_entry *e);
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);
-/* Writes the parameter that trades bytes for quality, such as "h2o.heavy = 0.1", or "". */
+/* Writes the parameter by which the method trades cache bytes for accuracy, such as "h2o.heavy =
+ * 0.1", or "" if it has none. */
 void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
-/* Returns 1 - bytes / bytes of the uncompressed cache. */
+/* Returns the fraction of cache bytes that the method saves: 1 - bytes / bytes of the uncompressed
+ * cache. */
 double kvd_entry_saving(const kvd_accuracy_entry *e);
-/* a result of a kvdim/jct, kvdim/kernels or kvdim/serving file */
+/* a row of a result file of schema kvdim/jct (job times), kvdim/kernels or kvdim/serving */
 typedef struct {
     const kvd_result *file;
     const kvd_rows *rows;
     size_t row;
-    /* kind in serving files: "point" (one request rate), "max-rate" or "validation"; else NULL */
+    /* kind of a row of a serving file: "point" (simulation at one request rate), "max-rate"
+     * (highest rate) or "validation" (comparison with measured times); NULL for other files */
     const char *kind;
-    /* conditions, such as "model on H200; batch 8"; results with equal texts can be compared */
+    /* conditions of the measurement, such as "model on H200; batch 8"; results with equal texts can
+     * be compared */
     char place[KVD_LABEL];
-    /* name of the result's curve in figures: the method, or for kernels "IMPLEMENTATION by SCHEDULE
-     * on WIDTHS" (WIDTHS: file of kept dimensions) */
+    /* name of the result's curve in figures: the method; for attention kernels, the implementation,
+     * its scheduler and the file of kept dimensions */
     char series[KVD_LABEL];
 } kvd_report_row;
 
@@ -68,60 +77,64 @@ typedef struct {
     size_t n;
 } kvd_report_rows;
 
-/* Returns true if result i of the table has the name, settings and removed fraction of `m`, the
- * parsed method of a job, such as "zack,p=0.5". */
+/* Returns true if row i of the table has the method name, parameters and removed fraction of `m`,
+ * such as "zack,p=0.5". */
 bool kvd_is_job_method(const kvd_rows *rows, size_t i, const kvd_method *m);
 
-/* Return a column's value, or NaN or "" if it is missing. */
+/* Return a number (first function) or text (second) from `column` of the row. If the file lacks the
+ * column, the number is NaN and the text is "". */
 double kvd_report_real(const kvd_report_row *e, const char *column);
 const char *kvd_report_text(const kvd_report_row *e, const char *column);
 void kvd_report_rows_release(kvd_report_rows *all);
 
-/* Fills *out with all job-time results of a kind ("job", "iteration", "request"), ordered by
- * `place` (model, device, batch and so on). */
+/* Fills *out with all job-time results of one kind ("job", "iteration" or "request"), ordered by
+ * `place` (conditions such as model, device and batch). */
 int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 
-/* Returns the uncompressed cache's job time divided by that of `e`, or NaN. */
+/* Returns the job time with the uncompressed cache divided by the job time of `e`, or NaN if the
+ * uncompressed job was not measured. */
 double kvd_jct_speed_up(const kvd_report_row *e);
 
-/* number of parts of a step's time in figures */
+/* number of parts into which figures divide the time of a job */
 enum { KVD_JCT_PARTS = 11 };
 extern const char *const kvd_jct_part_title[KVD_JCT_PARTS];
-/* Returns the index of the part of a job's time that includes a phase such as "mlp". */
+/* Returns the index of the part of a job's time to which a phase such as "mlp" belongs. */
 int kvd_jct_part_of(const char *phase);
-/* Returns the seconds that part `part` (index in kvd_jct_part_title) takes in a job: in its
- * "prefill", in its "decode", or in both (`side` NULL). */
+/* Returns the seconds that one part of a job takes. `part`: index of the part's name in
+ * kvd_jct_part_title. `side`: "prefill" or "decode" to count only that half of the job; NULL for
+ * both. */
 double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
 int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
-/* Fills *out with results of simulated serving, ordered by `place` (model, device, trace ...). */
+/* Fills *out with all results of simulated serving, ordered by `place` (conditions such as model,
+ * device and request trace). */
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
-/* Returns the uncompressed cache's result of the same kind ("point", "max-rate", "validation") as
- * `e`, with equal model, device, trace and limits, or NULL. The attention implementation may
+/* Returns the result of the uncompressed cache that `e` can be compared with: of the same kind,
+ * model, device, trace and limits. Returns NULL if there is none. The attention implementation may
  * differ. */
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 
-/* Compares the conditions of row a of file x and row b of file y (accuracy, serving or jct).
- * Returns NULL if they are equal, else the first column that differs, "model" or "schema". `but`
- * lists conditions that may differ, separated by commas: columns, "model", or
+/* Compares the conditions under which row `a` of file x and row `b` of file y were measured.
+ * Returns NULL if they are equal, else the name of the first column that differs, or "model" or
+ * "schema". `but` names conditions that may differ, separated by commas:
  *
- * - "widths": overall_p, overall_p_qk, overall_p_v, low_p_qk, low_p_v
- * - "sample": n_tokens, n_sequences, n_predictions
- * - "bases": calibration, pair_qk and pair_v, if one method has no calibration
- * - a key of `settings`, such as "hetero.k"
+ * - a column, "model", or a parameter of the method, such as "hetero.k"
+ * - "widths": all columns of removed fractions p
+ * - "sample": number of tokens, sequences and predictions
+ * - "bases": rotations and their calibration, if one method has no calibration
  *
- * Numbers are equal if they differ by less than 1e-9. Only device and number type of an engine are
- * compared. */
+ * Numbers are equal if they differ by less than 1e-9. In the description of an engine, only device
+ * and number type are compared. */
 const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, size_t b,
                             const char *but);
 
-/* Fails if one label is used for texts of different content (kvd_named_texts_agree), or one name
- * for different files of requests or items.
+/* Fails if two files use the same label for texts of different content, or the same name for
+ * different files of requests or benchmark items.
  *
- * `also`: a second set of results, or NULL. Call before kvd_results_name, which may change
- * labels. */
+ * `also`: a second set of results, or NULL. Call this function before kvd_results_name, which may
+ * change labels. */
 int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_err *err);
 
 #endif

@@ -12,7 +12,7 @@
 #include "common/utf8.h"
 #include "report/results.h"
 
-/* Makes room for `more` bytes and a zero byte. Returns false if memory ran out. */
+/* Makes room for `more` bytes and a terminating zero byte. Returns false if memory ran out. */
 static bool room(kvd_text *t, size_t more)
 {
     size_t size = t->size ? t->size : 256;
@@ -56,7 +56,7 @@ static void byte(kvd_text *t, char c)
     kvd_text_raw(t, s);
 }
 
-/* Returns the length of the UTF-8 character at s, or 0 if malformed. */
+/* Returns the number of bytes of the UTF-8 character at s, or 0 if it is malformed. */
 static size_t utf8(const char *s)
 {
     const size_t n = kvd_utf8_width(*s);
@@ -328,7 +328,7 @@ int kvd_table_check(const kvd_table *t, kvd_err *err)
     return 0;
 }
 
-/* Writes x with `digits` significant digits, if possible without exponent. */
+/* Writes x with `digits` significant digits. Very small and very large numbers get an exponent. */
 static void rounded(double x, int digits, char *buf, size_t size)
 {
     if (x == 0) {
@@ -473,10 +473,11 @@ done:
     return status;
 }
 
-/* number of rows of a table that are shown without a click */
+/* largest number of rows with which a table is shown without a click */
 enum { OPEN_ROWS = 6 };
 
-/* Returns the start of a table cell: short texts are not wrapped, long ones get a wide column. */
+/* Returns the opening HTML tag of a cell with a text of `length` bytes. Short texts are not
+ * wrapped; long texts get a wide column. */
 static const char *cell_start(size_t length)
 {
     return length <= 28 ? "<td class=\"k\">" : length <= 400 ? "<td>" : "<td class=\"l\">";
@@ -560,7 +561,7 @@ void kvd_table_plain(const kvd_table *t, kvd_text *out)
                 snprintf(buf, sizeof buf, "%s", t->col[j].heading);
             else
                 show_cell(t, i - 1, j, buf, sizeof buf);
-            /* Replaces control characters, which must not reach the terminal. */
+            /* Replaces control characters, because a terminal would act on them. */
             for (char *c = buf; *c; c++)
                 if ((unsigned char)*c < 0x20 || *c == 0x7f)
                     *c = '?';

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* index of 0.95 in kvd_critical_level */
+/* index of the value 0.95 in the array kvd_critical_level */
 enum { P95 = 1 };
 
 static double score_range(const kvd_tokens *t)

@@ -74,7 +74,8 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Returns true if the curve has at least two values that no search has chosen. */
+/* Returns true if the curve of result i has at least two results that were not measured in a search
+ * (kvdim-eval --target). */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t swept = 0;
@@ -269,8 +270,8 @@ static void degradation(const kvd_accuracy_entries *all, kvd_section *s)
         kvd_section_not_drawn(s, NO_CURVE);
 }
 
-/* Returns true if the row has the error of a layer's attention output. Rows that a search
- * (kvdim-eval --target) measured have none. */
+/* Returns true if the row records the error of the attention output of at least one layer. Rows
+ * that a search (kvdim-eval --target) measured do not record it. */
 static bool has_error(const kvd_accuracy_result *a, size_t row)
 {
     size_t l = 0;
@@ -355,7 +356,8 @@ static void bytes_table(const kvd_accuracy_entries *all, kvd_section *s)
         for (size_t j = 0; j < i && !again; j++)
             again = strcmp(all->item[j].series, e->series) == 0 &&
                     kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* Lists a method's setting once: the bytes of its cache do not depend on the text. */
+        /* Lists each combination of a method and its parameters only once, because its cache bytes
+         * do not depend on the evaluated text. */
         if (again)
             continue;
         char setting[100];

@@ -90,8 +90,8 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
     return found;
 }
 
-/* Adds, to the panel over numbers of centroids, horizontal lines at the values of calibrations on
- * all tokens without clustering. */
+/* Adds horizontal lines to the panel with the number of K-means centroids as its axis. The lines
+ * show the values of calibrations on all tokens, without clustering. */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
     for (size_t i = 0; i < n; i++) {
@@ -246,7 +246,7 @@ static bool has_p(const kvd_accuracy_entry *e)
     return !isnan(kvd_entry_real(e, "p_wanted"));
 }
 
-/* Returns true for equal methods, parameters and requested removed fractions (p_wanted). */
+/* Returns true if both results have the same method, parameters and requested removed fraction. */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return strcmp(a->method, b->method) == 0 &&

@@ -1,11 +1,12 @@
-/* Tables of generated text, hidden facts (needles) and classification. */
+/* Report tables with scores of generated text, of finding facts hidden in a text, and of
+ * classification. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "report/studies/studies.h"
 
-/* column of results that is shown with its 95 % interval */
+/* a column of results, shown with its 95 % interval */
 typedef struct {
     const char *column, *heading;
     int digits;
@@ -30,8 +31,8 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
-/* Adds a table of results. If they are in files of early versions of kvdim-eval, not of
- * kvdim-tasks, its name ends in "-of-eval". */
+/* Adds a table of results. Its name ends in "-of-eval" if the results come from files of
+ * kvdim-eval, as written by early versions, instead of files of kvdim-tasks. */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s)
 {

@@ -1,4 +1,4 @@
-/* Section of the report: job completion times and their parts. */
+/* Section of the report: job completion times and the parts of which they consist. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,8 @@ static int by_sizes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* number of parts of a job's time in bar charts; the last is the remainder */
+/* number of parts of a job's time in bar charts; the last part is the time that no other part
+ * covers */
 enum { PAPER_PARTS = 12 };
 static const struct {
     const char *title, *column[6];
@@ -112,7 +113,8 @@ static void shares_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/* Returns rows with phase times, ordered by input and output length. The caller frees the array. */
+/* Returns the rows that have the times of phases, ordered by input and output length. The caller
+ * frees the array. */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
 {
@@ -155,7 +157,8 @@ static void bars_title(const kvd_report_row *const *e, size_t n, bool several, s
         snprintf(title, size, "%s", e[0]->place);
 }
 
-/* Draws bars in % of the uncompressed job's time or, if `shares`, of the job's own. */
+/* Draws the parts of job times as bars, in % of the uncompressed job's time or, if `shares` is
+ * true, in % of the job's own time. */
 static void bars_figure(const kvd_report_row *const *e, size_t n, int number, bool shares,
                         bool several, kvd_section *s)
 {
@@ -188,7 +191,7 @@ static void bars_figure(const kvd_report_row *const *e, size_t n, int number, bo
             : "Parts of the time of a job, prefill and decode together, in percent of the JCT of "
               "none at the same input and output lengths (of the method itself where none was not "
               "run).");
-    /* pixels that slanted labels take below the axis, and to the left of it */
+    /* pixels that the slanted labels of bars take below the axis, and to the left of it */
     const int below = 20 + (int)(6.6 * (double)label), beside = below / 2 > 70 ? below / 2 : 70,
               width = 150 + beside + 46 * (int)n;
     kvd_section_figure(s, name, "jct_bars.gp", width < 760 ? 760 : width, 410 + below, caption,
@@ -228,8 +231,8 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/* Adds a panel of job completion times against the input length or, if `output`, the output length.
- * `other`: the other length, equal in all. */
+/* Adds a panel of job completion times. If `output` is true, it shows jobs of input length `other`
+ * against their output length; else jobs of output length `other` against their input length. */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {
@@ -257,7 +260,8 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* length that is fixed in the latest panel: the output length, or else the input length */
+        /* length that all jobs of the latest panel share: the input length if panels have an axis
+         * of output lengths, else the output length; -1 before the first panel */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

@@ -100,7 +100,8 @@ static void schedule_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/* Returns true unless heads are uncompressed ("dense") or cuDNN was not timed in the same case. */
+/* Returns true if a curve of speed-ups over cuDNN includes the row: its heads are compressed, and
+ * cuDNN was timed in the same case. */
 static bool on_curve(const kvd_report_row *e)
 {
     return strcmp(kvd_report_text(e, "runs"), "dense") && !isnan(kvd_report_real(e, "speedup"));

@@ -1,4 +1,4 @@
-/* Section of the report: scores of methods in tasks, against bytes and step time. */
+/* Section of the report: benchmark scores of methods against cache bytes and decode step time. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,7 +94,8 @@ static int by_method(const void *a, const void *b)
     return c ? c : strcmp(kvd_entry_text(x->all, "settings"), kvd_entry_text(y->all, "settings"));
 }
 
-/* Collects the task results of all methods. Release *b also on failure. */
+/* Collects the benchmark results of all methods in *b. The caller releases *b, also after a
+ * failure. */
 static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err)
 {
     b->task = calloc(all->n_labels + 1, sizeof *b->task);
@@ -111,7 +112,8 @@ static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err
         const kvd_accuracy_entry *const e = &all->item[i];
         if (isnan(kvd_entry_real(e, "score")))
             continue;
-        /* Searches backwards, because results with equal parameters follow each other. */
+        /* Searches the list from its end, because results with equal parameters follow each
+         * other. */
         size_t p = b->n;
         while (p > 0 && !same_point(b->point[p - 1]->all, e))
             p--;
@@ -169,7 +171,8 @@ static void put_settings(kvd_table *t, const standing *x)
     kvd_table_text(t, settings);
 }
 
-/* Appends a score and its 95 % interval in percent. Rounding errors next to 0 become 0. */
+/* Appends three cells: a score in percent and the ends of its 95 % interval. Writes rounding errors
+ * next to 0 as 0. */
 static void put_percent(kvd_table *t, const standing *x, const char *column)
 {
     const kvd_interval share = kvd_entry_interval(x->all, column);
@@ -227,8 +230,8 @@ static int by_score(const void *a, const void *b)
     return c ? c : (stored(x) > stored(y)) - (stored(x) < stored(y));
 }
 
-/* Adds a table of the methods with the best scores among caches of at most each size. `size`
- * returns bytes as a share of a 16-bit cache. */
+/* Adds a table of the methods with the best scores for each of several limits on the cache size.
+ * `size` returns a method's cache size as a fraction of the size of a 16-bit cache. */
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
@@ -309,7 +312,7 @@ static void figure(const leaderboard *b, kvd_section *s)
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
 }
 
-/* measured decode step with the method of a leaderboard entry */
+/* a measured decode step with the method of a leaderboard entry (a method with its scores) */
 typedef struct {
     const standing *of;
     const kvd_report_row *row;
@@ -326,7 +329,7 @@ static bool same_step(const kvd_report_row *a, const kvd_report_row *b)
     return !strcmp(a->place, b->place) && x >= y && x <= y;
 }
 
-/* Returns true if texts are equal apart from "; batch N". */
+/* Returns true if the texts are equal, except for the number in "; batch N". */
 static bool same_but_for_batch(const char *a, const char *b)
 {
     const char *const x = strstr(a, "; batch "), *const y = strstr(b, "; batch ");
@@ -448,7 +451,7 @@ static void steps_figure(const timed *all, size_t n, kvd_section *s)
     kvd_section_panels(s, t, &panel, 1);
 }
 
-/* Draws scores against step times, if at least two methods have both. */
+/* Draws scores against times of decode steps, if at least two methods have both. */
 static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_report_rows steps = {0};
@@ -482,7 +485,7 @@ static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd
     return status;
 }
 
-/* Says in how many items the middle of the prompt was cut out. */
+/* Appends a sentence on how many benchmark items had the middle of their prompt cut out. */
 static void say_cut(const leaderboard *b, kvd_section *s)
 {
     size_t n = 0;
@@ -503,7 +506,8 @@ static void say_cut(const leaderboard *b, kvd_section *s)
     kvd_text_raw(&s->words, n ? ".</p>\n" : "<p>No prompt was cut.</p>\n");
 }
 
-/* Fails if --link-bandwidth was given, which adds a column to the leaderboard alone. */
+/* Fails if the user gave --link-bandwidth, because without a leaderboard this option has no
+ * effect. */
 static int no_leaderboard(double link, kvd_err *err)
 {
     return isnan(link) ? 0

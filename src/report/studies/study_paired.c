@@ -1,4 +1,5 @@
-/* Compares one method with every other on the same sequences, by KL divergence and bytes. */
+/* Section of the report: compares one method with every other method on the same sequences, by KL
+ * divergence and cache bytes. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,8 @@ enum { DRAWS = KVD_PAIRED_DRAWS };
 /* KL divergence, in nats per token, at which the cache bytes of two methods are compared */
 static const double equal_kl = 0.01;
 
-/* Returns the mean KL divergence per prediction. Sequence s counts times[s] times, NULL: once. */
+/* Returns the mean KL divergence per prediction over n sequences. Sequence s counts times[s] times,
+ * or once if `times` is NULL. */
 static double mean_kl(const double *kl, const double *predictions, const size_t *times, size_t n)
 {
     double sum = 0, count = 0;
@@ -23,8 +25,9 @@ static double mean_kl(const double *kl, const double *predictions, const size_t 
     return sum / count;
 }
 
-/* Returns cache bytes at mean KL divergence `wanted`, interpolated in the log of KL, or NaN. times
- * [n]: how often each sequence counts; NULL: once. */
+/* Returns the cache bytes at which a method has mean KL divergence `wanted`, interpolated over log
+ * KL, or NaN unless results are on both sides of `wanted`. times [n]: how often each sequence
+ * counts; NULL: once. */
 static double bytes_at(const kvd_paired_curve *c, const double *predictions, const size_t *times,
                        size_t n, double wanted)
 {
@@ -85,8 +88,8 @@ static int by_falling_bytes(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Fills *c with results first .. last if they are of `file`, ordered by cache bytes, largest first.
- * The caller frees c->setting. */
+/* Fills *c with those of the results first .. last that are in `file`, ordered by falling cache
+ * bytes. The caller frees c->setting. */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
 {
@@ -148,7 +151,8 @@ static void begin(tables *t, kvd_section *s)
         equal_kl, (int)DRAWS);
 }
 
-/* Returns the largest cache of at most `bytes` or, if there is none, the smallest. */
+/* Returns the method's largest cache of at most `bytes` or, if all its caches are larger, the
+ * smallest one. */
 static const kvd_paired_setting *within(const kvd_paired_curve *c, double bytes)
 {
     for (size_t i = 0; i < c->n; i++)

@@ -9,7 +9,8 @@
 
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
-/* Returns the KL divergence (k = 0), lost top-1 accuracy (1), or perplexity ratio (2). */
+/* Returns a measure of the result's loss: KL divergence (k = 0), lost top-1 accuracy (k = 1) or
+ * perplexity divided by the uncompressed model's (k = 2). */
 static double measure(const kvd_accuracy_entry *e, int k)
 {
     if (k == 2)
@@ -24,7 +25,8 @@ static bool usable(const kvd_accuracy_entry *e)
            !kvd_entry_is_search_point(e);
 }
 
-/* Returns false if unquantised numbers were counted with more than 16 bits. */
+/* Returns true if the run stored unquantised numbers in at most 16 bits each. Cache sizes are
+ * computed for 16 bits. */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "stored_element_bytes") <= kvd_entry_real(e, "element_bytes");
@@ -47,7 +49,8 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
     return bytes_a <= bytes_b && x <= y && (bytes_a < bytes_b || x < y);
 }
 
-/* Returns a bit mask: bit k is set if result i is on the Pareto front of bytes and loss k. */
+/* Returns a bit mask. Bit k is set if no comparable result beats result i in both cache bytes and
+ * loss measure k (Pareto front). */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
     unsigned fronts = 0;
@@ -201,8 +204,8 @@ static void front_figure(const kvd_accuracy_entries *all, size_t label, size_t n
             s, "Left out: %zu settings without a KL divergence or a count of bytes.", unknown);
 }
 
-/* Writes the fraction of cache bytes saved at 99 % of the uncompressed model's accuracy to *x.
- * Returns false if it is unknown. */
+/* Sets *x to the fraction of cache bytes that a method saves at 99 % of the uncompressed model's
+ * accuracy. Returns false if it is unknown. */
 static bool target_of(const kvd_accuracy_entries *all, const char *method, const char *label,
                       kvd_target_result *x)
 {

@@ -1,4 +1,5 @@
-/* Section of the report: result files, commands that wrote them, and missing measurements. */
+/* Section of the report: lists of result files, of the commands that wrote them, and of missing
+ * measurements. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Section of the report: the papers' tables of rotation matrices R, with epsilon (mean |R|) and
- * delta (mean difference to a reference's R). */
+/* Section of the report: the papers' tables on rotation matrices R. epsilon: mean |element| of R;
+ * delta: mean |difference| between R and the rotation matrix of a reference text. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -175,8 +175,9 @@ static void extend(range *r, double x)
     r->n++;
 }
 
-/* Returns the range of measured delta / epsilon: mean difference of two texts' rotation matrices /
- * mean element. `random`: one text is random token ids. */
+/* Returns the smallest and largest measured delta / epsilon over pairs of texts: mean |difference|
+ * of their rotation matrices / mean |element|. If `random` is true, one text of each pair is random
+ * token ids. */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)
 {

@@ -1,4 +1,4 @@
-/* Section of the report: kept dimensions that kvdim-fit chose per head. */
+/* Section of the report: how many dimensions of each head kvdim-fit chose to keep. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,7 +95,7 @@ static size_t nearest(const kvd_rates *x, double p)
     return best;
 }
 
-/* Draws maps of kept dimensions by layer and head, at three removed fractions. */
+/* Draws maps of how many dimensions the heads of each layer keep, at three removed fractions. */
 static void heat(const kvd_result *x, int number, kvd_section *s)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};

@@ -1,5 +1,5 @@
-/* Section of the report: smallest caches whose loss of accuracy stays under a limit, parameters
- * that kvdim-fit proposed, quantised weights. */
+/* Section of the report: each method's smallest cache within a limit on the loss of accuracy,
+ * results with parameters that kvdim-fit proposed, and results with quantised weights. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,8 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* Returns true if the loss cannot be told from none ("neutral" in the LeanKV paper). */
+/* Returns true if the lost top-1 accuracy is at most 1 % and could be chance: its 95 % interval
+ * includes no loss. The LeanKV paper calls such a loss "neutral". */
 static bool neutral(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "top1_share") >= 0.99 && kvd_entry_real(e, "top1_share_hi") >= 1;
@@ -31,7 +32,8 @@ static const struct {
              {"top-1 share at least 0.95", under_5_percent},
              {"perplexity at most 1.1 times", under_a_tenth}};
 
-/* Returns the number of measured parameter values, without those that a search chose. */
+/* Returns how many of the results first .. last have a known cache size and were not measured in a
+ * search (kvdim-eval --target). */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
     size_t n = 0;

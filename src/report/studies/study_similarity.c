@@ -1,4 +1,4 @@
-/* Section of the report: similarity of rotation matrices that were computed from several texts. */
+/* Section of the report: how similar the rotation matrices calibrated on different texts are. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

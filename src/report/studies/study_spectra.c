@@ -7,10 +7,11 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* largest number of curves; more would merge and make the file very large */
+/* largest number of curves in a figure; more would merge and make the file very large */
 enum { MOST_CURVES = 512 };
 
-/* Returns true for calibration on all tokens, neither pruned nor clustered. */
+/* Returns true for a spectrum file whose calibration used all tokens, neither pruned nor
+ * clustered. */
 static bool is_shown(const kvd_result *x)
 {
     return x->kind == KVD_RESULT_SPECTRUM && !kvd_calibration_reduced(&x->spectrum);
@@ -162,7 +163,8 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds a column of singular values per head, up to MOST_CURVES. *zeros: how many are 0. */
+/* Adds a table with a column of singular values for each head, up to MOST_CURVES heads. *drawn:
+ * number of these heads; *zeros: number of their singular values that are 0. */
 static void heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                         size_t *zeros)
 {

@@ -1,4 +1,4 @@
-/* Report section with the summary at the top of the page. */
+/* Section of the report: summary at the top of the page. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,8 +71,8 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/* Returns true if `a` gives a method's saving more reliably than `b`: the result of a search is
- * best, then enough results to read the saving from, then the larger number of results. */
+/* Returns true if the cache saving of `a` is more reliable than that of `b`. Prefers the result of
+ * a search, then a curve with enough results to interpolate, then a curve with more results. */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched
@@ -125,7 +125,8 @@ static int n_references(const kvd_accuracy_entries *all, const candidates *some)
     return !!plain(all, some, "zack") + !!plain(all, some, "uniform");
 }
 
-/* Chooses the text and model for which the cache savings of the most methods are known. */
+/* Chooses the evaluated text and model for which the report knows the cache savings of most
+ * methods. */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
     *to = (candidates){0};
@@ -155,7 +156,8 @@ static bool is_reference(const kvd_accuracy_entries *all, const candidates *some
            &some->item[i] == plain(all, some, "uniform");
 }
 
-/* Keeps zack and uniform in the list, because readers compare with them. */
+/* Keeps the methods zack and uniform in the list, because readers compare other methods with
+ * them. */
 static void keep_references(const kvd_accuracy_entries *all, candidates *some)
 {
     size_t end = MOST_METHODS;
@@ -229,7 +231,8 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
     }
 }
 
-/* Writes a card each for the best method, zack and uniform. */
+/* Writes a card (box with main results) for each of three methods: the best one, zack and
+ * uniform. */
 static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_text *t)
 {
     static const char *const references[] = {"zack", "uniform"};

@@ -1,4 +1,5 @@
-/* Section with a timeline of the inference engine, from kvdim-jct --timeline. */
+/* Section of the report: timeline of the inference engine's iterations, from kvdim-jct
+ * --timeline. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,8 +12,8 @@
 
 enum { ITERATIONS = 48 };
 
-/* One program run in a timeline file. If a file has several runs, they differ in `pid`, and the
- * figure shows the first. */
+/* Events of one job in a timeline file. Jobs of the same file have different process ids `pid`; the
+ * figure shows the first job. */
 typedef struct {
     const char *path;
     json_t *events;
@@ -91,7 +92,8 @@ static void put_boxes(const timeline *t)
     }
 }
 
-/* Returns the time of the request's first event of type `ph`, or NaN. */
+/* Returns the time of a request's first event of type `ph` ("n": first token, "e": end), or NaN if
+ * it has no such event. */
 static double moment(const timeline *t, json_int_t request, const char *ph)
 {
     size_t i;

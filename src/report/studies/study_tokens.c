@@ -1,10 +1,10 @@
-/* Section of the report: attention to tokens. */
+/* Section of the report: how attention is distributed over tokens. */
 #include <stdio.h>
 #include <string.h>
 
 #include "report/studies/studies.h"
 
-/* index of 0.95 in kvd_critical_level */
+/* index of the value 0.95 in the array kvd_critical_level */
 enum { P95 = 1 };
 
 static void layers_table(const kvd_results *r, kvd_section *s)
@@ -147,9 +147,10 @@ static void critical_data(const kvd_tokens *x, kvd_section *s)
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "max", "most");
     for (int level = 0; level < KVD_N_CRITICAL_LEVELS; level++)
         for (int l = 0; l < x->n_layers; l++)
-            /* Draws the whole layer (h = -1), then each KV head. */
+            /* Adds a row for the whole layer (h = -1), then a row for each KV head. */
             for (int h = -1; h < kv; h++) {
-                /* dataset of means; those of standard deviation, minimum and maximum follow it */
+                /* index of the dataset of means; the next three are those of standard deviations,
+                 * minima and maxima */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;
                 kvd_table_text(t, h < 0 ? "layer" : "kv_head");
@@ -222,7 +223,8 @@ static void figures(const kvd_result *best, const kvd_table *curve, kvd_section 
         first, middle, last, x->model.n_kv_heads - 1, first, last);
 }
 
-/* Prefers trained models to random weights, then more tokens to fewer. */
+/* Returns true if figures should show x rather than y. Trained weights come before random weights,
+ * then more tokens before fewer. */
 static bool preferred(const kvd_tokens *x, const kvd_tokens *y)
 {
     const bool x_random = kvd_model_info_untrained(&x->model),
