@@ -10,7 +10,8 @@ static const uint64_t page = 64; /* tokens per page of the KV cache */
 typedef struct {
     uint32_t request, slot;
     uint32_t done;
-    /* number of tokens that are processed as the prompt, before the decode steps */
+    /* number of tokens to process as the prompt before decode steps; after a preemption, includes
+     * the output tokens emitted before it */
     uint32_t prompt;
     uint64_t pages;
 } runner;
@@ -18,7 +19,7 @@ typedef struct {
 struct kvd_batcher {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* requests in order of arrival; queue[head .. tail - 1] wait */
+    /* requests in order of arrival; those at queue[head .. tail - 1] wait to be admitted */
     uint32_t *queue;
     uint32_t *emitted; /* tokens emitted so far by each request, [requests->n] */
     size_t head, tail;
@@ -26,9 +27,10 @@ struct kvd_batcher {
     size_t n_running, n_slots;
     uint32_t *free_slot;
     size_t n_free;
-    /* [n_slots] tokens of each request in the latest iteration */
+    /* [n_slots] for each request in the latest iteration, the tokens that the iteration
+     * processes */
     kvd_slice *slice;
-    /* [n_slots] by[i]: index in `running`, the list of running requests, of slice[i]'s request */
+    /* [n_slots] by[i]: index, in the list `running`, of the request to which slice[i] belongs */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;
@@ -99,7 +101,8 @@ static uint64_t pages_for(uint64_t tokens)
     return (tokens + page - 1) / page;
 }
 
-/* Returns a request's pages in layers with a sliding window, if it has n pages in other layers. */
+/* Returns how many pages a request takes in layers with a sliding window if it takes n pages in the
+ * other layers. */
 static uint64_t window_pages(const kvd_batching_limits *l, uint64_t n)
 {
     return n < l->window_share ? n : l->window_share;
@@ -119,7 +122,8 @@ static void free_pages(kvd_batcher *b, const runner *r)
     b->window_pages_used -= window_pages(&b->limits, r->pages);
 }
 
-/* Returns true if a request with `has` pages can take n more and leave `spare` free. */
+/* Returns true if a request that has `has` pages can take n more pages, with `spare` pages still
+ * free afterwards. */
 static bool fits(const kvd_batcher *b, uint64_t has, uint64_t n, uint64_t spare)
 {
     return n + spare <= b->limits.pages - b->pages_used &&
@@ -139,7 +143,7 @@ bool kvd_batching_fits(const kvd_batching_limits *limits, const kvd_request *req
            window_pages(limits, n) <= limits->window_pages;
 }
 
-/* Returns how many tokens a request stores: all but the last output token. */
+/* Returns how many tokens of a request are ever in the cache: all but the last output token. */
 static uint64_t tokens_of(const kvd_request *r)
 {
     return (uint64_t)r->input + r->output - 1;
@@ -217,7 +221,8 @@ static void preempt(kvd_batcher *b)
     b->queue[--b->head] = r.request;
 }
 
-/* Preempts requests until running[i] gets a page. Returns false if running[i] was preempted. */
+/* Gives running[i] a page for its next token. If none is free, preempts the requests that arrived
+ * last. Returns false if running[i] itself was preempted. */
 static bool reserve(kvd_batcher *b, size_t i)
 {
     if (b->running[i].done < b->running[i].pages * page)
@@ -238,7 +243,8 @@ static size_t add_steps(kvd_batcher *b)
     return b->n_slices;
 }
 
-/* Returns a request's prompt length. Tokens emitted before a preemption count. */
+/* Returns the length of a request's prompt, including the output tokens emitted before a
+ * preemption. */
 static uint32_t prompt_of(const kvd_batcher *b, uint32_t request)
 {
     return b->requests->request[request].input + b->emitted[request];
@@ -250,7 +256,8 @@ static uint64_t entry_pages(const kvd_batcher *b, uint32_t request)
                                                    : pages_of(&b->requests->request[request]);
 }
 
-/* Returns the prompt length of the first waiting request, or 0 if it must wait. */
+/* Returns the prompt length of the first waiting request. Returns 0 if no request waits, or if the
+ * first one cannot be admitted yet. */
 static size_t admissible(const kvd_batcher *b)
 {
     if (b->head == b->tail || !b->n_free || b->n_preempted)
@@ -271,8 +278,8 @@ static void admit(kvd_batcher *b)
     b->running[b->n_running++] = r;
 }
 
-/* Adds whole prompts to the next iteration and returns their number of tokens. Only the first
- * prompt may exceed max_tokens. */
+/* Adds whole prompts of waiting requests to the next iteration. Returns their number of tokens.
+ * Only the first prompt may be longer than max_tokens. */
 static size_t add_prompts(kvd_batcher *b)
 {
     size_t n = 0;
@@ -285,7 +292,8 @@ static size_t add_prompts(kvd_batcher *b)
     return n;
 }
 
-/* Adds at most `room` prompt tokens, of the oldest prompts first. Returns their number. */
+/* Adds parts of prompts to the next iteration, oldest prompt first, at most `room` tokens in total.
+ * Returns the number of tokens. */
 static size_t add_pieces(kvd_batcher *b, size_t room)
 {
     size_t n = 0;

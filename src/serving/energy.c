@@ -7,7 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
-/* Finds GPUs by PCI bus id, because NVML and CUDA number them differently. */
+/* Finds the GPUs in NVML by their PCI bus ids, because NVML and CUDA number GPUs differently. */
 static int find_devices(kvd_energy *e, int first, int n)
 {
     int (*init)(void) = NULL;

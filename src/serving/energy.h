@@ -11,11 +11,12 @@ typedef struct {
     int (*total)(void *gpu, unsigned long long *millijoules);
 } kvd_energy;
 
-/* Opens the energy counters of GPUs first .. first + n - 1. */
+/* Opens the energy counters of n GPUs, from CUDA device number `first` on. If NVML is missing,
+ * kvd_energy_joules returns NaN. */
 void kvd_energy_open(kvd_energy *e, int first, int n);
 void kvd_energy_close(kvd_energy *e);
 
-/* Returns the joules of all GPUs since the driver was loaded. */
+/* Returns the energy in joules that the opened GPUs have used since the driver was loaded. */
 double kvd_energy_joules(const kvd_energy *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* kvdim-jct: measures job completion times of inference and of its phases. */
+/* kvdim-jct: measures job completion times of inference, and the time of each phase of a job. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +61,8 @@ static int resolve_sizes(kvd_jct_sweep *s, kvd_err *err)
         return kvd_fail(err,
                         "requests of up to %zu tokens: the model was made for at most %d positions",
                         s->max_len, s->config->max_positions);
-    /* largest number of requests; with --parallel sequence, prompts run one at a time */
+    /* largest number of requests that run at once; with --parallel sequence, they run one at a
+     * time */
     s->max_batch = cfg->sequence    ? 1
                    : cfg->max_batch ? cfg->max_batch
                    : cfg->requests  ? 64
@@ -107,8 +108,8 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* If random rotations need singular values and --spread names no file of them, sets it to the file
- * installed with kvdim. */
+/* If random rotations need singular values and the user gave no file of them (--spread), selects
+ * the file that is installed with kvdim. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";
@@ -137,7 +138,7 @@ static int record_inputs(kvd_jct_sweep *s, kvd_err *err)
            kvd_run_add_inputs(r, &cfg->requests, !poisson, err);
 }
 
-/* Writes the options that affect results. A resumed run must have the same text. */
+/* Writes a text of the options that affect results. A resumed run must have the same text. */
 static int describe_sweep(kvd_jct_sweep *s, kvd_err *err)
 {
     const kvd_jct_options *const cfg = s->cfg;

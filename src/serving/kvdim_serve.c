@@ -1,4 +1,5 @@
-/* kvdim-serve: simulates serving with compressed caches from times of kvdim-jct. */
+/* kvdim-serve: simulates serving with compressed caches, using iteration times that kvdim-jct
+ * measured. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +18,9 @@
 
 static const char program[] = "kvdim-serve";
 
-/* number of requests of --requests poisson for each replica */
+/* number of requests drawn for each replica (copy of the model) with --requests poisson */
 enum { POISSON_REQUESTS = 2000 };
-/* largest rate in requests per second */
+/* largest request rate that is accepted, in requests per second */
 static const double MOST_RATE = 1e9;
 
 typedef struct {
@@ -28,22 +29,24 @@ typedef struct {
     kvd_costs_files *costs;
     bool named;
     kvd_requests requests;
-    /* request rate of the given arrivals (trace or Poisson) in requests per second, which other
-     * rates are multiples of */
+    /* request rate of the given arrivals (trace or Poisson) in requests per second; the arrivals
+     * are sped up or slowed down to get other rates */
     double base_rate;
     kvd_rows *table;
     size_t printed;
     char *none;
     kvd_progress progress;
     size_t done;
-    /* number of simulations of the method that used extrapolated times */
+    /* number of simulations of the current method that used extrapolated iteration times */
     size_t n_beyond;
-    /* largest fraction of iterations with extrapolated times, and the arrival rate that had it */
+    /* worst_share: largest fraction of extrapolated iterations in a simulation of the current
+     * method; worst_rate: request rate of that simulation */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
 
-/* Warns if the sweep over iteration times was interrupted: missing times are interpolated. */
+/* Warns if the file of iteration times is from an interrupted run of kvdim-jct. The simulation
+ * interpolates the missing times. */
 static void say_unfinished(const char *path)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
@@ -231,7 +234,8 @@ static void warn_of_extrapolation(service *v, const char *method)
     v->worst_share = 0;
 }
 
-/* Simulates a rate and adds it, as "point" if `bound` (latency) is NaN, else as "max-rate". */
+/* Simulates the requests at `rate` and adds a result row. Its kind is "point" if `bound` is NaN,
+ * else "max-rate": the highest rate within latency bound `bound`. */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
     kvd_requests fast;
@@ -299,7 +303,8 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
            (isnan(cfg->bound) ? 0 : search_rate(v, &about, err));
 }
 
-/* Returns a batch's limits: from options, else from the measured run to compare, else defaults. */
+/* Returns the batching limits for simulating a measured run: those given as options, else those of
+ * the measured run, else defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

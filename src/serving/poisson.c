@@ -1,7 +1,7 @@
 /* Poisson arrivals of requests with random input and output lengths.
  *
- * Lengths are log-normal with the mean that a paper prints for a data set, cut to the range that it
- * prints. */
+ * Lengths have a log-normal distribution. Its mean, and the range to which it is truncated, are
+ * those that a paper prints for a data set. */
 #include <limits.h>
 #include <math.h>
 #include <stdbool.h>
@@ -15,7 +15,7 @@
 #include "common/rng.h"
 #include "serving/requests.h"
 
-/* numbers of the random streams of arrivals and of lengths */
+/* numbers of two random streams: gaps between arrivals, and lengths of requests */
 enum { GAPS = 1, LENGTHS = 2 };
 
 static const struct {
@@ -33,9 +33,10 @@ static const struct {
 enum { TABLES = sizeof tables / sizeof *tables };
 
 typedef struct {
-    /* mean, least and greatest input (or output) length in tokens that a paper prints */
+    /* mean, smallest and largest input (or output) length in tokens, as a paper prints them */
     double mean, least, greatest;
-    /* mean and standard deviation of ln(tokens), before lengths outside the range are cut off */
+    /* mean and standard deviation of ln(tokens) of the distribution before truncation to the
+     * range */
     double mu, sigma;
 } lognormal;
 
@@ -44,7 +45,8 @@ static double normal_below(double z)
     return 0.5 * erfc(-z * M_SQRT1_2);
 }
 
-/* Returns P(a < Z < b) of a standard normal Z, from the more exact tail. */
+/* Returns P(a < Z < b) of a standard normal variable Z. Uses the upper or lower tail, whichever has
+ * the smaller rounding error. */
 static double normal_between(double a, double b)
 {
     return a > 0 ? normal_below(-a) - normal_below(-b) : normal_below(b) - normal_below(a);

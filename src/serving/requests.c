@@ -19,7 +19,8 @@ typedef struct {
      * output lengths without arrivals. */
     const char *name[FIELDS];
     bool dates; /* true if arrivals are dates with times of day */
-    /* true if arrivals count from the start of the trace, not from the first request */
+    /* true if arrival times count from the start of the trace; false if they count from the first
+     * request */
     bool from_zero;
 } layout;
 
@@ -31,7 +32,8 @@ static const layout csv_layouts[] = {
 enum { CSV_LAYOUTS = sizeof csv_layouts / sizeof *csv_layouts };
 static const layout json_layout = {.name = {"timestamp", "input_length", "output_length"}};
 
-/* time in whole seconds and a fraction, because a double cannot keep nanoseconds */
+/* a time as whole seconds and a fraction, because a single double cannot keep nanoseconds of a
+ * date */
 typedef struct {
     int64_t s;
     double fraction;
@@ -86,7 +88,8 @@ static bool one_of(const char **s, const char *set)
     return **s && strchr(set, **s) && (*s)++;
 }
 
-/* Returns days from 1970-01-01 (Howard Hinnant, days_from_civil). */
+/* Returns the number of days from 1970-01-01 to a date (Howard Hinnant's algorithm
+ * days_from_civil). */
 static int64_t days(int y, int m, int d)
 {
     y -= m <= 2;
@@ -102,7 +105,7 @@ static bool in_calendar(int y, int m, int d)
     return y > 0 && m >= 1 && m <= 12 && d >= 1 && d <= most[m - 1] && (m != 2 || d < 29 || leap);
 }
 
-/* Parses a time zone: "Z", "+01:00" or nothing. */
+/* Parses a time zone: "Z" or nothing for UTC, or an offset such as "+01:00". */
 static bool parse_zone(const char **s, int *seconds_east)
 {
     int hour = 0, minute = 0;
@@ -117,7 +120,7 @@ static bool parse_zone(const char **s, int *seconds_east)
     return true;
 }
 
-/* Parses a time such as "2023-11-16 18:15:46.6805900". */
+/* Parses a date with time of day, such as "2023-11-16 18:15:46.6805900". */
 static int parse_date(const char *name, const char *text, moment *at, kvd_err *err)
 {
     const char *s = text;
@@ -208,7 +211,7 @@ static int json_tokens(const json_t *object, const char *name, size_t *tokens, k
     return 0;
 }
 
-/* Reads milliseconds, perhaps with decimals. */
+/* Reads a time in milliseconds, which may have decimals. */
 static int json_moment(const json_t *object, const char *name, moment *at, kvd_err *err)
 {
     const json_t *v = json_object_get(object, name);

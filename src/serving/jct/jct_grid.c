@@ -47,12 +47,12 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
         point[(*n)++] = (kvd_jct_point){longest, together, 0};
 }
 
-/* Adds a decode step whose `batch` requests fill the cache, unless the latest step of this batch
- * has at least 80 % as many cached tokens. */
+/* Adds a decode step with so many cached tokens that its `batch` requests fill the cache. Adds none
+ * if the latest step added for this batch size has at least 80 % as many tokens. */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {
-    /* pages that each request gets in layers with a sliding window */
+    /* number of pages that each request gets in layers with a sliding window */
     const size_t near = l->window_pages / batch;
     const size_t whole =
         (near < l->window_share ? smaller(near, l->pages / batch) : l->pages / batch) * PAGE;
@@ -62,15 +62,16 @@ static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t sampl
         point[(*n)++] = (kvd_jct_point){0, batch, whole - samples - 2};
 }
 
-/* Returns the batch size after `batch` in the list of powers of two and, from ROWS on, each power
- * of two plus 1 (1, 2, 4, 8, 9, 16, 17 ...), at most `most`. */
+/* Returns the batch size to measure after `batch`, at most `most`. Batch sizes are powers of two
+ * and, from ROWS on, also powers of two plus 1 (1, 2, 4, 8, 9, 16, 17 ...). */
 static size_t next_batch(size_t batch, size_t most)
 {
     const bool power = !(batch & (batch - 1));
     return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
 }
 
-/* Returns the largest number of cached tokens before samples + 1 steps that fit into max_len. */
+/* Returns the largest number of cached tokens after which samples + 1 decode steps still fit into
+ * max_len tokens. */
 static size_t longest_before(size_t max_len, size_t samples)
 {
     return max_len > samples + 2 ? max_len - samples - 2 : 1;
@@ -98,7 +99,7 @@ static void add_steps(size_t max_len, const kvd_batching_limits *l, size_t sampl
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err)
 {
-    /* largest number of iterations: at most 128 batch sizes with 64 lengths each */
+    /* largest number of iterations to measure: 128 batch sizes with 64 lengths each */
     enum { MOST = 64 * 128 };
     *n = 0;
     if (!(*point = calloc(MOST, sizeof **point)))
@@ -123,9 +124,10 @@ typedef struct {
     const kvd_jct_loop *loop;
     kvd_slice *slice; /* slices of the iteration, [max_batch] */
     uint32_t *id, *next;
-    /* number of input plus output tokens, from which methods compute their budgets */
+    /* number of input plus output tokens of a request, from which methods compute how many tokens
+     * to keep */
     size_t whole;
-    /* true if the engine can step without having processed earlier tokens */
+    /* true if the engine can run a step after any number of tokens without having processed them */
     bool anywhere;
 } bench;
 
@@ -142,8 +144,8 @@ static int iterate(bench *b, const kvd_iteration *it, uint32_t *next, double *se
     return 0;
 }
 
-/* Runs n prompt tokens after `before` cached ones, in chunks. If `emits`, also computes the next
- * token; `last`: the request ends. *seconds: time of the last chunk. */
+/* Processes n prompt tokens after `before` cached tokens, in chunks. If `emits`, also computes an
+ * output token. If `last`, the request then ends. *seconds: time of the last chunk. */
 static int prompt(bench *b, uint32_t slot, size_t before, size_t n, bool emits, bool last,
                   double *seconds, kvd_err *err)
 {
@@ -202,7 +204,8 @@ static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, 
     return iterate(b, &it, b->next, seconds, err);
 }
 
-/* Keeps the GPU busy for as long as a prompt took, so that its clock rate stays. */
+/* Runs decode steps for `seconds`, the time of a prompt. They keep the GPU busy, so that its clock
+ * rate does not change. */
 static int steps_between(bench *b, const kvd_jct_point *p, double seconds, kvd_err *err)
 {
     const size_t n = smaller(LEAST, p->piece), most = p->tokens + p->piece - n;
@@ -225,7 +228,7 @@ static int run_piece(bench *b, const kvd_jct_point *p, size_t samples, double *s
 {
     const double most = 0.1;
     double seconds = 0;
-    /* run 0 is a warm-up */
+    /* Run 0 is a warm-up, and its time is not recorded. */
     for (size_t i = 0; i <= samples; i++) {
         if ((i && steps_between(b, p, seconds < most ? seconds : most, err)) ||
             (p->tokens && !b->anywhere &&

@@ -1,10 +1,10 @@
-/* Measures times of single iterations, between which kvdim-serve interpolates. */
+/* Measures the times of single iterations. kvdim-serve interpolates between these times. */
 #ifndef KVD_SERVING_JCT_JCT_GRID_H
 #define KVD_SERVING_JCT_JCT_GRID_H
 
 #include "serving/jct/jct_loop.h"
 
-/* An iteration to measure:
+/* One iteration to measure. `piece` and `batch` tell its kind:
  *
  * piece = 0              decode step of `batch` requests with `tokens` cached tokens each
  * piece > 0, batch = 1   `piece` prompt tokens after `tokens` cached tokens
@@ -13,18 +13,18 @@ typedef struct {
     size_t piece, batch, tokens;
 } kvd_jct_point;
 
-/* Lists the iterations to measure in *point [n], allocated: parts of prompts, as many prompts as
- * fit into one iteration, and decode steps. If `whole`, prompts are not split. */
+/* Lists the iterations to measure: parts of a prompt, several whole prompts at once, and decode
+ * steps. If `whole`, prompts are not split into parts. The caller frees *point [n]. */
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 
-/* For each batch size, lists the decode step with the most cached tokens per request that leaves
- * room for `samples` steps in max_len tokens. The caller frees *point. */
+/* For each batch size, lists one decode step: with as many cached tokens per request as leave room
+ * for `samples` steps in max_len tokens. The caller frees *point [n_batches]. */
 int kvd_jct_longest_steps(size_t max_len, const size_t *batch, size_t n_batches, size_t samples,
                           kvd_jct_point **point, kvd_err *err);
 
-/* Runs iteration *p on the engine `samples` times. second [samples]: its duration each time;
- * *context: mean number of cached tokens per request of a decode step. */
+/* Runs iteration *p on the engine `samples` times. second [samples]: seconds of each run. *context:
+ * mean number of cached tokens per request, if the iteration is a decode step. */
 int kvd_jct_grid_run(const kvd_jct_loop *l, const kvd_jct_point *p, size_t samples, double *second,
                      double *context, kvd_err *err);
 

@@ -35,14 +35,14 @@ typedef struct {
     const kvd_requests *requests;
     kvd_batcher *batcher;
     kvd_jct_served *out;
-    /* input ids [capacity] and output ids [max_batch] of an iteration */
+    /* token ids of an iteration: id [capacity] goes in, next [max_batch] comes out */
     uint32_t *id, *next;
     size_t capacity;
-    /* [sum of output] output tokens, one request after another */
+    /* [sum of output lengths] output tokens of all requests, one request after another */
     uint32_t *token;
     size_t *emitted; /* output tokens of each request so far, [n] */
     size_t arrived, held;
-    /* seconds at the start of the run and at the end of the last iteration */
+    /* clock readings in seconds: at the start of the run, and at the end of the latest iteration */
     double zero, last_end;
 } serving;
 
@@ -150,7 +150,8 @@ static void account(serving *v, const kvd_iteration *it, const kvd_phase_times *
             v->held -= (size_t)it->slice[i].before + it->slice[i].n;
 }
 
-/* Begins a range in the profiler Nsight Systems, if NVTX is there. */
+/* Begins a named range in the profiler Nsight Systems. Without the profiler's library NVTX, does
+ * nothing. */
 static void range_push(const char *name)
 {
 #ifdef KVD_NVTX
@@ -182,7 +183,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     if (status)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
-    /* Counts the remaining time of the iteration as the host's. */
+    /* Counts the part of the iteration's time that no phase covers as time of the host (CPU). */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
     take(v, it, end);
@@ -278,7 +279,8 @@ int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_s
     status = status || serve(&v, err);
     if (!status) {
         summarise(&v);
-        /* Measures energy in runs above 1 s, because GPUs update the counter only every 0.1 s. */
+        /* Reports energy only for runs longer than 1 s, because GPUs update the energy counter
+         * every 0.1 s. */
         if (l->energy && out->run.jct > 1)
             out->run.joules = kvd_energy_joules(l->energy) - before;
     }

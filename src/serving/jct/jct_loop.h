@@ -7,10 +7,10 @@
 #include "serving/jct/jct_rows.h"
 #include "serving/jct/jct_trace.h"
 
-/* engine and options of a run; all pointers are borrowed */
+/* engine and options with which requests are run; the struct owns none of the pointers */
 typedef struct {
     kvd_engine *engine;
-    /* limits of the batch, at most those of the engine */
+    /* limits on the requests and tokens of a batch, at most those of the engine */
     kvd_batching_limits limits;
     size_t vocab;
     uint64_t seed;
@@ -24,28 +24,31 @@ typedef struct {
     kvd_jct_run run;
     size_t n;
     double *first, *last; /* times of each request's first and last token, [n] */
-    /* [n] number of preemptions of each request, and of its tokens that were computed again */
+    /* [n] preempted: how often each request was preempted; recomputed: how many of its tokens had
+     * to be computed again */
     size_t *preempted, *recomputed;
     size_t *gap_at; /* index in `gap` of each request's first gap, [n + 1] */
-    /* seconds between successive tokens of each request, which has (output tokens - 1) gaps */
+    /* seconds between successive output tokens; a request has (output tokens - 1) such gaps */
     double *gap;
 } kvd_jct_served;
 
-/* Runs requests in real time. Fails on refused requests or an interrupt. */
+/* Runs requests on the engine in real time. Fails if a request can never fit into the cache, or if
+ * the user interrupts. */
 int kvd_jct_serve(const kvd_jct_loop *l, const kvd_requests *requests, kvd_jct_served *out,
                   kvd_err *err);
 void kvd_jct_served_release(kvd_jct_served *s);
 
-/* Returns a pseudo-random token id for position p of prompt r. */
+/* Returns a pseudo-random token id, below `vocab`, for position p of the prompt of request r. */
 uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 
 double kvd_jct_now(void);
 
-/* Runs `batch` requests of equal lengths that arrive together, but only `steps` of their output - 1
- * decode steps.
+/* Runs `batch` requests of equal lengths that arrive together. Each has output - 1 decode steps, of
+ * which only `steps` are computed.
  *
- * Step times in out->run are multiplied by (output - 1) / steps. Requires an engine that can step
- * without having processed earlier tokens (facts.anywhere), and room for all requests. */
+ * Multiplies step times in out->run by (output - 1) / steps. Requires room for all requests, and an
+ * engine that can run a step after any number of tokens without having processed them
+ * (facts.anywhere). */
 int kvd_jct_serve_sampled(const kvd_jct_loop *l, size_t batch, size_t input, size_t output,
                           size_t steps, kvd_jct_served *out, kvd_err *err);
 

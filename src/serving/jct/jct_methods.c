@@ -8,7 +8,8 @@
 #include "common/stats.h"
 #include "serving/jct/spread.h"
 
-/* Returns the matrices whose singular values method i reads, or NULL. */
+/* Returns the pairs of matrices, such as Q and K, whose singular values method i reads, or NULL if
+ * it reads none. */
 static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
 {
     const kvd_method *const m = &cfg->method[i];
@@ -21,7 +22,8 @@ static const kvd_pair *pairs_of(const kvd_jct_options *cfg, size_t i)
                : NULL;
 }
 
-/* Returns true if a method needs rotations that no file gives. */
+/* Returns true if random rotation matrices must be made: a method needs rotations, and no file of
+ * them was given. */
 static bool make_bases_for(const kvd_jct_options *cfg)
 {
     bool wanted = false;
@@ -154,7 +156,8 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
     if (cfg->spread && !kvd_jct_wants_spread(cfg))
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
-    /* Warns if kept dimensions were chosen for other rotations than the given ones. */
+    /* Warns if a file's kept dimensions were chosen for rotation matrices other than those in
+     * use. */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
             return -1;
@@ -181,8 +184,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model = m->info,
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
-        /* Rotation matrices: methods that remove dimensions bring their own; others get the random
-         * ones, if random ones were made. */
+        /* Selects rotation matrices: those of the method if it removes dimensions; for other
+         * methods random ones, if they were made, else none. */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->files.spectrum[0]
                                            : NULL,

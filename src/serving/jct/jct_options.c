@@ -8,7 +8,8 @@
 #include "model/text/text_options.h"
 #include "serving/batching.h"
 
-/* Refuses options of decode steps, because --parallel sequence divides only prompts. */
+/* Fails if an option was given that has no effect with --parallel sequence, in which GPUs divide
+ * the tokens of one prompt. */
 static int check_sequence(const kvd_jct_options *cfg, kvd_err *err)
 {
     if (cfg->gpus < 2)

@@ -12,7 +12,7 @@ enum { KVD_JCT_METHODS = 64 };
 typedef struct {
     kvd_common_options common;
     const char *model;
-    /* model of --shape, with random weights */
+    /* built-in shape of a model to run with random weights; NULL without --shape */
     const kvd_shape *shape;
     kvd_method method[KVD_JCT_METHODS];
     char *method_text[KVD_JCT_METHODS]; /* text of each --method as typed, allocated */
@@ -22,12 +22,13 @@ typedef struct {
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;
-    /* numbers of requests per measured decode step (--step-batch), allocated, or NULL */
+    /* batch sizes of the decode steps to measure (--step-batch), allocated; NULL if not given */
     size_t *step_batch, n_step_batches;
     const char *step_batch_text;
-    /* numbers of bits of the weights to measure with (--weights-bits), each 16 or 4, allocated */
+    /* bits per weight with which to measure (--weights-bits), each 16 or 4, allocated */
     size_t *weight_bits, n_weight_bits;
-    /* trace file or poisson:RATE, and lengths of Poisson requests */
+    /* requests: trace file or "poisson:RATE"; lengths: source of the requests' lengths if arrivals
+     * are Poisson */
     const char *requests, *lengths;
     size_t n_requests;                   /* 0 if not given */
     size_t max_batch, max_tokens, pages; /* 0 if not given */
@@ -45,10 +46,11 @@ typedef struct {
     const char *timeline;
 } kvd_jct_options;
 
-/* Values of --attention, ended by NULL. */
+/* Names of attention implementations (values of --attention), ended by NULL. */
 extern const char *const kvd_jct_attention_name[KVD_N_ATTENTIONS + 1];
 
-/* Reads argv into the zeroed *cfg. Wrong usage exits with status 2. */
+/* Parses the command line into *cfg, which must be zeroed. Wrong usage ends the program with status
+ * 2. */
 void kvd_jct_parse(int argc, char **argv, kvd_jct_options *cfg);
 void kvd_jct_options_release(kvd_jct_options *cfg);
 

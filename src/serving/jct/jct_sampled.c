@@ -1,4 +1,5 @@
-/* Runs a batch of requests but computes only some decode steps, each for several skipped ones. */
+/* Runs a batch of requests but computes only some of the decode steps. Each computed step counts
+ * for itself and for steps that are left out. */
 #include "serving/jct/jct_loop.h"
 
 #include <stdlib.h>
@@ -14,7 +15,8 @@ typedef struct {
     uint32_t *id;
 } sampled;
 
-/* Returns the cached tokens at computed step i: those of the middle of the steps it represents. */
+/* Returns the number of cached tokens at computed step i: that of the middle one of the steps for
+ * which it counts. */
 static size_t place(const sampled *s, size_t i)
 {
     return s->input + (size_t)(((double)i + 0.5) * s->weight);

@@ -123,7 +123,8 @@ typedef struct {
     double value;
 } cell;
 
-/* Returns true if a row has this method and `kind`, and the values x [n] in their columns. */
+/* Returns true if the results have a row of this method and `kind` with the values x [n], each in
+ * its column. */
 static bool has_row(const kvd_jct_sweep *s, const candidate *c, const char *kind, const cell *x,
                     size_t n)
 {
@@ -246,7 +247,8 @@ static int warm_up(const kvd_jct_loop *l, kvd_requests *job, kvd_err *err)
     return status;
 }
 
-/* Returns how many decode steps to compute: --steps, or all if the engine cannot skip any. */
+/* Returns how many decode steps of a job to compute: the number given by --steps, or all steps if
+ * --steps is not given or the engine cannot leave out steps. */
 static size_t steps_of(const kvd_jct_sweep *s, const candidate *c, size_t output)
 {
     const size_t some = c->engine->facts.anywhere ? s->cfg->steps : 0;
@@ -301,7 +303,8 @@ static int run_job(kvd_jct_sweep *s, candidate *c, const char *what, kvd_request
     return status;
 }
 
-/* Returns true if the cache holds `batch` requests. Otherwise reports that `what` is skipped. */
+/* Returns true if the cache has room for `batch` requests at once. Otherwise reports that the
+ * measurement `what` is skipped. */
 static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, const char *option,
                         size_t batch, size_t tokens)
 {
@@ -319,7 +322,8 @@ static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, 
     return false;
 }
 
-/* Returns true if a job can run. With --steps, all its requests must fit into the cache. */
+/* Returns true if a job can run. If --steps leaves out steps, all requests of the job must fit into
+ * the cache at once. */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
 {
@@ -327,7 +331,8 @@ static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, s
            fit_at_once(s, c, what, "--steps", batch, input + output);
 }
 
-/* Returns true if a request fits into the cache. Otherwise reports that `what` is skipped. */
+/* Returns true if one request of `tokens` tokens fits into the cache. Otherwise reports that the
+ * measurement `what` is skipped. */
 static bool fits(kvd_jct_sweep *s, const candidate *c, const char *what, size_t tokens)
 {
     char why[160];
@@ -428,7 +433,8 @@ static int longest_first(const void *a, const void *b)
     return (p->input < q->input) - (p->input > q->input);
 }
 
-/* Runs a prompt of each length, which on an H200 takes up to 14 ms longer the first time. */
+/* Warms up before requests are replayed: runs a prompt of each length, because on an H200 the first
+ * prompt of a length takes up to 14 ms longer. */
 static int warm_up_replay(const kvd_jct_sweep *s, const kvd_jct_loop *l, kvd_err *err)
 {
     const size_t most = s->run.gpu[0] && !l->limits.chunk ? s->requests.n : 1;

@@ -1,4 +1,5 @@
-/* Runs the measurements of kvdim-jct. Saves each in OUT.h5.rows, and all in OUT.h5 at the end. */
+/* Runs the measurements of kvdim-jct. Saves each result at once in OUT.h5.rows, and all results in
+ * OUT.h5 at the end. */
 #ifndef KVD_SERVING_JCT_JCT_SWEEP_H
 #define KVD_SERVING_JCT_JCT_SWEEP_H
 
@@ -22,25 +23,27 @@ typedef struct {
     char *rows_path; /* path of OUT.h5.rows */
     size_t n_before;
     bool was_complete; /* true if earlier rows come from a complete OUT.h5 */
-    /* text of the options that affect results; a resumed run must have an equal text */
+    /* text of all options that affect results; a resumed run must have the same text */
     char *description;
     char *skipped; /* messages about omitted measurements, one per line */
     size_t points, done, left_out, printed;
-    /* finished measurements, and rows in OUT.h5.rows */
+    /* number of finished measurements, and number of rows, that are saved in OUT.h5.rows */
     size_t saved, saved_rows;
     kvd_progress progress;
 } kvd_jct_sweep;
 
-/* Runs all measurements that have no result yet. Skips those that are too large for the cache. */
+/* Runs all measurements that have no result yet. Skips those that need more cache than there is. */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
-/* Creates OUT.h5.partial. With --resume, first reads earlier results (OUT.h5.rows or OUT.h5). */
+/* Creates OUT.h5.partial, the unfinished output file. With --resume, first reads earlier results
+ * from OUT.h5.rows or OUT.h5. */
 int kvd_jct_sweep_open(kvd_jct_sweep *s, kvd_err *err);
 
-/* Writes OUT.h5 and removes OUT.h5.rows, the results of an interrupted run. */
+/* Writes all results to OUT.h5 and then removes OUT.h5.rows, which holds the results of an
+ * unfinished run. */
 int kvd_jct_sweep_finish(kvd_jct_sweep *s, kvd_err *err);
 
-/* Closes the files, but keeps OUT.h5.rows, from which --resume continues. */
+/* Closes the output files. Keeps OUT.h5.rows, from which a run with --resume continues. */
 void kvd_jct_sweep_close(kvd_jct_sweep *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* Formats the lines that kvdim-jct prints about its results. */
+/* Formats the lines in which kvdim-jct prints its results. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
     return line;
 }
 
-/* Formats mean, median and 99 % quantile over a method's requests. */
+/* Formats mean, median and 99 % quantile of a column over all requests of a method. */
 static const char *spread(const kvd_rows *r, const char *method, const char *column, double *x,
                           char to[96])
 {

@@ -1,4 +1,5 @@
-/* Writes iterations as a timeline for Perfetto and chrome://tracing. */
+/* Writes the iterations of kvdim-jct to a timeline file for the viewers Perfetto and
+ * chrome://tracing. */
 #ifndef KVD_SERVING_JCT_JCT_TRACE_H
 #define KVD_SERVING_JCT_JCT_TRACE_H
 
@@ -16,15 +17,16 @@ typedef struct {
     bool any;
 } kvd_jct_trace;
 
-/* Creates the timeline file. While no file is open, t->f is NULL and all functions do nothing. */
+/* Creates the timeline file. If this function is never called, t->f is NULL and the other functions
+ * do nothing. */
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err);
 int kvd_jct_trace_close(kvd_jct_trace *t, kvd_err *err);
-/* Closes and removes an incomplete file; safe at any time. */
+/* Closes the timeline file and removes it if it is incomplete. May be called at any time. */
 void kvd_jct_trace_release(kvd_jct_trace *t);
 
-/* Begins a job (a measured batch or request trace), to which later iterations belong. */
+/* Begins a job (a measured batch or request trace). Iterations added later belong to it. */
 void kvd_jct_trace_job(kvd_jct_trace *t, const char *name);
-/* Adds an iteration that began at `begin` seconds. */
+/* Adds an iteration to the timeline. `begin`: clock reading at its start, in seconds. */
 void kvd_jct_trace_iteration(kvd_jct_trace *t, const kvd_iteration *it, double begin,
                              const kvd_phase_times *times);
 void kvd_jct_trace_request(kvd_jct_trace *t, size_t request, double arrival, double first,

@@ -57,8 +57,8 @@ int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err)
     memset(s, 0, sizeof *s);
     if (kvd_csv_read(path, take_row, s, err))
         return -1;
-    /* Refuses a pair with fewer singular values than another. Its curve is incomplete, but would be
-     * stretched to the width of a head. */
+    /* Fails if a pair of matrices, such as Q-K, has fewer singular values than another pair. The
+     * missing values would falsify the curve that is stretched to the width of a head. */
     size_t most = 0;
     for (int p = 0; p < KVD_N_PAIRS; p++)
         most = s->d[p] > most ? s->d[p] : most;
@@ -76,7 +76,8 @@ void kvd_spread_release(kvd_spread *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Returns element j of the curve sigma [n], stretched to d elements. */
+/* Returns singular value j of a head with d singular values, interpolated from the n values
+ * `sigma`. */
 static double at(const double *sigma, size_t n, size_t j, size_t d)
 {
     const double x = ((double)j + 0.5) * (double)n / (double)d - 0.5;
@@ -94,8 +95,8 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /* The order of measured heads depends on the seed alone, so Q-K and V of a head get singular
-     * values of the same measured head. */
+    /* Uses the same seed for every pair of matrices, so that the Q-K and the V of a head get
+     * singular values of the same measured head. */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)

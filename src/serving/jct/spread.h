@@ -1,5 +1,5 @@
-/* Makes random rotation matrices with singular values measured on another model. Times measured
- * with them are valid, accuracies are not. */
+/* Makes random rotation matrices with singular values that were measured on another model. Times
+ * measured with such matrices are valid, accuracies are not. */
 #ifndef KVD_SERVING_JCT_SPREAD_H
 #define KVD_SERVING_JCT_SPREAD_H
 
@@ -9,22 +9,25 @@
 
 enum { KVD_SPREAD_DIMS = 1024 /* largest d_head */ };
 
-/* singular values of the heads of a measured model, by decomposed matrices */
+/* singular values of all heads of a measured model, for each pair of decomposed matrices */
 typedef struct {
-    /* number of singular values per head, or 0 if the file lacks the pair; number of heads */
+    /* d: number of singular values per head, or 0 if the file lacks this pair of matrices; n_heads:
+     * number of heads */
     size_t d[KVD_N_PAIRS], n_heads;
-    /* [n_heads][KVD_SPREAD_DIMS] falling singular values of decomposed matrices, such as Q-K */
+    /* [n_heads][KVD_SPREAD_DIMS] singular values, in falling order, of each pair of decomposed
+     * matrices, such as Q-K */
     double *sigma[KVD_N_PAIRS];
 } kvd_spread;
 
-/* Reads singular values from a CSV file "pair,dim,NAME...", one column per head; values must fall
- * from dim to dim. */
+/* Reads singular values from a CSV file with the columns pair, dim and one column per head. Fails
+ * if a head's values of a pair rise with `dim`. */
 int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err);
 void kvd_spread_release(kvd_spread *s);
 
-/* Adds random rotations of matrices `pair` (such as Q and K) to *b, equal for all heads.
+/* Adds random rotation matrices for `pair`, such as Q-K, to *b; all heads get the same rotation.
  *
- * Singular values are those of measured heads in random order, or 1 if s is NULL. */
+ * Each head gets the singular values of a measured head, in random order of heads. If s is NULL,
+ * all singular values are 1. */
 int kvd_spread_pair(const kvd_spread *s, kvd_spectrum *b, kvd_pair pair, uint64_t seed,
                     kvd_err *err);
 

@@ -8,7 +8,8 @@ static double line(double x0, double y0, double x1, double y1, double x)
     return y0 + (y1 - y0) * ((x - x0) / (x1 - x0));
 }
 
-/* Returns i with at[i] <= x <= at[i + 1], or the nearest i. `at` rises. */
+/* Returns the index i with at[i] <= x <= at[i + 1]. The values `at` rise. If x is below or above
+ * all of them, returns the first or the last possible i. */
 static size_t below(const double *at, size_t n, double x)
 {
     size_t lo = 0, hi = n - 1;
@@ -34,8 +35,8 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     const double *at = t->u + i;
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
-    /* If u equals a measured value, uses only the curve of that value, because the curve of the
-     * next one may cover a shorter range of v. */
+    /* If u equals a measured u, uses only the times measured at this u, because the times at the
+     * next u may cover a shorter range of v. */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])
             return fmax(0, along(t, i + k, v, extrapolated));

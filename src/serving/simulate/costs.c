@@ -10,10 +10,11 @@
 #include "serving/simulate/cost_table.h"
 
 struct kvd_costs {
-    /* seconds of a prompt part, without attention, by its tokens (u) and by earlier tokens (v) */
+    /* seconds of a part of a prompt, except those of attention; u: tokens in the part, v: earlier
+     * tokens of the prompt */
     kvd_cost_table prompts;
-    /* seconds of an iteration on whole prompts, without attention. Coordinate u of the table:
-     * number of prompt tokens; v is 0 */
+    /* seconds of an iteration with whole prompts, except those of attention; u: number of prompt
+     * tokens, v: always 0 */
     kvd_cost_table products;
     kvd_cost_table steps;
     double pair; /* seconds of attention per query-key product in a prompt */
@@ -65,7 +66,7 @@ static bool is_kind(const kvd_rows *s, size_t row, const char *kind)
     return !strcmp(kvd_row_text(s, row, "kind"), kind);
 }
 
-/* Returns true if the row is of this method and number of GPUs; -1 means any number. */
+/* Returns true if the row is of this method and this number of GPUs (-1: any number). */
 static bool is_of(const kvd_rows *s, size_t row, const char *method, int gpus)
 {
     const double n = kvd_row_real(s, row, "gpus");
@@ -98,11 +99,11 @@ static int same_setting(const kvd_rows *s, size_t first, size_t row, kvd_err *er
     return 0;
 }
 
-/* Adds an iteration to one of three tables:
+/* Adds a measured iteration to a table of times, at coordinates u and v:
  *
- * c->prompts    part of one prompt; u: its tokens, v: earlier tokens
- * c->products   several prompts; u: all tokens, v: number of prompts
- * c->steps      decode step; u: requests, v: cached tokens of each */
+ * c->prompts    part of a prompt; u: its tokens, v: earlier tokens of the prompt
+ * c->products   whole prompts; u: tokens of all prompts, v: number of prompts
+ * c->steps      decode step; u: number of requests, v: cached tokens of each */
 static int add_point(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
 {
     const bool piece = kvd_row_real(s, row, "piece") > 0,
@@ -127,9 +128,10 @@ static double pairs(double tokens, double before)
     return tokens * (before + tokens / 2);
 }
 
-/* Returns seconds of attention per query-key product.
+/* Returns the seconds that attention takes per pair of a query and a key.
  *
- * If only whole prompts of u tokens were measured, fits a u + c u^2 / 2 and returns c. */
+ * If only whole prompts were measured, fits their times with a u + c u^2 / 2, where u is the number
+ * of tokens, and returns c. */
 static double pair_seconds(const kvd_cost_table *t)
 {
     double least = HUGE_VAL;
@@ -147,8 +149,8 @@ static double pair_seconds(const kvd_cost_table *t)
     return fmax(0, least);
 }
 
-/* Subtracts the time of attention from the measured times of prompts (c->prompts). Copies the
- * remaining times of prompts without cached tokens to c->products, the times of matrix products. */
+/* Subtracts the time of attention from the measured times of prompts. The rest is the time of
+ * matrix products. For prompts without cached tokens, copies this rest to c->products. */
 static int take_attention_out(kvd_costs *c, kvd_err *err)
 {
     kvd_cost_table *const p = &c->prompts, *const t = &c->products;
@@ -183,7 +185,8 @@ static int take_facts(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
           c->weight_bytes < 1e18))
         return kvd_fail(err, "row %zu: %g bytes per token, %g bytes of weights", row,
                         c->bytes_per_token, c->weight_bytes);
-    /* NaN is allowed, because --memory may replace it. */
+    /* Allows NaN (size of the cache not recorded), because the option --memory may give the
+     * size. */
     if (c->cache_bytes >= 1e18)
         return kvd_fail(err, "row %zu: a cache of %g bytes", row, c->cache_bytes);
     return 0;
@@ -259,8 +262,8 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/* Returns the seconds, without matrix products, that n prompt tokens take after `before` cached
- * ones. Sets *extrapolated to 1 outside the measured range. */
+/* Returns the seconds that n prompt tokens after `before` cached tokens take, without those of
+ * matrix products. Outside the measured range, sets *extrapolated to 1. */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {
     const double there = kvd_cost_table_at(&c->prompts, n, before, extrapolated),

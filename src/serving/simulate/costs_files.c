@@ -7,7 +7,8 @@
 #include "formats/jct.h"
 #include "formats/rows.h"
 
-/* properties of files; those before SAME must agree, differences in the others are only reported */
+/* properties of files of measured times: files must agree in those before SAME; differences in the
+ * others are only reported */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {
@@ -15,7 +16,7 @@ typedef struct {
     kvd_model_info model;
     char *fact[FACTS]; /* text of each property, allocated, or NULL */
     int gpus;
-    /* [n] methods with timed iterations, in the order of the files */
+    /* [n] methods for which the file has iteration times, in the order of the file */
     char **method;
     size_t *rows, n;
 } file;

@@ -17,7 +17,7 @@ typedef struct {
 
 typedef struct {
     double *all; /* [n], rising */
-    /* [n] latencies, one bootstrap block after another, rising within each */
+    /* [n] latencies, one bootstrap block after another, and rising within each block */
     double *of_block;
     size_t n, start[BLOCKS + 1];
     double sum[BLOCKS];
@@ -80,7 +80,8 @@ static size_t count(const sorted *s, int b, double x)
     return lo - s->start[b];
 }
 
-/* Returns the k-th smallest latency of a resample with weight[b] copies of bootstrap block b. */
+/* Returns the latency with index k, in rising order, of a bootstrap resample that contains block b
+ * weight[b] times. */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {
     size_t lo = 0, hi = s->n - 1;

@@ -16,7 +16,8 @@ typedef struct {
     double curve[KVD_LATENCY_CURVE]; /* quantiles 0, 0.01 .. 1 */
 } kvd_latency;
 
-/* Computes statistics of x [n], ignoring NaN. block [n]: bootstrap block of each. */
+/* Computes statistics of the latencies x [n]; ignores NaN. block [n]: number of the bootstrap block
+ * of each latency. */
 int kvd_latency_summarise(const double *x, const uint8_t *block, size_t n, uint64_t seed,
                           kvd_latency *out, kvd_err *err);
 

@@ -26,7 +26,8 @@ static size_t option_of(kvd_h5 *f, const char *name)
     return n;
 }
 
-/* Reads --admission of the file. Older files without it used KVD_ADMIT_WHOLE. */
+/* Returns the rule for admitting requests that the file records (--admission). Older files record
+ * none; their runs used KVD_ADMIT_WHOLE. */
 static kvd_admission admission_of(kvd_h5 *f)
 {
     kvd_err unused;

@@ -37,7 +37,8 @@ static int allocate(samples *s, const kvd_requests *q, const kvd_batching_limits
     s->gap_block = calloc(s->n_gaps + 1, 1);
     if (!s->served || !s->x || !s->block || !s->gap || !s->gap_block)
         return kvd_no_memory(err, "the times of all tokens", s->n_gaps * (sizeof *s->gap + 1));
-    /* number of bootstrap blocks, each of at least two consecutive requests */
+    /* number of bootstrap blocks of consecutive requests; each has at least two requests, if there
+     * are two */
     const size_t blocks =
         q->n / 2 < KVD_LATENCY_BLOCKS ? (q->n > 1 ? q->n / 2 : 1) : KVD_LATENCY_BLOCKS;
     for (size_t i = 0, at = 0; i < q->n; i++) {
@@ -96,8 +97,8 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    /* seconds from the last arrival to the end of the last iteration, or 0 if that arrival is later
-     * because its request was refused */
+    /* seconds from the last arrival to the end of the last iteration; 0 if all iterations end
+     * before the last arrival, whose request was refused */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;
@@ -138,7 +139,8 @@ int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, 
     return 0;
 }
 
-/* Computes the mean of job time / output tokens if requests arrive `factor` times as fast. */
+/* Computes the mean over requests of job completion time / output tokens, if the requests arrive
+ * `factor` times as fast. */
 static int latency_at(const kvd_serve_setting *s, const kvd_requests *q, double factor,
                       double *mean, kvd_err *err)
 {

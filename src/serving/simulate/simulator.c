@@ -12,7 +12,8 @@ const char *const kvd_route_name[KVD_ROUTES + 1] = {"shortest", "round-robin", "
 typedef struct {
     kvd_batcher *batcher;
     kvd_iteration now; /* valid if `busy` is true */
-    /* busy: true while an iteration runs; touched: true if the replica may have new work */
+    /* busy: true while the replica runs an iteration; touched: true if it may have new requests to
+     * run */
     bool busy, touched;
 } replica;
 
@@ -30,7 +31,8 @@ typedef struct {
     event *heap; /* heap of the times at which running iterations end, [n] */
     size_t n_events;
     kvd_served *served;
-    /* gap: seconds between tokens; latest [requests]: time of each request's latest token */
+    /* gap: seconds between successive tokens of all requests; latest [requests]: time of each
+     * request's latest token */
     double *gap, *latest;
     size_t *gap_at;
     kvd_simulated *out;
