@@ -1,4 +1,4 @@
-/* Tests K-means against Lloyd's iteration in float64. */
+/* Tests K-means clustering against Lloyd's algorithm, written plainly in float64. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "common/rng.h"
 #include "unit.h"
 
-/* Returns normally distributed vectors [n][d], each `times` times. */
+/* Returns normally distributed vectors [n][d], in runs of `times` equal vectors. */
 static float *make_rows(size_t n, size_t d, size_t times, double offset, uint64_t seed)
 {
     float *X = unit_alloc(n * d * sizeof *X);
@@ -56,7 +56,8 @@ static double plain_assign(const float *X, size_t n, size_t d, size_t k, plain_s
     return sum;
 }
 
-/* Gives each empty cluster the vector farthest from its centroid. Returns how many moved. */
+/* Moves into each empty cluster the vector that is farthest from its centroid. Returns the number
+ * of moved vectors. */
 static size_t plain_fill(size_t n, size_t k, plain_state *s)
 {
     size_t moved = 0;
@@ -204,7 +205,8 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     assert_int_equal(used, distinct);
 }
 
-/* Products with two equal centroids may differ by rounding, which must not mislead K-means. */
+/* Rounding may make a vector's products with two equal centroids differ. K-means must still find
+ * all distinct vectors. */
 TEST(test_distinct_rows_are_found)
 {
     for (uint64_t seed = 0; seed < 3; seed++)

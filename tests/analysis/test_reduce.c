@@ -201,7 +201,8 @@ TEST(test_centroids)
             }
             assert_true(rows == 430);
         }
-    /* The weighted centroids' sum of squares + squared distances is the vectors' sum of squares. */
+    /* Sum of squares of all vectors = that of the centroids, weighted by cluster size, + the
+     * squared distances of the vectors from their centroids. */
     assert_true(fabs(all - sum_w.energy) < 1e-9 * all);
     assert_true(fabs(all - kept - sum_w.residual) < 1e-6 * all);
     kvd_layer_rows_release(&plain);

@@ -20,7 +20,8 @@ static bool undercuts(const kvd_tried *a, const kvd_tried *b)
     return a->share <= b->share && x <= y && (a->share < b->share || x < y);
 }
 
-/* The result must be the Pareto front, in loss and cache size, of all tried parameters. */
+/* From all tried parameters of a method, those on the Pareto front of loss and cache size must be
+ * chosen. */
 TEST(test_oracle)
 {
     enum { N = 200 };
@@ -95,7 +96,8 @@ TEST(test_lines)
     }
 }
 
-/* One slope of each parameter over ln(loss) must fit all models. */
+/* Fits each parameter of method ZDC over ln(loss): one line for each model, all lines of a
+ * parameter with the same slope. */
 TEST(test_models)
 {
     enum { N = 40, MODELS = 3 };
@@ -130,7 +132,8 @@ TEST(test_models)
         }
         assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
     }
-    /* Model 1's fitted line has model 0's slope and passes through its only measurement. */
+    /* Model 1 has a single measurement. Its line must pass through this measurement with the slope
+     * that the measurements of model 0 give. */
     for (int i = 0; i < 7; i++)
         model[i] = i == 6;
     OK(kvd_regression_fit(&r, t, model, 7, 2, &err));

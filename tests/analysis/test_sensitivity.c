@@ -16,7 +16,8 @@ static uint32_t id[N];
 typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
-    /* derivative of the loss by output element 3 in layer 0: sum for each token, sum of squares */
+    /* derivative of the loss by element 3 of layer 0's attention output: its sum over runs for each
+     * token, and the sum of its squares over runs and tokens */
     double sum[N], square;
     kvd_sensitivity *s;
 } seen;
@@ -81,7 +82,8 @@ static void near(double a, double b, double scale)
         fail_msg("%.9g and %.9g", a, b);
 }
 
-/* Value times gradient, summed, is equal for both factors of a product: q dL/dq = k dL/dk. */
+/* The sum of q dL/dq over a head must equal that of k dL/dk, because scores are products of q and
+ * k. The same must hold for attention outputs and v. */
 TEST(test_both_sides_agree)
 {
     static seen x;
@@ -109,7 +111,8 @@ TEST(test_both_sides_agree)
         }
 }
 
-/* Gradients of log p(y) have mean 0 only if y is drawn from the model. */
+/* The gradient of log p(y) has mean 0 if the token y is drawn from the model, but not if y is the
+ * next token of a text. */
 TEST(test_drawn_gradients_average_out)
 {
     enum { DRAWS = 100 };
@@ -123,7 +126,8 @@ TEST(test_drawn_gradients_average_out)
         of_text += pow(text.sum[t], 2);
     }
     assert_true(of_text == text.square);
-    /* Averaging DRAWS random gradients divides their mean square by DRAWS, up to chance. */
+    /* If gradients have mean 0, averaging DRAWS of them divides their mean square by
+     * about DRAWS. */
     assert_true(mean < 2.5 * drawn.square / DRAWS / DRAWS);
 }
 
@@ -144,7 +148,8 @@ static void sums_of(size_t per_batch, uint64_t seed, kvd_spectrum *out)
     kvd_sensitivity_free(x.s);
 }
 
-/* Rotations must not depend on the batch size, but on the seed. */
+/* Singular values computed from gradients must depend on the random seed, but not on the batch
+ * size. */
 TEST(test_bases)
 {
     kvd_spectrum together, apart, other;
@@ -179,7 +184,8 @@ TEST(test_bases)
     kvd_spectrum_release(&other);
 }
 
-/* Removing the only dimension of q with a gradient g raises the loss by mean(q^2) mean(g^2) / 2. */
+/* Only dimension 2 of q has a gradient g. Removing this dimension must raise the loss by
+ * mean(q^2) mean(g^2) / 2. */
 TEST(test_unit_of_sigma)
 {
     static float q[N][KV * GROUP][D], g[N][KV * GROUP][D];
@@ -206,7 +212,8 @@ TEST(test_unit_of_sigma)
     }
     OK(kvd_sensitivity_bases(x, N, &s, &err));
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /* Removing an output of 3 with gradient 0.5 costs 3^2 * 0.5^2 / 2 of loss per query head. */
+    /* Removing a dimension of the output with value 3 and gradient 0.5 raises the loss by
+     * 3^2 * 0.5^2 / 2 per query head. */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);

@@ -67,7 +67,8 @@ TEST(test_mean_abs_by_hand)
     assert_true(energy[0] == 1 && energy[1] == 1);
 }
 
-/* Mean |A - B| / mean |A| is 1 if B is A with random signs, sqrt(2) if B is unrelated to A. */
+/* The mean of |A - B| over entries, divided by that of |A|, is about 1 if B is the rotation A with
+ * random signs of columns, and sqrt(2) if rotation B is unrelated to A. */
 TEST(test_signs_and_unrelated)
 {
     static double A[D * D], B[D * D], C[D * D];
@@ -146,7 +147,7 @@ TEST(test_compare)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    /* s[1] gets the rotations (orthogonal matrices) of s[0], with random signs of columns. */
+    /* Makes the rotations of s[1] those of s[0] with random signs of columns. */
     for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {

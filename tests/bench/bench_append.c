@@ -1,6 +1,6 @@
 /* usage: bench_append [append|prefill|steps]
- * Times kernels that write new K and V into the cache, and attention of prompts. `steps` times
- * writing within decode steps of a CUDA graph. */
+ * Times kernels that write new K and V into the cache (append), and attention of prompts (prefill).
+ * `steps` times the writing within decode steps of a CUDA graph. */
 #include "common/stats.h"
 #include "engine/cuda/few_rows.h"
 #include "gpu_case.h"
@@ -48,7 +48,7 @@ static void measure_copy(void)
     device_free(a, b);
 }
 
-/* kept dimensions of 8 KV heads: of Q and K, then of V */
+/* number of kept dimensions in each of 8 KV heads: of Q and K, then of V */
 static const int widths[][2][8] = {
     {{128, 128, 128, 128, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128, 128, 128}},
     {{64, 64, 64, 64, 64, 64, 64, 64}, {64, 64, 64, 64, 64, 64, 64, 64}},
@@ -57,7 +57,8 @@ static const int widths[][2][8] = {
 };
 static const char *const width_names[] = {"128", "64", "mix, p = 0.5", "mix, p = 0.6"};
 
-/* Returns the microseconds to add n tokens per request to `old` ones. *bytes: bytes to move. */
+/* Returns the microseconds to add n tokens to each request's cache of `old` tokens. *bytes: bytes
+ * of memory that this must read and write. */
 static double append_us(int w, int batch, int n, int old, int rope, int rotated, double *bytes)
 {
     kvd_attn_heads heads = {.n_heads = 32, .n_kv_heads = 8, .d_head = 128};
@@ -303,7 +304,7 @@ static void step_layer(const step_shape *m, const step_memory *d, const kvd_appe
     check(kvd_few_rows_run(&gate_up, s), "product");
 }
 
-/* mean microseconds per layer, of kvd_append and of all kernels */
+/* microseconds per layer: of the kernel kvd_append alone, and of all kernels */
 typedef struct {
     double append, layer;
 } step_time;
@@ -343,7 +344,8 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     return kvd_quantile(us, STEP_REPLAYS, 0.5);
 }
 
-/* Returns times of kvd_append and of a layer in a decode step, with projections if `rotated`. */
+/* Returns the times of kvd_append and of a whole layer in a decode step. If `rotated`, projections
+ * of K and V reduce their dimensions. */
 static step_time step_times(const step_shape *m, const step_memory *d, int n, int rotated,
                             int ready)
 {

@@ -1,6 +1,6 @@
 /* usage: bench_dump FOLDER [MB]
- * Times writing and reading Q, K and V, against write(2) and read(2). Reads come from the page
- * cache. */
+ * Times writing and reading kvdim's files of Q, K and V, against plain write(2) and read(2) of as
+ * many bytes. Reads come from the page cache. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ typedef struct {
     kvd_dtype dtype;
     size_t n_tokens;
     size_t bytes; /* bytes of Q, K and V in the file */
-    /* PIECE bytes, not all 0, which the plain file that is written for comparison repeats */
+    /* PIECE bytes, not all 0; the plain file, written for comparison, consists of copies of them */
     char *piece;
     float *rows;
     void *scratch;

@@ -301,7 +301,7 @@ static void time_all_attention(void)
         const size_t n = shapes[i][0], len = shapes[i][1];
         time_attention(KVD_BF16, n, len, 32, 8, 128, 0, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 32, 64, 0, lib, blas, stream);
-        /* This window hides one key, which makes dense attention use cuBLAS. */
+        /* This sliding window hides a single key. Its time shows what support of windows costs. */
         time_attention(KVD_BF16, n, len, 32, 8, 128, (int)len - 1, lib, blas, stream);
         time_attention(KVD_BF16, n, len, 32, 8, 128, 256, lib, blas, stream);
         time_attention(KVD_F32, n, len, 32, 8, 128, 0, lib, blas, stream);

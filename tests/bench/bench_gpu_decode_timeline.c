@@ -1,6 +1,7 @@
 /* usage: bench_gpu_decode_timeline [CASE]
- * Prints times of the decode kernel's steps in its CTAs, with a cold L2, and of launches with time
- * stamps, without them and without work. CASE: part of a name. */
+ * Prints when the thread blocks of the decode kernel reach each of the kernel's steps, with a cold
+ * L2. Also times launches with time stamps, without time stamps, and without tokens to read.
+ * CASE: part of the name of the cases to run. */
 #include <stdint.h>
 
 #include "common/stats.h"

@@ -1,6 +1,6 @@
 /* usage: bench_gpu_dump FOLDER [GB]
  * Times writing GB (default 6.4) gigabytes of Q, K and V of Llama 3.1 8B from the GPU to a file,
- * against write(2) and fsync. */
+ * against write(2) and fsync of as many bytes. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -21,7 +21,7 @@ typedef struct {
     size_t n_tokens, bytes;
     void *qkv;
     char *piece;
-    /* seconds, summed over writer threads */
+    /* seconds in which threads wrote to the file, summed over the threads */
     double written_s;
 } bench;
 

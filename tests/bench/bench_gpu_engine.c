@@ -126,7 +126,8 @@ static double prefill(kvd_engine *e, const uint32_t *id, kvd_phase_times *sum)
     return kvd_quantile(second, PREFILLS, 0.5);
 }
 
-/* Times decode steps of n requests. Earlier K and V are arbitrary. */
+/* Returns the median seconds of a decode step of n requests, whose caches hold arbitrary K and V.
+ * *sum: time of each phase, summed over the steps. */
 static double decode(kvd_engine *e, size_t n, const uint32_t *id, kvd_phase_times *sum)
 {
     kvd_err err;

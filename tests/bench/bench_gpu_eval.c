@@ -10,7 +10,8 @@
 
 enum { WARM_UP = 1, REPEATS = 3 };
 
-/* Returns `width` columns of a random signed permutation [d][d], and in `back` the transpose. */
+/* Returns `width` columns of a random signed permutation matrix [d][d], and fills `back` with the
+ * transpose of these columns. */
 static float *permutation(kvd_rng *r, int d, int width, float *back)
 {
     float *const a = need((size_t)d * (size_t)width * sizeof *a);

@@ -1,6 +1,6 @@
 /* usage: bench_gpu_few_rows
- * Times the matrix products of a decode step of Llama 3.1 8B, by cuBLAS and by few_rows. Launches
- * use different matrices, so that L2 does not hold them. */
+ * Times the matrix products of a decode step of Llama 3.1 8B, by cuBLAS and by kvdim's kernel for
+ * few rows. Launches use different matrices, so that L2 does not hold them. */
 
 #include "common/cuda/libraries.h"
 #include "engine/cuda/few_rows.h"

@@ -1,5 +1,5 @@
 /* usage: bench_gpu_forward MODEL|shape:NAME [SEQ_LEN [SEQUENCES [GPUS]]]
- * Times the bf16 forward pass relative to cuBLAS's rate, then each phase in a separate run. */
+ * Times the bf16 forward pass relative to cuBLAS's rate, then each phase in runs of its own. */
 
 #include "common/clock.h"
 #include "common/run.h"
@@ -28,7 +28,7 @@ static void mark(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
     }
 }
 
-/* Returns a phase's operations, or 0 if it is no matrix product. */
+/* Returns a phase's floating-point operations per token, or 0 if the phase is no matrix product. */
 static double flop_of(const kvd_config *c, kvd_gpu_phase p, double seq_len)
 {
     const double d = c->d_model, q = (double)c->n_heads * c->d_head,

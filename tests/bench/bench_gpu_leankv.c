@@ -1,6 +1,6 @@
 /* usage: bench_gpu_leankv [CONTEXT]
- * Compares LeanKV's decode kernel with the dense one for Llama 3.1 8B. "equal": heads keep equal
- * fractions of tokens; "uneven": from 0 to twice the mean. */
+ * Compares LeanKV's decode kernel with the dense one for Llama 3.1 8B. "equal": all heads keep
+ * equal fractions of the tokens; "uneven": fractions from 0 to twice the mean. */
 
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"
@@ -45,7 +45,7 @@ typedef struct {
 
 static int context = 8192, n_sms;
 
-/* Returns random bytes that are finite numbers in every format. */
+/* Returns random bytes that are finite numbers when read as any of the tested types. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -212,7 +212,7 @@ static int run_launch(void *ctx, void *stream, kvd_err *err)
     return e == cudaSuccess ? 0 : kvd_fail(err, "%s: %s", x->name, cudaGetErrorString(e));
 }
 
-/* Removes the last step's tokens, so that the step can run again. */
+/* Restores the heads' state from before the decode step, so that the step can run again. */
 static int restore_heads(void *ctx, void *stream, kvd_err *err)
 {
     const launch *const x = ctx;

@@ -39,7 +39,7 @@ static void steps(kvd_engine *e, size_t n, const uint32_t *id)
     print("step", n, &sum, STEPS);
 }
 
-/* Times a prompt of CONTEXT tokens after a short warm-up prompt. */
+/* Times a prompt of CONTEXT tokens after a short prompt for warm-up. */
 static void prompt(kvd_engine *e, const uint32_t *id)
 {
     kvd_err err;

@@ -35,7 +35,7 @@ static int32_t *len, *table, *slot;
 static void *q, *o;
 static float *cosine, *sine;
 
-/* Returns random bytes that are finite numbers in every format. */
+/* Returns random bytes that are finite numbers when read as any of the tested types. */
 static void *random_bytes(size_t bytes)
 {
     const kvd_random_tensor normal = kvd_random_tensor_of(1, "bench", 1, 0);
@@ -124,7 +124,7 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;
     const int outliers =
-        /* number of outliers, because k_apart = 4 * (outliers + 16) */
+        /* number of outliers: k_apart is 4 * (outliers + 16), or 0 if the method has no outliers */
         a->form.k_apart ? (a->form.k_apart / 4 - 16) : 0;
     a->codes = random_bytes(n_pages * a->page_bytes);
     a->ring = random_bytes((size_t)(batch * a->ring_pages * KVD_PAGE_TOKENS) * row);

@@ -5,7 +5,7 @@
 #include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"
 
-/* BLOCK: number of random numbers, copies of which fill the cache */
+/* BLOCK: number of random elements that are made; copies of them fill the cache */
 enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 };
 
 /* rates of one H200 (results/h200): matrix products and memory reads */

@@ -1,4 +1,4 @@
-/* Times rANS and DEFLATE on one thread, with normally distributed symbols of 64 channels. */
+/* Times rANS coding and DEFLATE on one thread, with normally distributed symbols of 64 channels. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -111,7 +111,8 @@ static int by_dsyrk(head *h, kvd_err *err)
     return 0;
 }
 
-/* Finds the largest errors against dgesdd, relative to each value and to the largest value. */
+/* Finds the largest errors of the singular values `sigma` against dgesdd's: relative to each value,
+ * and relative to the largest value. */
 static void errors(const head *h, const double *sigma, double *relative, double *of_largest)
 {
     *relative = *of_largest = 0;

@@ -1,4 +1,4 @@
-/* Compares Q, K and V recorded on the GPU with kvd_dump_record, byte for byte. */
+/* Tests recording of Q, K and V on the GPU: the file must equal the CPU's byte for byte. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -70,7 +70,7 @@ static void make_file(kvd_activations *a, const test_case *c, const char *name)
     or_end(kvd_activations_create(a, path, &program_run, false, &err), c->name, err.msg);
 }
 
-/* tensor such as Q on the host, [token][head][dimension] */
+/* tensor such as Q or K on the host, [token][head][dimension] */
 typedef struct {
     float *host;
     int heads;
@@ -104,7 +104,8 @@ static kvd_gpu_share share_of(const test_case *c, int index)
                            .n_kv_heads = kv_heads};
 }
 
-/* Copies n tensors side by side to the GPU, with NaN before and after each row. */
+/* Copies n tensors to the GPU, side by side in each row of a matrix, with NaN before and after
+ * every row. */
 static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x, int first, int n,
                     size_t rows, size_t *ld, const void **at)
 {
@@ -139,7 +140,8 @@ static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x,
     return device;
 }
 
-/* Writes a layer's Q, K and V to both dumps. Returns -1 on failure, with both errors filled. */
+/* Writes a layer's Q, K and V to two files, one from the CPU and one from the GPU. Returns -1 and
+ * fills the error of each side that fails. */
 static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int layer, size_t first,
                   size_t rows, float poison, kvd_err *plain_err, kvd_err *gpu_err)
 {

@@ -1,4 +1,4 @@
-/* Compares X^T X on the GPU with kvd_gram_add, and times it for Llama 3.1 8B. */
+/* Compares X^T X computed on the GPU with the CPU's, and times the GPU for Llama 3.1 8B. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,7 +11,8 @@
 typedef struct {
     const char *name;
     kvd_dtype type;
-    /* the GPU is number `index` of `count` that share the heads */
+    /* The heads, of d dimensions, are divided among `count` GPUs. The tested GPU is number
+     * `index`. */
     int n_heads, n_kv_heads, d, index, count;
     bool pre;
     size_t batch[4]; /* tokens of each batch; 0 ends the list */
@@ -53,7 +54,7 @@ static void fail(const test_case *c, const char *what, double got, double most)
     failures++;
 }
 
-/* equal values in the tested type on the device, in float32 on the host */
+/* array in the tested type on the device, and as float32 on the host */
 typedef struct {
     float *host;
     void *device;
@@ -157,7 +158,7 @@ static void add_reference(kvd_moments *sums, const test_case *c, const kvd_gpu_s
     free(scratch);
 }
 
-/* Returns the largest |a_ij - b_ij| / sqrt(b_ii b_jj) over all matrices. */
+/* Returns the largest |a_ij - b_ij| / sqrt(b_ii b_jj) over all elements of all matrices. */
 static double distance(const kvd_moments *a, const kvd_moments *b)
 {
     double worst = 0;
@@ -185,7 +186,8 @@ static bool same_bits(const kvd_moments *a, const kvd_moments *b)
     return true;
 }
 
-/* Adds the second moments of random W_O [d_model][heads * d] and W_QKV to `m` and `want`. */
+/* Adds the second moments of random weights W_O [d_model][heads * d] and W_QKV to `m` (on the GPU)
+ * and to the reference `want`. */
 static void weights(const test_case *c, const kvd_gpu_share *s, kvd_gpu_moments *m,
                     kvd_moments *want)
 {
@@ -228,7 +230,8 @@ static void run(const test_case *c)
     or_end(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
                kvd_moments_alloc(&want, &err),
            c->name, err.msg);
-    /* The sums of `one` stay on the GPU, those of `two` are copied to the host and back. */
+    /* `one` keeps its second moments on the GPU. The second moments of `two` go to the host and
+     * back between batches. */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
     or_end(!two, c->name, err.msg);
@@ -363,7 +366,8 @@ static void time_8b(kvd_dtype type, size_t rows)
     t.lib = kvd_cublas_load(&err);
     t.blas = t.lib ? kvd_cublas_open("cuBLAS", &err) : NULL;
     const double layers = 32, n = (double)rows, ms = milliseconds(ours, &t);
-    /* floating-point operations: 2 for each of n tokens and element of 48 heads' lower triangles */
+    /* floating-point operations: 2 per token for each element of the lower triangles of 48 matrices
+     * [128][128] */
     const double flop = 48.0 * 128 * 129 * n;
     printf(
         "%s, %s, %zu rows: %.3f ms a layer, %.2f us a token of 32 layers, %.1f TFLOP/s on the triangle",

@@ -1,4 +1,5 @@
-/* Tests mean attention scores and unimportant tokens against numbers computed by hand. */
+/* Tests mean attention scores of tokens, and the choice of unimportant tokens, against numbers
+ * computed by hand. */
 
 #include "analysis/tokens.h"
 #include "collect/sums.h"
@@ -6,10 +7,8 @@
 
 enum { N = 4, HEADS = 2, LAYERS = 2 };
 
-/* The score of query i and key j over both heads is (q[i][0] + q[i][1]) * k[j].
- *
- * Layer 0: q[i][0] + q[i][1] = 1 3 0 1, k = 1 -1 2 0. Layer 1: q[i][0] + q[i][1] = 4 3 2 1, k = 1 1
- * 1 9. */
+/* The score of query i and key j, summed over heads, is (q[i][0] + q[i][1]) * k[j]. Layer 0:
+ * q[i][0] + q[i][1] = 1 3 0 1, k = 1 -1 2 0. Layer 1: 4 3 2 1 and 1 1 1 9. */
 static const float q[LAYERS][N][HEADS] = {{{1, 0}, {2, 1}, {-1, 1}, {3, -2}},
                                           {{4, 0}, {1, 2}, {1, 1}, {0.5F, 0.5F}}};
 static const float k[LAYERS][N] = {{1, -1, 2, 0}, {1, 1, 1, 9}};
@@ -56,7 +55,8 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
         assert_float_equal(kvd_attention_stats_kept(s, field, 0, layer)[j].x, want[j], 1e-15);
 }
 
-/* The mean score of query i is over i + 1 keys, that of key j over 4 - j queries. */
+/* Under the causal mask, the mean score of query i is over i + 1 keys, and the mean score of key j
+ * is over 4 - j queries. */
 TEST(test_mean_scores)
 {
     kvd_attention_stats s;
@@ -77,8 +77,8 @@ TEST(test_window)
     kvd_attention_stats_release(&s);
 }
 
-/* The half of the tokens with the lowest mean scores is unimportant: tokens 1 and 2 by their scores
- * as queries; by those as keys, 1 and 3 in layer 0, 1 and 2 in layer 1. */
+/* Half of the tokens, those with the lowest mean scores, are unimportant: tokens 1 and 2 by their
+ * scores as queries; by their scores as keys, tokens 1 and 3 in layer 0, and 1 and 2 in layer 1. */
 TEST(test_sets)
 {
     static const struct {

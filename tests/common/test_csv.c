@@ -119,7 +119,7 @@ TEST(test_round_trip)
     }
 }
 
-/* A field that looks like a formula is written with an apostrophe in front. */
+/* The CSV writer puts an apostrophe before a field that a spreadsheet would run as a formula. */
 TEST(test_formulas)
 {
     static const char *const fields[][2] = {

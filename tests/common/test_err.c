@@ -95,7 +95,7 @@ TEST(test_errno)
     assert_string_equal(err.msg, "cannot open 'x': No such file or directory");
 }
 
-/* The memory limits are so large that neither test nor sanitizer reaches them. */
+/* This test sets memory limits so large that neither the test nor a sanitizer reaches them. */
 TEST(test_memory_limit)
 {
     kvd_err err;

@@ -1,4 +1,4 @@
-/* Tests HDF5 files, also after a killed writer. */
+/* Tests HDF5 files, including one that a killed program left. */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>

@@ -223,7 +223,7 @@ TEST(test_read_once)
     assert_true(faults_of_children() > before);
 }
 
-/* sizes of datasets, one for each way in which HDF5 stores values */
+/* sizes of datasets: HDF5 stores each of them in another way */
 enum { LARGE = 600000, MEDIUM = 9000, LITTLE = 30, N_ROWS = 40, LENGTH = 50, LONG_TEXT = 5000 };
 typedef struct {
     double large[LARGE], medium[MEDIUM], little[LITTLE], number, theta;
@@ -252,7 +252,7 @@ static void write_contents(contents *c)
                       row = {"/rows/text", "Texts.", "1", text, 1, {N_ROWS}, {"row"}};
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < LARGE; i++)
-        /* Few distinct values compress well, so that most bit flips are in other arrays. */
+        /* Few distinct values compress well, so that most flipped bits are in other datasets. */
         c->large[i] = i / 200000 + 1;
     for (int i = 0; i < MEDIUM; i++)
         c->medium[i] = kvd_rng_normal(&r);
@@ -328,7 +328,8 @@ TEST(test_flipped_bits)
     unsigned char *const data = unit_read(path, &n);
     kvd_rng_seed(&r, 2, 0);
     for (int i = 0; i < FLIPS; i++) {
-        /* bit to flip; in every second trial not in a zero byte, which is mostly unused */
+        /* bit to flip; in every second trial a bit of a nonzero byte, as zero bytes are
+         * mostly unused */
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&r) * 8 * (double)n);

@@ -1,4 +1,5 @@
-/* Tests conversions of all 16-bit patterns, and rounding against plain formulas. */
+/* Tests conversion of all float16 and bf16 patterns to float, and rounding against plain
+ * formulas. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,7 +29,8 @@ static double value(const format *f, unsigned bits)
            ldexp(mantissa + (1u << f->mantissa_bits), (int)exponent - f->bias - f->mantissa_bits);
 }
 
-/* Rounds x to the nearest 16-bit number. After scaling, these numbers are integers. */
+/* Rounds x to the nearest number of the 16-bit format: divides x by the distance between
+ * neighbouring numbers there, and rounds to an integer. */
 static double nearest(const format *f, double x)
 {
     if (isnan(x) || isinf(x) || x == 0)
@@ -103,7 +105,8 @@ TEST(test_rounding)
     kvd_rng_seed(&r, 5, 0);
     for (size_t k = 0; k < 2; k++) {
         const format *f = &formats[k];
-        /* Rounds midpoints of adjacent 16-bit numbers, and the floats next to the midpoints. */
+        /* Rounds the midpoints between neighbouring 16-bit numbers, and the floats next to the
+         * midpoints. */
         for (unsigned i = 0; i + 1 < 0x7fff; i++) {
             const double a = value(f, i), b = value(f, i + 1);
             if (isnan(a) || isnan(b))

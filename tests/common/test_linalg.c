@@ -86,7 +86,8 @@ static void check_signs(const double *R, size_t d)
     }
 }
 
-/* Checks signs, norms and orthogonality as linalg.h states them. */
+/* Checks the rotation R that belongs to the singular values `sigma` of X: R is orthogonal, the
+ * largest entry of each column is positive, columns of X R are orthogonal with norms `sigma`. */
 static void check_basis(const double *X, size_t n, size_t d, const double *sigma, const double *R,
                         double tol)
 {
@@ -245,7 +246,7 @@ TEST(test_rank_deficient_and_zero)
     OK(kvd_gram_svd(G, D, sigma, R, &err));
     assert_true(sigma[0] == 0 && kvd_orthogonality(R, D) < 1e-14);
 
-    /* X^T X has a single eigenvalue above 0; all other singular values must be 0. */
+    /* X^T X has one eigenvalue above 0, so all singular values but the first must be 0. */
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < D; j++)
             X[i * D + j] = (double)(i + 1) * (double)(j + 1) / 3;

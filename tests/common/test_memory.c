@@ -55,7 +55,8 @@ TEST(test_groups_of_version_1)
     put("one/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("one/memory/memory.usage_in_bytes", "123456789\n");
     assert_true(isinf(left_in("list1", "one")));
-    /* Without a folder for /docker/abc, a path of the host, the root's limit applies. */
+    /* The cgroup /docker/abc has no folder here, as seen from inside a container, so the limit of
+     * the root group applies. */
     put("one/memory/memory.limit_in_bytes", "100000\n");
     put("one/memory/memory.usage_in_bytes", "90000\n");
     put("one/memory/memory.stat",
@@ -69,7 +70,7 @@ TEST(test_groups_of_version_1)
 TEST(test_address_space)
 {
 #ifdef __SANITIZE_ADDRESS__
-    /* Skips, because a sanitizer reserves more address space than the limit. */
+    /* Skips the test, because a sanitizer reserves more address space than the limit allows. */
     skip();
 #endif
     const kvd_memory_left before = kvd_memory_available();

@@ -312,7 +312,7 @@ TEST(help)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!strstr(text, parts[i]))
             fail_msg("no '%s' in:\n%s", parts[i], text);
-    /* Lines of --help must be at most 80 columns wide, except commands. */
+    /* Lines of --help must be at most 80 columns wide, except example commands. */
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
         assert_true(strcspn(line, "\n") <= 80 || !strncmp(line, "  kvdim-test ", 13));
 }
@@ -405,7 +405,7 @@ TEST(test_long_fields)
 
 int main(void)
 {
-    /* Programs that the tests start inherit this, which OpenBLAS reads when it is loaded. */
+    /* Child programs inherit this variable, which OpenBLAS reads when it is loaded. */
     setenv("OPENBLAS_CORETYPE", kvd_blas_core(), 0);
     return unit_run(NULL, NULL);
 }

@@ -1,4 +1,5 @@
-/* Tests output files, which appear whole or not at all and have one writer. */
+/* Tests output files: each appears whole or not at all, and only one program at a time may write
+ * it. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,7 +82,8 @@ TEST(test_second_writer_is_refused)
     kvd_output_release(&out, false);
 }
 
-/* Processes increment a number under the lock. A lost increment shows that it failed. */
+/* Several processes increment a number under the lock. A lost increment shows that the lock
+ * failed. */
 TEST(test_lock_excludes)
 {
     enum { PROCESSES = 6, ROUNDS = 60 };
@@ -138,7 +140,7 @@ TEST(test_refusals)
     (void)snprintf(name, sizeof name, "%s/%0250d", folder, 0);
     FAILS_WITH(kvd_output_begin(&out, name, &err), "File name too long");
     FAILS_WITH(kvd_output_begin(&out, "-", &err), "cannot write to standard output ('-')");
-    /* true for root, who may ignore permissions */
+    /* true if the user is root, who may ignore file permissions */
     const bool root = geteuid() == 0;
     if (root && (chown(folder, 65534, 65534) || seteuid(65534)))
         return;
@@ -239,7 +241,7 @@ TEST(test_outputs_are_distinct)
     OK(kvd_output_distinct(apart, 3, &err));
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     OK(kvd_output_distinct(plain, 2, &err));
-    /* o.h5 with suffix .state.new and o.h5.state with suffix .new are one file. */
+    /* Output o.h5 with suffix .state.new and output o.h5.state with suffix .new name one file. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

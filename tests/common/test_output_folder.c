@@ -1,4 +1,4 @@
-/* Tests output folders, which appear complete or not at all. */
+/* Tests output folders: each appears complete or not at all. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -134,7 +134,7 @@ TEST(test_one_writer)
 static const char *const contents[] = {"page", "in/", NULL};
 static bool exchange_refused;
 
-/* Replaces the system call. If `exchange_refused`, fails as network file systems do. */
+/* Replaces the system call renameat2. If `exchange_refused`, fails as on network file systems. */
 int renameat2(int old_fd, const char *from, int new_fd, const char *to, unsigned flags)
 {
     if (!exchange_refused)

@@ -1,4 +1,5 @@
-/* Tests rotations shared by two matrices, and balanced projections, which keep Q K^T best. */
+/* Tests rotations shared by two matrices, and balanced projections, which lose the least of Q
+ * K^T. */
 
 #include <cblas.h>
 
@@ -237,7 +238,8 @@ TEST(test_balanced_is_the_best_of_its_rank)
     kvd_moments_release(&m);
 }
 
-/* The loss is the sum over queries and keys of (q . k - q A B^T k)^2. */
+/* The loss of balanced projections A and B must be the sum of (q . k - q A B^T k)^2 over all
+ * queries and keys. */
 TEST(test_balanced_loss_is_the_error_of_scores)
 {
     kvd_activations a;
@@ -277,7 +279,7 @@ TEST(test_balanced_without_full_rank)
 {
     double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
     kvd_err err;
-    /* Only three dimensions contribute to scores. */
+    /* Q and K have only three dimensions in common, so only these contribute to scores. */
     for (size_t i = 0; i < D; i++) {
         cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
         cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;

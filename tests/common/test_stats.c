@@ -42,7 +42,8 @@ TEST(test_below)
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < 100; i++)
         assert_int_equal(kvd_rng_below(&r, 1), 0);
-    /* Chi-square (6 degrees of freedom) of the counts must be below its 99.99 % quantile, 27.9. */
+    /* Draws N numbers 0 .. 6. Chi-square (6 degrees of freedom) of their counts must be below its
+     * 99.99 % quantile, 27.9. */
     enum { N = 70000 };
     double cell[7] = {0}, chi2 = 0;
     for (int i = 0; i < N; i++) {
@@ -53,7 +54,8 @@ TEST(test_below)
     for (int k = 0; k < 7; k++)
         chi2 += (cell[k] - N / 7.0) * (cell[k] - N / 7.0) / (N / 7.0);
     assert_true(chi2 < 27.9);
-    /* If numbers were taken modulo n, the lower third would occur twice as often. */
+    /* If random 64-bit numbers were taken modulo n, the lower third of the results would occur
+     * twice as often as the others. */
     const uint64_t n = 0xc000000000000000u;
     double sum = 0;
     for (int i = 0; i < N; i++) {
@@ -157,7 +159,7 @@ TEST(test_bootstrap_shape)
     assert_true(isnan(v.lo) && isnan(v.hi));
 }
 
-/* About 95 of 100 intervals must contain the true value. */
+/* About 95 of 100 bootstrap confidence intervals must contain the true ratio. */
 TEST(test_bootstrap_coverage)
 {
     enum { TRIALS = 400, CLUSTERS = 60 };
@@ -187,7 +189,8 @@ TEST(test_bootstrap_strata)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     OK(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err));
-    /* mean of the strata's ratios 0.5 and 0.9; over all clusters it would be 42 / 60 */
+    /* mean of the ratios of two strata, 0.5 and 0.9; a single ratio over all clusters would be
+     * 42 / 60 */
     near(v.value, (0.5 + 0.9) / 2);
     near(v.lo, v.value);
     near(v.hi, v.value);
