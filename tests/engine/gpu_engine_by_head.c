@@ -23,7 +23,8 @@ static void close_plan(opened *o)
     kvd_points_free(o->point, o->n_points);
 }
 
-/* Opens `method` with random matrices and tables. The caller closes *o, also after a failure. */
+/* Opens `method` with random matrices and tables instead of calibrated ones, where the method
+ * allows this. The caller closes *o, also after a failure. */
 static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, opened *o,
                      kvd_err *err)
 {
@@ -75,8 +76,9 @@ static int run(const load *l, const char *method, int gpus, served *o, kvd_err *
     return status;
 }
 
-/* Compares two GPUs' logits with one GPU's. The distance may be six times that without a method
- * (`rounding`), or a quarter of the method's distance from the logits `none`. */
+/* Compares the logits of two GPUs with those of one GPU. Accepts a distance of 6 * `rounding` (the
+ * distance without a method), or of a quarter of the method's own effect on logits. `none`: results
+ * without a method. */
 static void test(const load *l, const char *method, const served *none, double rounding)
 {
     kvd_err err = {""};
@@ -107,7 +109,8 @@ static void refused(const load *l, const char *method, const char *why)
     free(o.logits);
 }
 
-/* usage: gpu_engine_by_head [quick|TEXT]. `quick`: fewer methods. TEXT: methods with this text. */
+/* usage: gpu_engine_by_head [quick|TEXT]. `quick`: fewer methods. TEXT: only methods whose names
+ * contain TEXT. */
 int main(int argc, char **argv)
 {
     static const request requests[] = {{300, 20}, {129, 30}, {64, 12}, {200, 40}, {63, 10}};

@@ -1,4 +1,5 @@
-/* Compares logits of the CPU engine with passes over whole sequences. */
+/* Compares logits of the CPU engine, which reads a cache, with those of forward passes over whole
+ * sequences. */
 #include <math.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *config;
     uint32_t input[REQUESTS], output[REQUESTS];
-    /* index in `id` of each request's first token */
+    /* index in `id` of the first token of each request */
     size_t offset[REQUESTS + 1];
     size_t longest; /* longest request, with its last output token */
     uint32_t *id;
@@ -40,7 +41,8 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* Odd requests exceed the length at which LongRoPE changes its divisors. */
+        /* Prompts and outputs of odd requests are longer than the text length at which LongRoPE
+         * changes its divisors. */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;
@@ -97,7 +99,8 @@ static uint32_t best(const float *x, size_t n)
     return at;
 }
 
-/* Adds squared distances of logits from t->want, and squared norms. Returns the compared tokens. */
+/* Adds to *error the squared distances of the engine's logits from t->want, and to *square the
+ * squared norms of t->want. Returns the number of compared tokens. */
 static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, const uint32_t *next,
                       double *error, double *square)
 {
@@ -124,7 +127,8 @@ static size_t compare(const texts *t, kvd_engine *e, const kvd_iteration *it, co
     return n;
 }
 
-/* Returns the relative distance of logits from t->want. `pages`: cache pages; 0: the default. */
+/* Serves all texts. Returns the distance of the engine's logits from t->want, relative to the norm
+ * of t->want. `pages`: number of cache pages, or 0 for the default. */
 static double serve_within(const texts *t, const kvd_plan *plan, size_t max_batch,
                            size_t max_tokens, size_t chunk, size_t pages, size_t *preempted,
                            kvd_engine_facts *facts, double *held)
@@ -235,7 +239,7 @@ static void make_dims(texts *t, const kvd_dims_method *m)
     kvd_widths_release(&w);
 }
 
-/* Opens the method `text`. *plan points into itself, so it must not be copied. */
+/* Opens the method named `text`. *plan points into itself, so it must not be copied. */
 static void open_plan(const texts *t, const char *text, uint32_t prompt, kvd_method *m,
                       kvd_plan *plan)
 {
@@ -268,7 +272,8 @@ TEST(test_plans_of_dims)
         }
 }
 
-/* The engine adds products in another order than one pass, which can change a 16-bit rounding. */
+/* The engine sums products in another order than a forward pass over the whole text. The difference
+ * can change how K and V are rounded to 16 bits. */
 TEST(test_types_of_the_cache)
 {
     texts t;
@@ -309,8 +314,8 @@ TEST(test_window_is_what_is_held)
     close_texts(&t);
 }
 
-/* Compares logits of methods with those of one forward pass. Rounding gives errors up to 2.0e-4
- * (OpenBLAS, Haswell), a wrong parameter more than 4e-3. */
+/* Compares the engine's logits with those of a forward pass over the whole text. Rounding gives
+ * differences up to 2.0e-4 (OpenBLAS, Haswell), a wrong parameter of a method more than 4e-3. */
 TEST(test_plans_row_by_row)
 {
     static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70},
@@ -345,7 +350,7 @@ TEST(test_plans_row_by_row)
     close_texts(&t);
 }
 
-/* After a preemption, the prompt contains earlier output too. */
+/* After a preemption, a request's prompt also contains the tokens that were generated before. */
 TEST(test_preempted_requests)
 {
     static const uint32_t input[REQUESTS] = {60, 50, 30, 62, 20},

@@ -1,4 +1,5 @@
-/* Compares generation on GPUs with the CPU. Tokens may differ if log probabilities are close. */
+/* Compares text generation on GPUs with the CPU. Tokens may differ if their log probabilities are
+ * close. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -15,8 +16,9 @@
 #include "model/text/corpus.h"
 #include "temp_folder.h"
 
-/* SEQUENCES: number of prompts. N_NEW: new tokens of each, of which FIRST_FORCED to LAST_FORCED are
- * given, not generated. MOST: tokens of the text. `quick` uses fewer. */
+/* SEQUENCES: number of prompts. N_NEW: new tokens after each prompt; those from FIRST_FORCED to
+ * LAST_FORCED are given, not generated. MOST: number of tokens of the text. With `quick`, numbers
+ * are smaller. */
 enum { SEQUENCES = 5, N_NEW = 25, FIRST_FORCED = 9, LAST_FORCED = 11, MOST = 900 };
 enum { PLACES = SEQUENCES * N_NEW };
 static const size_t length[SEQUENCES] = {41, 130, 17, 64, 199};
@@ -36,7 +38,7 @@ static void stop(const kvd_err *err)
     exit(1);
 }
 
-/* Makes second moments of gradients that are the identity. */
+/* Makes second moments of gradients: an identity matrix for each layer. */
 static void make_fisher(void)
 {
     const size_t wide = (size_t)(config->n_kv_heads * config->d_head),
@@ -138,9 +140,11 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuat
 }
 
 typedef struct {
-    /* log probability of the CPU's token less that of the GPU's at the first difference */
+    /* limit where tokens first differ: log probability, on the CPU, of the CPU's token less that of
+     * the GPU's token */
     double margin;
-    /* mean absolute difference between GPU and CPU in the log probability of the CPU's tokens */
+    /* limit on the mean absolute difference between GPU and CPU in the log probabilities of the
+     * CPU's tokens */
     double log_p;
     double bits;      /* accepted relative difference of cache sizes */
     size_t sequences; /* number of sequences whose tokens differ */
@@ -257,7 +261,8 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     close_plan(&o);
 }
 
-/* Ends answers after 5 to 7 tokens; every second one before its last token is fed. */
+/* Ends each answer after 5 to 7 tokens; in every second sequence, without feeding the last of these
+ * to the model. */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     (void)ctx, (void)token, (void)err;
@@ -296,7 +301,7 @@ static void compare_ended(kvd_generator *cpu, kvd_generator *gpu, kvd_dtype type
     close_plan(&o);
 }
 
-/* number of prompts, longest first, that fit into a pass */
+/* number of prompts of the greatest length that fit into one forward pass */
 static size_t in_a_pass = 3;
 
 static kvd_generator *generator(bool gpu, kvd_dtype compute, int n_gpus)
@@ -385,7 +390,8 @@ static void compare_several(void)
 
 static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
 {
-    /* `smooth`: true if rounding has small effects, as nothing is quantised or selected */
+    /* `smooth`: true if rounding has only small effects, because the method neither quantises nor
+     * selects tokens */
     static const struct {
         const char *text;
         bool smooth;
@@ -520,21 +526,23 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
         const bool smooth = method[i].smooth, f32 = type == KVD_F32;
         if ((only && !strstr(method[i].text, only)) || !in_this_part(next++))
             continue;
-        /* With coarse quantisation, log probabilities on GPU and CPU differ by 0.14 on average. */
+        /* true for methods with coarse quantisation, with which log probabilities on GPU and CPU
+         * differ by 0.14 on average */
         const bool coarse = strcmp(method[i].text, "turboquant") == 0 ||
                             strstr(method[i].text, "+turboquant") ||
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv") ||
                             strstr(method[i].text, "cachegen");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
-        /* accepted difference between CPU and GPU in log probability, for methods in which rounding
-         * may decide which tokens are merged or evicted */
+        /* limit on the difference in log probability between the CPU's and the GPU's token, for
+         * methods in which rounding may decide which tokens are merged or evicted */
         const double chooses = !strcmp(method[i].text, "tova+fp8") ? 2
                                : !strcmp(method[i].text, "elasticcache") ||
                                        !strcmp(method[i].text, "d2o") ||
                                        strstr(method[i].text, "elasticcache+kivi")
                                    ? 1.5
                                    : 0.5;
-        /* limit for methods in which rounding can move a number across a tie */
+        /* limit on the difference in log probability between the CPU's and the GPU's token, when
+         * computing in float32; larger where a rounding error may change a quantised number */
         const double ties =
             strstr(method[i].text, "+nvfp4") || !strcmp(method[i].text, "mikv") ? 0.1 : 1e-3;
         const limits most = {.margin = f32        ? ties
@@ -557,7 +565,7 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
     kvd_generator_free(gpu);
 }
 
-/* Compares kvtc on GPU and CPU for prompts in several passes, while the CPU compresses tokens. */
+/* Compares method kvtc on GPU and CPU if the GPU needs several forward passes for the prompts. */
 static void compare_passes(kvd_generator *cpu)
 {
     static const limits most = {.margin = 0.5, .log_p = 0.15, .bits = 0.02, .sequences = SEQUENCES};
@@ -568,7 +576,7 @@ static void compare_passes(kvd_generator *cpu)
     kvd_generator_free(gpu);
 }
 
-/* small gpt-oss: routed experts, sinks, biases, YaRN, windows */
+/* small gpt-oss: routed experts, attention sinks, biases, YaRN, sliding windows */
 static const kvd_shape gpt_oss = {
     "gpt_oss", "gpt_oss", "made up",
     "{\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\",\"hidden_act\":\"silu\","
@@ -582,7 +590,8 @@ static const kvd_shape gpt_oss = {
     "\"truncate\":false},\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-05,"
     "\"vocab_size\":500,\"tie_word_embeddings\":false}"};
 
-/* Checks that the method runs on the CUDA engine or, if `reason` is given, is refused with it. */
+/* Checks that the method runs on the CUDA engine. If `reason` is given, checks instead that the
+ * engine refuses the method for this reason. */
 static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
 {
     char why[KVD_GENERATOR_WHY];
@@ -597,7 +606,7 @@ static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
     close_plan(&o);
 }
 
-/* small Gemma 3: heads of 256 dimensions, a constant score factor, windows */
+/* small Gemma 3: heads of 256 dimensions, a constant score factor, sliding windows */
 static const kvd_shape gemma = {
     "gemma3", "gemma3_text", "made up",
     "{\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","
@@ -609,7 +618,7 @@ static const kvd_shape gemma = {
     "\"sliding_window\":40,\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-06,"
     "\"vocab_size\":500}"};
 
-/* small Mistral: every layer has a window */
+/* small Mistral, in which every layer has a sliding window */
 static const kvd_shape mistral = {
     "mistral", "mistral", "made up",
     "{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"hidden_act\":\"silu\","
@@ -627,7 +636,7 @@ static const kvd_shape wide_heads = {
     "\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-05,\"vocab_size\":500,"
     "\"tie_word_embeddings\":false}"};
 
-/* Makes a model of this shape and its data for the next tests. */
+/* Makes a model of this shape, and the calibration data that the next tests need. */
 static void use_shape(const kvd_shape *shape)
 {
     kvd_err err = {""};
@@ -649,11 +658,13 @@ static void use_shape(const kvd_shape *shape)
     make_fisher();
 }
 
-/* Compares engine and CPU on this model. Every sequence exceeds the window. */
+/* Compares the GPU engine with the CPU on a model of this shape. Every sequence is longer than the
+ * sliding window. */
 static void compare_shape(const kvd_shape *shape, const char *const *method, size_t n,
                           const char *const (*refused)[2], size_t n_refused)
 {
-    /* Rounding to bf16 can select other experts and change a log probability by up to 1 nat. */
+    /* Limits for the comparison: rounding to bf16 can select other experts and so change a log
+     * probability by up to 1 nat. */
     static const limits most = {.margin = 1, .log_p = 0.1, .bits = 1e-12, .sequences = SEQUENCES},
                         chosen = {.margin = 3, .log_p = 0.2, .bits = 1e-12, .sequences = SEQUENCES},
                         counted = {.margin = 3, .log_p = 0.2, .bits = 0.1, .sequences = SEQUENCES};
@@ -662,15 +673,17 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
     kvd_generator *const cpu = generator(false, KVD_F32, 1), *const gpu =
                                                                  generator(true, KVD_BF16, 1);
     for (size_t i = 0, next = 0; i < n; i++) {
-        /* xkv's ranks cover all prompt tokens, so it loses nothing. */
+        /* true if rounding selects nothing. Method xkv loses nothing here, because its rank is at
+         * least the number of prompt tokens. */
         const bool exact = !strcmp(method[i], "none") || !strcmp(method[i], "zack,p=0.5") ||
                            !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu,", 5);
-        /* methods in which rounding decides how many tokens, outliers or code bits they keep */
+        /* methods in which rounding decides how many tokens, outliers or code bits are kept */
         static const char *const varying[] = {
             "kvmerger", "prefixkv", "cake",     "mpcache",   "a2ats",    "cachegen", "waterfill",
             "kvtc",     "kvquant",  "h2o+kivi", "tova+kivi", "zipcache", "leankv",   "minicache"};
-        /* These methods' log probabilities on GPU and CPU differ by 0.23 to 0.35 nats on average in
-         * the shape of gpt-oss, if the CPU has weights of 8 bits; those of `none` by 0.08. */
+        /* methods whose log probabilities on GPU and CPU differ by 0.23 to 0.35 nats on average, in
+         * the shape of gpt-oss with weights of 8 bits on the CPU; without a method, they differ by
+         * 0.08 */
         static const char *const rough[] = {"cachegen", "gear", "vidkv", "tova+kivi",
                                             "zack+turboquant"};
         bool varies = false, few = false;
@@ -880,9 +893,9 @@ static void compare_shapes(void)
 /* usage: gpu_generate [quick|windows|gpus|TEXT] [f32|bf16] [I/N]
  * Compares tokens generated on GPU and CPU.
  * quick    combined methods, bf16, for sanitizers
- * windows  models with windows (gpt-oss, Gemma 3, Mistral), and a Llama with heads of 128
+ * windows  models with sliding windows (gpt-oss, Gemma 3, Mistral), and a Llama with heads of 128
  * gpus     several GPUs
- * TEXT     methods with TEXT in their text
+ * TEXT     methods whose text contains TEXT
  * I/N      part I of N of the tests */
 int main(int argc, char **argv)
 {

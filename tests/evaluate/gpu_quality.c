@@ -20,7 +20,8 @@ static void verdict(int good, const char *name, const char *detail)
     failed |= !good;
 }
 
-/* logits of compressed and uncompressed model, next tokens and sequences */
+/* logits [n][vocab] of the compressed and the uncompressed model, with each row's next token and
+ * sequence */
 typedef struct {
     size_t n, vocab;
     float *logits, *reference; /* [n][vocab] */
@@ -46,7 +47,7 @@ static void rows_free(rows *x)
     free(x->sequence);
 }
 
-/* Makes random logits with reference = logits + spread * noise. */
+/* Makes random logits, and reference logits that are the logits + spread * noise. */
 static rows random_rows(size_t n, size_t vocab, double spread, uint64_t seed)
 {
     rows x = rows_new(n, vocab);
@@ -216,7 +217,7 @@ static void refusals(void)
     refused("nan_in_reference", &x);
     x.logits[20 * 2500 + 2499] = -INFINITY;
     refused("minus_inf_beside_it", &x);
-    /* A NaN is an error even for a token of no sequence. */
+    /* A NaN in the logits is an error even for a token that belongs to no sequence. */
     x.logits[13 * 2500 + 2300] = NAN;
     x.logits[13 * 2500 + 2301] = INFINITY;
     x.logits[13 * 2500 + 9] = INFINITY;
@@ -276,7 +277,7 @@ static void rate(size_t n, size_t vocab)
 }
 
 /* usage: gpu_quality [small]
- * small  without the bandwidth measurement, for sanitizers */
+ * small  without measuring the memory bandwidth, for sanitizers */
 int main(int argc, char **argv)
 {
     if (!gpu_devices("quality", 1))

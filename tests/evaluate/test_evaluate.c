@@ -296,7 +296,7 @@ typedef struct {
     kvd_quality *reference;
 } outcome;
 
-/* Evaluates a method. Without `shortcuts`, no result of an earlier pass is used again. */
+/* Evaluates a method. If `shortcuts` is false, no result of an earlier forward pass is reused. */
 static void evaluate_method(const char *name, bool shortcuts, bool keep, size_t max_tokens,
                             size_t room, outcome *o)
 {
@@ -356,7 +356,8 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     }
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
-        /* The error of a lossless method is rounding, below `off` times the norm of the output. */
+        /* A lossless method's squared error is only rounding. Two squared errors also count as
+         * equal if they differ by less than (off * norm of the output)^2. */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
                     fabs(a->c.error.diff2[i] - b->c.error.diff2[i]) < rounding);
@@ -396,7 +397,7 @@ TEST(test_prompts_run_once)
             evaluate_method(methods[i], false, false, batch, 0, &whole);
             evaluate_method(methods[i], true, way == 2, batch, way == 3, &parts);
             assert_true(total(whole.c.per_sequence, kvd_corpus_n_sequences(corpus)).kl > 0);
-            /* Batch sizes change rounding, which may change a quantised number. */
+            /* Another batch size changes rounding, which may change a quantised number. */
             same_outcomes(&parts, &whole, strncmp(methods[i], "hetero", 6) ? 1e-6 : 1e-4);
             drop_outcome(&whole);
             drop_outcome(&parts);
@@ -462,14 +463,16 @@ TEST(test_attention_error_by_hand)
     OK(kvd_kept_attention_save(&kept, &in, u, &err));
     OK(kvd_attention_error_init(&e, &kept, &c, &err));
     OK(kvd_attention_error_add(&e, &in, v, &err));
-    /* Expected and actual outputs of two tokens: in head 0 (3,4) and (3,1), (0,0) and (0,5), so the
-     * squared error is 34 and the squared norm 25. In head 1 (0,2) and (1,2), (0,-2) and (0,-3): 2
-     * and 8. */
+    /* Outputs of two tokens, expected -> actual. Head 0: (3,4) -> (3,1) and (0,0) -> (0,5), so the
+     * squared error is 34 and the squared norm 25. Head 1: (0,2) -> (1,2) and (0,-2) -> (0,-3), so
+     * 2 and 8. */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
-    /* error D of the ZDC paper: mean of |actual - expected| / |expected| */
+    /* error D of the ZDC paper: mean of |actual - expected| / |expected| over elements with
+     * expected != 0 */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
-    /* The value 2 is unchanged and -2 became -3, so the mean relative error is (0 + 1/2) / 2. */
+    /* Head 1's expected elements: 2 stays 2 and -2 becomes -3, so the mean relative error is
+     * (0 + 1/2) / 2. */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
     double norm, zdc, zeros;
     kvd_attention_error_mean(&e, &norm, &zdc, &zeros);
@@ -502,7 +505,8 @@ TEST(test_error_scan)
         }
     }
     assert_true(positive > 60);
-    /* The table must have the KL divergence of a run in which only this head keeps 8 dimensions. */
+    /* The loss measured for a head must be the KL divergence of a run in which this head alone
+     * keeps fewer dimensions, 8. */
     kvd_dims d;
     OK(kvd_dims_one(&d, &kvd_dims_zack, &spectrum, 1, 0, 1, 8, &err));
     kvd_choice c = {.method = "zack", .overall_p = 0.1, .plan = {.dims = &d, .type = KVD_F32}};
@@ -511,7 +515,7 @@ TEST(test_error_scan)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
-    /* With little memory, heads are measured one at a time. Losses must not change. */
+    /* With little memory, heads are measured one at a time. The measured losses must not change. */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
     OK(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err));

@@ -141,7 +141,8 @@ static int run_prompts(void *ctx, const kvd_batch *first, kvd_prompts *prompts, 
     return kvd_forward_run(ctx, first, &prompts->hook, -1, NULL, err);
 }
 
-/* Computes logits of the whole sequence with the methods of `plan`, or uncompressed if NULL. */
+/* Computes the logits of a sequence by one forward pass with the methods of `plan`, or without
+ * compression if `plan` is NULL. */
 static void whole_pass(const kvd_plan *plan, const uint32_t *ids, size_t n)
 {
     kvd_err err = {""};
@@ -187,7 +188,7 @@ TEST(none_is_repeated_full_passes)
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
-/* Beyond 32 tokens LongRoPE changes its divisors, so K must be recomputed. */
+/* Beyond 32 tokens LongRoPE changes its divisors, so cached K must be computed again. */
 TEST(longrope_follows_the_text)
 {
     enum { N = 5, TEXT = 64 };
@@ -238,7 +239,8 @@ TEST(longrope_follows_the_text)
     kvd_checkpoint_close(phi);
 }
 
-/* Compares tokens and log probabilities with forward passes over the whole sequence. */
+/* Compares the tokens and log probabilities that method `text` generates with forward passes over
+ * whole sequences. */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
     opened o;
@@ -301,7 +303,8 @@ TEST(codes_are_the_whole_sequence)
         "h2o+kivi,heavy=0.3,residual=32 h2o+think+kivi,window=8,residual=32 "
         "zack+kvquant,p=0.3 zdc+gear,p_i=0.1,p_u=0.5 palu+kvquant,palu.p=0.3 zack+allot,p=0.3";
     for (char *rest = coded, *text; (text = strsep(&rest, " "));)
-        /* Compiled by clang, hetero rounds a number otherwise: a logit is 0.102 below the best. */
+        /* tolerance: how far a generated token's logit may be below the best logit of a forward
+         * pass; 0.102 for method hetero compiled by clang, which rounds otherwise */
         same_as_the_whole(text, KVD_F32, strncmp(text, "hetero", 6) ? 0.1 : 0.15);
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
@@ -402,8 +405,8 @@ TEST(rows_that_do_not_follow)
     kvd_sequence_cache_release(&r);
 }
 
-/* Called after each generated token. Ends answers of sequences 1 and 2 early: returns 1 if the last
- * token is still fed to the model, 2 if not. */
+/* Called after each generated token. Ends the answers of sequences 1 and 2 early: returns 1 if the
+ * last token is still fed to the model, 2 if not. */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     size_t *const seen = ctx;
@@ -426,8 +429,9 @@ static void count_progress(void *ctx, double n)
     seen->sequences += n;
 }
 
-/* Generates answers to questions in turn. Must generate the same tokens if all tokens are given as
- * input. `ended`: what end_early returns to end an answer. */
+/* Generates several answers in each sequence, with questions between them. Feeding these tokens
+ * again, all as input, must predict the same tokens. `ended`: what end_early returns to end an
+ * answer. */
 static void check_questions(size_t ended)
 {
     enum { QUESTION = 2, ANSWER = 4, PLACES = 2 * (QUESTION + ANSWER) };
@@ -487,7 +491,7 @@ TEST(questions_in_turn)
 }
 
 #ifdef KVD_CUDA
-/* Returns why the CUDA engine lacks a method, or "". */
+/* Returns why the CUDA engine does not support method `text`, or "" if it does. */
 static const char *why_not(const kvd_config *c, const char *text, kvd_dtype type)
 {
     static char why[KVD_GENERATOR_WHY];

@@ -1,4 +1,5 @@
-/* Generated tokens must not depend on the number of threads or on how prompts are grouped. */
+/* Tests that generated tokens do not depend on the number of threads or on how prompts are
+ * grouped. */
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
@@ -44,7 +45,8 @@ static int tear_down(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /* total costs of kvd_generate, and the sum of those it reports for finished sequences */
+    /* costs that kvd_generate returns, and the sum of the costs that it reports when sequences
+     * finish */
     kvd_stepwise_account account, stepped;
     size_t steps;
     kvd_continued_cost cost[PROMPTS]; /* filled only by run_short */
@@ -99,8 +101,8 @@ TEST(several_workers_are_one)
     }
 }
 
-/* generation path whose forward pass number `fail_at` fails for lack of memory; `grown`: number of
- * calls of its function `grow`, which asks for more memory */
+/* generation whose forward pass number `fail_at` fails for lack of memory. `grown`: number of calls
+ * of `grow`, the function that asks for more memory. */
 typedef struct {
     kvd_generate_path path;
     kvd_generate_path *rows;
@@ -167,8 +169,9 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/* Generates answers to all prompts in one group. Forward pass `fail_at` fails (0: none, -1: all).
- * If `grown` is not 0, only two prompts fit at a time. */
+/* Generates answers to all prompts in one group. `fail_at`: number of the forward pass that fails
+ * for lack of memory (0: none, -1: all). If `grown` is not 0, only two prompts fit into memory at a
+ * time. */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Tests the cache of models with latent attention: one vector per token. */
+/* Tests the cache of models with latent attention (MLA), which store one vector per token. */
 #include <math.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ static int open_plan(const char *text, const kvd_config *c, kvd_plan *plan, kvd_
     return status;
 }
 
-/* Returns logits that last until the end of the test. */
+/* Returns the logits of a forward pass over the whole sequence. They last until the test ends. */
 static float *whole_pass(const kvd_checkpoint *checkpoint, const kvd_plan *plan, const uint32_t *id,
                          kvd_cache_account *account)
 {
@@ -100,7 +100,7 @@ TEST(test_bytes)
 {
     static const struct {
         const char *model;
-        /* how many numbers are stored per token in all layers */
+        /* numbers stored per token, in all layers together */
         size_t numbers;
     } cases[] = {{"deepseek-v2", (11 + 6) * 2},     {"deepseek-v2-lite", (13 + 4) * 2},
                  {"deepseek-v2-odd", (15 + 8) * 2}, {"deepseek-v3", (11 + 10) * 2},

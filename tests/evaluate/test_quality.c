@@ -7,7 +7,7 @@
 
 TEST(test_by_hand)
 {
-    /* logits whose softmax is 1/8, 2/8, 5/8; and three zeros with softmax 1/3 each */
+    /* prediction 0: logits with softmax 1/8, 2/8, 5/8; prediction 1: zeros, with softmax 1/3 */
     const float logits[6] = {0, logf(2), logf(5), 0, 0, 0};
     const float reference[6] = {0, 0, 0, 0, 0, 0};
     const uint32_t target[2] = {1, 0};
@@ -18,7 +18,8 @@ TEST(test_by_hand)
     assert_true(fabs(q.nll - (log(4) + log(3))) < 1e-6);
     assert_true(q.top1 == 1);
     assert_true(q.agree == 1);
-    /* KL divergence at prediction 0, from softmax(logits) to uniform; it is 0 at prediction 1 */
+    /* KL divergence of prediction 0: the reference is uniform, the logits give 1/8, 2/8, 5/8;
+     * prediction 1 has KL divergence 0 */
     const double kl = (log(8.0 / 3) + log(8.0 / 6) + log(8.0 / 15)) / 3;
     assert_true(fabs(q.kl - kl) < 1e-6);
 
@@ -121,7 +122,7 @@ TEST(test_refuses)
 }
 
 /* About 95 % of the confidence intervals must contain the true value. Intervals of the ratio of two
- * models' accuracies must be shorter than those of one accuracy. */
+ * models' accuracies must be relatively shorter than those of one model's accuracy. */
 TEST(test_intervals)
 {
     enum { SEQUENCES = 40, TRIALS = 150 };
@@ -132,7 +133,8 @@ TEST(test_intervals)
     for (int t = 0; t < TRIALS; t++) {
         kvd_quality ref[SEQUENCES] = {0}, q[SEQUENCES] = {0};
         for (int s = 0; s < SEQUENCES; s++) {
-            /* p: share of right predictions; the compressed model loses one of twenty of these */
+            /* p: fraction of tokens that the uncompressed model predicts correctly; the compressed
+             * model predicts 95 % of these correctly */
             const double p = 0.4 + 0.1 * kvd_rng_normal(&r);
             ref[s].n = q[s].n = 100;
             for (int i = 0; i < 100; i++)

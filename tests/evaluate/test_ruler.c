@@ -38,7 +38,7 @@ static size_t task_number(const char *name)
     return k;
 }
 
-/* Returns options for `items` items of task `name`, or of every task if NULL. */
+/* Returns RULER options for `items` items of task `name`, or of every task if `name` is NULL. */
 static kvd_ruler_settings settings(const char *name, size_t length, size_t items, uint64_t seed)
 {
     kvd_ruler_settings s = {
@@ -86,8 +86,8 @@ static size_t count(const char *text, const char *part)
 
 static const char needle_start[] = "One of the special magic ";
 
-/* Replaces words that RULER draws at random: 9 for a number, U for a UUID, K for hyphenated words,
- * V<length> for a variable. */
+/* Writes `word`, but replaces one that RULER draws at random: by 9 for a number, U for a UUID, K
+ * for hyphenated words, V<length> for a variable. */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
     size_t digits = 0, capitals = 0, hyphens = 0;
@@ -108,7 +108,8 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/* Replaces words that RULER draws at random, such as numbers by 9. The caller frees the result. */
+/* Returns `text` with the words that RULER draws at random replaced, such as numbers by 9. The
+ * result is freed when the test ends. */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;
@@ -160,8 +161,8 @@ static void add_needles(shapes *s, const char *text, size_t n)
     }
 }
 
-/* Returns the distinct lines of a prompt, with random words replaced. Keeps only the needles of
- * essays, and only the beginnings of word lists. */
+/* Returns the distinct lines of a prompt, with random words replaced. Keeps only the needles
+ * (hidden facts) of essays, and only the beginnings of word lists. */
 static shapes shapes_of(const char *task, const char *prompt)
 {
     static const char list[] = "1. ", answers[] = "list are: 1. ", coded[] = "coded words. ";
@@ -218,7 +219,8 @@ static const char *text_of(const json_t *x, const char *field)
     return json_string_value(json_object_get(x, field));
 }
 
-/* Compares prompt lengths with RULER's, which change in steps such as 500 words or 25 needles. */
+/* Compares prompt lengths with those of RULER, whose prompts grow in steps such as 500 words or 25
+ * needles. */
 static void compare_lengths(const json_t *x, const kvd_benchmark *b, size_t length)
 {
     char field[40];
@@ -343,7 +345,7 @@ TEST(depths_are_uniform)
         }
         for (size_t p = 0; p < PARTS; p++)
             chi2 += (in[p] - ITEMS / PARTS) * (in[p] - ITEMS / PARTS) / (ITEMS / PARTS);
-        /* 16.3 is the 0.999 quantile of chi-square with 3 degrees of freedom. */
+        /* 16.3 is the 99.9 % quantile of the chi-square distribution with 3 degrees of freedom. */
         if (chi2 > 16.3)
             fail_msg("%s: chi2 %.1f: %.0f %.0f %.0f %.0f", tasks[k], chi2, in[0], in[1], in[2],
                      in[3]);
@@ -424,7 +426,8 @@ TEST(frequent_words_are_frequent)
             assert_true(matches("^[a-z]{6}$", answer[k]));
             times[k] = count(b.item[i].context, answer[k]);
         }
-        /* Zipf's law with exponent 2 from rank 2 on gives n / 4, n / 9, n / 16 times. */
+        /* By Zipf's law with exponent 2, the words of ranks 2, 3, 4 occur n / 4, n / 9,
+         * n / 16 times. */
         const double n = 4.0 * (double)times[0];
         assert_true(times[0] > times[1] && times[1] > times[2]);
         assert_float_equal((double)times[1], n / 9, 2);
@@ -501,7 +504,8 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
-/* If every byte is a token, the solved example in RULER's prompts exceeds its 500 tokens. */
+/* With one token per byte, the solved example in RULER's prompt is longer than the 500 tokens that
+ * it may have. */
 TEST(a_tokenizer_of_bytes_is_refused)
 {
     const char *const path = temp_file("tokenizer.json");

@@ -1,4 +1,4 @@
-/* Tests the search for the strongest compression that keeps an accuracy. */
+/* Tests the search for the strongest compression that still keeps a given accuracy. */
 #include <math.h>
 #include <string.h>
 
@@ -7,8 +7,8 @@
 #include "evaluate/target.h"
 #include "unit.h"
 
-/* Returns a measurement: with parameter x, a method keeps `share` of the accuracy, with confidence
- * interval lo .. hi. */
+/* Returns a measurement: with parameter x, a method keeps the fraction `share` of the uncompressed
+ * accuracy, with confidence interval lo .. hi. */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
     return (kvd_target_sample){x, x, x / 2, {share, lo, hi}};
@@ -101,7 +101,7 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* Text 0 keeps the accuracy up to the parameter x = miss - 0.2, text 1 up to miss + 0.2. */
+    /* Text 0 keeps its accuracy up to the parameter x = miss - 0.2, text 1 up to x = miss + 0.2. */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};
@@ -223,7 +223,7 @@ TEST(test_crossing_by_hand)
                  never[3] = {1, 0.995, 0.991}, meets[3] = {0.995, 0.99, 0.97},
                  back[3] = {1.01, 0.985, 0.995};
     assert_true(fabs(kvd_target_crossing(p, falls, 3, 0.99) - 0.3) < 1e-15);
-    /* Accuracy 0.99 is halfway between 1 at p = 0 and 0.98 at p = 0.2. */
+    /* The accuracy falls linearly from 1 at p = 0 to 0.98 at p = 0.2, so it is 0.99 at p = 0.1. */
     assert_true(fabs(kvd_target_crossing(p, first, 3, 0.99) - 0.1) < 1e-15);
     assert_true(kvd_target_crossing(p, never, 3, 0.99) == 0.6);
     assert_true(kvd_target_crossing(p, meets, 3, 0.99) == 0.4);
@@ -233,7 +233,8 @@ TEST(test_crossing_by_hand)
 
 enum { SEQUENCES = 60, POINTS = 5 };
 
-/* Simulates correct predictions at removed fractions p. Method b loses half as many as a. */
+/* Simulates numbers of correct predictions if methods a and b remove the fractions p of the cache.
+ * Method b loses half as many predictions as a. */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)
 {
@@ -248,7 +249,8 @@ static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][S
     }
 }
 
-/* Accuracy falls to 0.98 at p = 0.2 for method a, at p = 0.4 for b. */
+/* The accuracy, relative to no compression, falls to 0.98 at p = 0.2 for method a and at p = 0.4
+ * for method b, where p is the fraction that is removed of the cache. */
 TEST(test_pairing_and_coverage)
 {
     enum { TRIALS = 60 };

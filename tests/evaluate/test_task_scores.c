@@ -47,7 +47,7 @@ TEST(as_the_authors)
                                     choice, texts(json_object_get(row, "choices"), choice)};
         const char *const answer = json_string_value(json_object_get(row, "answer"));
         const double wanted = json_number_value(json_object_get(row, "score"));
-        /* RULER's own code rounds to hundredths of a percent. */
+        /* RULER's own code rounds scores to hundredths of a percent. */
         const double tolerance = m == KVD_METRIC_MATCH_ALL ? 5.1e-5 : 1e-12;
         double score = NAN;
         kvd_err err = {""};
@@ -69,7 +69,7 @@ TEST(as_the_authors)
     json_decref(all);
 }
 
-/* Python's \d+ matches digits of other scripts, but no reference answer has them. */
+/* In Python, \d+ also matches digits of other scripts, which no reference answer contains. */
 TEST(digits_of_other_scripts)
 {
     static const struct {
@@ -97,8 +97,8 @@ TEST(digits_of_other_scripts)
         }
 }
 
-/* Text that Python's str.lower, isalnum and split treat unlike a single byte or letter. The scores
- * are those of the authors' code. */
+/* Text that Python's str.lower, isalnum and split do not treat byte by byte or letter by letter.
+ * The scores are those of the authors' code. */
 TEST(unicode_as_in_python)
 {
     static const struct {
@@ -106,13 +106,13 @@ TEST(unicode_as_in_python)
         const char *answer, *reference[2];
         double score;
     } cases[] = {
-        /* The lower case of \u0130 has two characters. */
+        /* \u0130 (capital I with dot) has a lower case of two characters. */
         {KVD_METRIC_MATCH_PART, "\u0130stanbul", {"is"}, 0},
         {KVD_METRIC_MATCH_PART, "x \u0130STANBUL", {"i\u0307stanbul"}, 1},
         /* a capital sigma at the end of a word */
         {KVD_METRIC_MATCH_PART, "\u039f\u0394\u039f\u03a3.", {"\u03bf\u03b4\u03bf\u03c2"}, 1},
         {KVD_METRIC_MATCH_PART, "\u0391\u03a3\u0391", {"\u03b1\u03c3\u03b1"}, 1},
-        /* \u00bd is a number, so `a` next to it is no article. */
+        /* \u00bd (one half) is a number, so the letter a after it is no article. */
         {KVD_METRIC_QA_F1, "\u00bda cup", {"\u00bd cup"}, 0.5},
         {KVD_METRIC_FIRST_NUMBER, "\uff11\uff12 cups", {"12"}, 1},
         {KVD_METRIC_FIRST_NUMBER, "\u0663.\u0665", {"3.5"}, 1},

@@ -1,4 +1,5 @@
-/* Logits of an exported model must equal those of the original with projected Q, K and V. */
+/* Tests exported models: logits must equal those of the original model with projected Q, K and
+ * V. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,7 +138,8 @@ static double distance(const float *x, const float *y, size_t n)
     return sqrt(error / square);
 }
 
-/* Makes projections. `full` keeps all dimensions; otherwise heads keep different numbers. */
+/* Makes projections with `method`. If `full`, every head keeps all dimensions; otherwise heads keep
+ * different numbers of dimensions. */
 static void make_dims(kvd_dims *dims, const kvd_config *config, const kvd_dims_method *method,
                       bool full)
 {
@@ -205,7 +207,8 @@ static void test_family(void **state)
         if (!(off <= bar))
             fail_msg("%s, %s at %s width: logits are off by %.3g", name, methods[i % 2]->info.name,
                      full ? "full" : "ragged", off);
-        /* The logits must differ, or the comparison above would prove nothing. */
+        /* Removing dimensions must change the logits, or their agreement with `want` would prove
+         * nothing. */
         if (!full)
             assert_true(distance(got, whole, n) > 1e-2);
         kvd_checkpoint_close(folded);
@@ -370,7 +373,7 @@ TEST(test_refuses)
     kvd_folded_list_release(&list);
     kvd_dims_leave(&dims, 0);
 
-    /* Makes the matrix so large that its product with the weights exceeds float16. */
+    /* Makes the projection of V so large that its product with the weights exceeds float16. */
     for (size_t i = 0; i < (size_t)(dims.d_head * dims.head[0].d_v); i++)
         dims.head[0].a_v[i] *= 1e6F;
     char command[128];

@@ -32,7 +32,8 @@ static int heads_of(int x)
     return x == KVD_X_Q || x == KVD_X_Q_PRE ? HEADS : KV;
 }
 
-/* Returns random numbers [token][head][dim] that depend on x and layer. */
+/* Returns random numbers [token][head][dim], which differ between tensors x (Q, K, V ...) and
+ * layers. */
 static float *tensor(int x, int layer, size_t n)
 {
     return fixture_values(n * (size_t)heads_of(x) * D, (uint64_t)(10 * layer + x + 1));
@@ -403,7 +404,7 @@ TEST(test_refuses_nonfinite_rows)
     kvd_activations_close(&a);
 }
 
-/* Compares checksums with their definition in docs/formats.md. */
+/* Compares a file's checksums with ones computed as docs/formats.md defines them. */
 static void checksums_are(const char *path, const char *name, hsize_t head, hsize_t n_rows,
                           hsize_t width)
 {
@@ -430,7 +431,7 @@ static void checksums_are(const char *path, const char *name, hsize_t head, hsiz
     H5Fclose(f);
 }
 
-/* Flips a bit of a row in layer 1. A second call restores it. */
+/* Flips a bit of a row in layer 1. A second call restores the bit. */
 static void flip(const char *path, const char *name, hsize_t head, hsize_t row)
 {
     const hid_t f = edit(path), d = H5Dopen2(f, name, H5P_DEFAULT), s = H5Dget_space(d);

@@ -1,4 +1,4 @@
-/* With a flipped bit, a reader must fail or return the original data. */
+/* Tests that, with a flipped bit in the file, a reader fails or returns the original data. */
 #include <xxhash.h>
 
 #include "analysis/similarity.h"
@@ -264,7 +264,7 @@ static void flip(int (*reader)(void), const char *message)
         size_t bit;
         do
             bit = (size_t)(kvd_rng_uniform(&rng) * 8 * (double)n);
-        /* Every second flip avoids zero bytes, which are mostly unused space. */
+        /* In every second trial, flips a bit of a nonzero byte, as zero bytes are mostly unused. */
         while (i % 2 && !data[bit / 8]);
         data[bit / 8] = (unsigned char)(data[bit / 8] ^ 1 << bit % 8);
         unit_write(path, data, n);

@@ -1,4 +1,5 @@
-/* Tests the prompt length from which a method beats no compression, and refusal of bad times. */
+/* Tests the prompt length from which a method is faster than no compression, and that invalid times
+ * are refused. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -47,7 +48,8 @@ TEST(test_break_even)
     add(r, "zack", 1, 400, 8, 3);
     add(r, "none", 1, 200, 8, 2);
     add(r, "zack", 1, 200, 8, 2.5);
-    /* Prompts of 100, 200, 400 tokens take 1, 2, 4 s uncompressed and 1.5, 2.5, 3 s with zack. */
+    /* Prompts of 100, 200, 400 tokens take 1, 2, 4 s without compression and 1.5, 2.5, 3 s with
+     * method zack. */
     near(kvd_jct_break_even(r, 2, false), 200 + 200.0 / 3);
     near(kvd_jct_break_even(r, 6, false), 200 + 200.0 / 3);
     assert_true(isnan(kvd_jct_break_even(r, 2, true)));
@@ -91,7 +93,8 @@ TEST(test_noise)
     near(noise.length, 400);
     near(noise.difference, 0.4);
     near(noise.spread, 1);
-    /* noise.spread (slowest - fastest run): larger of fdc's 0 s and no compression's 0.1 s */
+    /* noise.spread is the larger of two spreads (slowest - fastest run): 0 s for method fdc, 0.1 s
+     * without compression. */
     add_runs(r, "fdc", 100, 0.95, 0.95, 0.95);
     assert_true(kvd_jct_break_even_noise(r, 8, false, &noise));
     near(noise.spread, 0.1);

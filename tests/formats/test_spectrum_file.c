@@ -1,4 +1,5 @@
-/* Tests files of singular values and rotations, of kept dimensions, and of error tables. */
+/* Tests files of singular values and rotations, of kept dimensions, and of losses from reducing
+ * single heads. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +66,8 @@ static void make(kvd_spectrum *s, kvd_pairing pairing)
                     kvd_spectrum_sigma(s, (kvd_pair)p, l, h)[i] = (double)(D - i) * (1 + l + h);
                 OK(kvd_random_basis(D, 1, (uint64_t)(p * 64 + l * 8 + h),
                                     kvd_spectrum_R(s, (kvd_pair)p, l, h), &err));
-                /* Makes left = 2 O and right = O / 2 with an orthogonal O. */
+                /* Makes a pair of matrices whose product left right^T is 1: left = 2 O, right =
+                 * O / 2 with an orthogonal O. */
                 for (size_t i = 0; s->pair[p].right && i < D * D; i++) {
                     kvd_spectrum_right(s, (kvd_pair)p, l, h)[i] =
                         kvd_spectrum_R(s, (kvd_pair)p, l, h)[i] / 2;
@@ -132,7 +134,7 @@ TEST(test_derived)
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        /* The mean is divided by the square root of 25 rows. */
+        /* The normalised mean is the mean divided by the square root of the number of rows, 25. */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
     /* Squared singular values have the ratio 16 : 9 : 4 : 1. */
@@ -237,7 +239,8 @@ TEST(test_shape_must_fit_the_model)
     kvd_spectrum_release(&s);
 }
 
-/* With few tokens, left right^T has a lower rank than the identity. The file must load. */
+/* Calibration on few tokens gives matrices whose product left right^T has not the full rank. Their
+ * file must load. */
 TEST(test_balanced_bases_of_few_tokens)
 {
     kvd_err err;
