@@ -1,4 +1,4 @@
-/* Fuzzer of config.json. An accepted configuration must be consistent. */
+/* Fuzzes the reader of config.json: an accepted configuration must be consistent. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* Fuzzes the CSV reader: fields end with a zero byte, rows written again read back unchanged. */
+/* Fuzzes the CSV reader: fields must end with a zero byte, and rows that are written again must
+ * read back unchanged. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,7 +10,8 @@
 #include "common/files/csv.h"
 
 typedef struct {
-    /* file of the rows that the first pass writes and the second reads; NULL in the second pass */
+    /* file to which the first pass copies the rows, for the second pass to read; NULL in the second
+     * pass */
     FILE *copy;
     bool has_head;
     size_t rows, bytes;
@@ -27,7 +29,8 @@ static int on_row(void *ctx, size_t line, char *const *field, const size_t *len,
     for (size_t i = 0; i < n; i++) {
         if (field[i][len[i]])
             abort();
-        /* Reads the field up to its first zero byte, because the CSV writer ends a field there. */
+        /* Reads a field only up to its first zero byte, because the CSV writer ends the field
+         * there. */
         for (const char *p = field[i]; *p; p++, t->bytes++)
             t->sum = t->sum * 31 + (unsigned char)*p;
         if (t->copy && kvd_csv_put(t->copy, field[i], i + 1 == n, err))
@@ -44,7 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
-    /* Writes a header first, or the reader would skip a byte order mark. */
+    /* Writes a header first, because the reader skips a byte order mark at the beginning of a
+     * file. */
     fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))
@@ -52,7 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!rc) {
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
-        /* Ignores the number of rows: one with a single empty field is written as an empty line. */
+        /* Does not compare the numbers of rows, because a row of one empty field is written as an
+         * empty line. */
         if (second.bytes != first.bytes || second.sum != first.sum)
             abort();
     }

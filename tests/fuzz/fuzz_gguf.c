@@ -1,4 +1,5 @@
-/* Fuzzer of GGUF files. Every accepted tensor is readable, every token has a text. */
+/* Fuzzes the reader of GGUF files: every accepted tensor must be readable, every token must have a
+ * text. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

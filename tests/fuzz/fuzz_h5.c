@@ -1,4 +1,5 @@
-/* Fuzzer of HDF5 files. HDF5 may crash only in the reader's child process. */
+/* Fuzzes the reader of HDF5 files: on a damaged file, only the child process that reads it may
+ * crash. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 const char *__asan_default_options(void);
 
-/* Makes allocations of absurd size return NULL, as malloc does. */
+/* Makes allocations of absurd size return NULL instead of ending the program, as malloc does. */
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:detect_leaks=0";

@@ -1,4 +1,5 @@
-/* Fuzzer of llama2.c files. In an accepted file, every tensor is within the file. */
+/* Fuzzes the reader of llama2.c files: in an accepted file, every tensor must be within the
+ * file. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

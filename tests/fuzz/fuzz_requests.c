@@ -1,4 +1,4 @@
-/* Fuzzer of request traces. Accepted requests must be valid and in order of arrival. */
+/* Fuzzes the reader of request traces: accepted requests must be valid and in order of arrival. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* Fuzzer of safetensors files. In an accepted file, every tensor is within the file. */
+/* Fuzzes the reader of safetensors files: in an accepted file, every tensor must be within the
+ * file. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

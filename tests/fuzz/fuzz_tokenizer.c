@@ -1,4 +1,4 @@
-/* Fuzzer of tokenizers. Input: tokenizer file, byte 0xff, text. */
+/* Fuzzes tokenizers. Input: tokenizer file, byte 0xff, text to encode. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Aborts unless the ids of every prefix are the first ids of the whole text. */
+/* Aborts unless the token ids of every prefix are the first ids of the whole text. */
 static void check_starts(const kvd_tokenizer *t, const char *text, size_t len, const kvd_ids *ids)
 {
     kvd_err err;
@@ -56,7 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *text = cut ? cut + 1 : data;
     const size_t len = cut ? size - file - 1 : size;
     kvd_err err;
-    /* Reads the input as tokenizer.json (0), then as a llama2.c tokenizer with 5 tokens. */
+    /* Reads the input as tokenizer.json (vocab_size 0), then as a llama2.c tokenizer of 5
+     * tokens. */
     for (size_t vocab_size = 0; vocab_size <= 5; vocab_size += 5) {
         kvd_tokenizer *t =
             kvd_tokenizer_parse("fuzz", data, vocab_size ? size : file, vocab_size, &err);

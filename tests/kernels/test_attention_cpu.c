@@ -1,4 +1,4 @@
-/* Tests CPU attention for every instruction set and 1 to 5 threads. */
+/* Tests CPU attention with every instruction set and 1 to 5 threads. */
 #include <limits.h>
 #include <math.h>
 #include <string.h>
@@ -56,7 +56,7 @@ TEST(test_pytorch)
     for (int i = 0; i < n; i++) {
         attention_case c;
         case_next(f, &c);
-        /* Later cases have scores of large variance and so larger rounding errors. */
+        /* From case 3 on, scores have a large variance, which makes rounding errors larger. */
         compare(&c, c.out, i < 3 ? 5e-7 : 5e-6, "pytorch");
     }
     fclose(f);
@@ -93,7 +93,7 @@ TEST(test_long)
     against_reference(&c, 1e-6, "heads of 256");
 }
 
-/* For scores s of some hundreds, softmax weights have relative errors of a few |s| 2^-24. */
+/* For scores s of some hundreds, softmax weights have relative errors of a few times |s| 2^-24. */
 TEST(test_sharp)
 {
     attention_case c;
@@ -105,7 +105,7 @@ TEST(test_sharp)
         c.v[i] *= 1000;
     against_reference(&c, 1e-4, "sharp");
 
-    /* The N weights fall from 1 through all exponents of float32 to 0. */
+    /* The softmax weights of N keys fall from 1 to 0, through all exponents of float32. */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);
     c.q[0] = 1;
@@ -120,7 +120,8 @@ TEST(test_sharp)
     against_reference(&c, 5e-6, "rising");
 }
 
-/* Scores 0 and -x with values 0 and 1 give w / (1 + w), w = exp(-x), within 2.5 ulp. */
+/* Two keys with scores 0 and -x and values 0 and 1 give the output w / (1 + w), where w = exp(-x),
+ * within 2.5 units in the last place. */
 TEST(test_exponential)
 {
     enum { N = 5000 };
@@ -237,7 +238,7 @@ TEST(test_apart)
     }
 }
 
-/* Chunks of a prompt give the same outputs, up to rounding. */
+/* A prompt that is computed in chunks must give the same outputs, up to rounding. */
 TEST(test_chunks)
 {
     enum { N = 333, D_QK = 40, D_V = 24 };
@@ -304,7 +305,7 @@ TEST(test_infinite)
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++)
         for (int threads = 1; threads <= 5; threads += 4) {
             kvd_threads_limit(threads);
-            /* All scores are -inf, so the output is 0 / 0 = NaN. */
+            /* All scores are -inf, so softmax divides 0 by 0 and the output is NaN. */
             float *out = run(&c, isa);
             for (size_t j = 0; j < 2 * D; j++)
                 assert_true(isnan(out[j]));
@@ -313,7 +314,7 @@ TEST(test_infinite)
         for (size_t i = 0; i < D; i++)
             c.k[t * D + i] = t == 150 && i == 0 ? INFINITY : 0.5f;
     for (int isa = KVD_CPU_PORTABLE; isa <= (int)kvd_cpu_isa_best(); isa++) {
-        /* A score is +inf, so the output is inf - inf = NaN. */
+        /* One score is +inf, so softmax computes inf - inf and the output is NaN. */
         float *out = run(&c, isa);
         for (size_t j = 0; j < 2 * D; j++)
             assert_true(isnan(out[j]));

@@ -1,4 +1,4 @@
-/* Tests the float64 attention reference. */
+/* Tests the float64 reference of attention. */
 #include <limits.h>
 #include <math.h>
 #include <string.h>
@@ -69,7 +69,7 @@ TEST(test_convex)
                         (double)c.v[c.plain.v_at[h / 2] + (size_t)i]);
 }
 
-/* A sink acts like a key with value 0. */
+/* An attention sink acts like a key with value 0. */
 TEST(test_sinks)
 {
     static const float sink[] = {0, 2, -3, 40, -400, 0.5f};
@@ -94,7 +94,7 @@ TEST(test_sinks)
         }
 }
 
-/* For n equal scores, the log-sum-exp is the score + log n. */
+/* For n equal scores, the log-sum-exp must be the score + log n. */
 TEST(test_equal_scores)
 {
     enum { N = 9, D_QK = 4, D_V = 3 };
@@ -269,7 +269,7 @@ TEST(test_refused)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* 2^31 rows and columns overflow the size. */
+    /* The rows of two requests of 2^31 - 1 tokens do not fit in memory. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

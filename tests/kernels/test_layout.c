@@ -99,7 +99,7 @@ TEST(test_largest)
     assert_int_equal(kvd_attn_widest(&map), 256);
 }
 
-/* The first 64 elements are an 8 x 8 block in row-major order. */
+/* The first 64 elements are the 8 x 8 block of tokens and dimensions 0 to 7, in row-major order. */
 TEST(test_blocked_index)
 {
     enum { N = 24, D = 48 };
@@ -180,7 +180,8 @@ TEST(test_pack_q_decode)
 static void pack_kv(int dtype)
 {
     enum { MAX_PAGES = 4, PAGES = 12 };
-    /* Page table. Unused entries (999 and -1) are no pages, so that reading one shows. */
+    /* Page table of 4 requests. Unused entries (999 and -1) are no valid pages, so that reading one
+     * shows. */
     static const int32_t table[4 * MAX_PAGES] = {7,  2, 999, -1, 0, 999, -1, -1,
                                                  11, 5, 3,   -1, 8, -1,  -1, -1};
     attention_case c;

@@ -35,7 +35,8 @@ TEST(test_values_are_normal)
             most = fabs(x) > most ? fabs(x) : most;
             before = x;
         }
-    /* x is a sum of eight bytes with mean 0 and variance 1: its fourth moment is 3 - 1.2 / 8. */
+    /* x is a sum of eight random bytes, scaled to mean 0 and variance 1. Its fourth moment is
+     * 3 - 1.2 / 8. */
     assert_true(fabs(sum / N) < 0.02);
     assert_true(fabs(squares / N - 1) < 0.03);
     assert_true(fabs(fourth / N - 2.85) < 0.15);
@@ -50,7 +51,8 @@ TEST(test_rows_are_parts_of_the_whole)
     float *const v = kvd_problem_plain(&p, KVD_OPERAND_V, &err);
     float row[32];
     assert_non_null(v);
-    /* Head 0 (2 requests x 21 tokens x 32 dimensions) precedes head 1 (8 dimensions). */
+    /* V of head 0 (2 requests x 21 tokens x 32 dimensions) is stored before V of head 1 (8
+     * dimensions). */
     kvd_problem_rows(&p, KVD_OPERAND_V, 1, 1, 20, 1, 8, row);
     assert_memory_equal(row, v + 2 * 21 * 32 + 21 * 8 + 20 * 8, 8 * sizeof *row);
     for (int i = 0; i < 8; i++) {
@@ -185,7 +187,7 @@ TEST(test_width_files)
         assert_string_equal(w.name, "widths");
     }
 
-    /* FILE:NAME selects the rows with NAME in the first column. */
+    /* FILE:NAME selects the rows of FILE that have NAME in the first column. */
     kvd_width_list w;
     kvd_err err;
     char *text = NULL;
@@ -209,7 +211,8 @@ TEST(test_width_files)
 
 TEST(test_floors)
 {
-    /* 2 requests of 5 tokens, 4 query heads; 2 KV heads keep (16, 32) and (32, 8) dimensions. */
+    /* 2 requests of 5 tokens, 4 query heads, 2 KV heads. KV head 0 keeps 16 dimensions of Q and K
+     * and 32 of V, KV head 1 keeps 32 and 8. */
     kvd_problem p = problem(KVD_PREFILL, KVD_BF16, 2, 5, KVD_LENGTHS_EQUAL);
     const kvd_rate_ceilings rates = {
         .copy_bytes = 1e6, .read_bytes = 2e6, .flop = 1e9, .exps = 1e6};

@@ -1,4 +1,5 @@
-/* Tests mixture-of-experts models on a GPU. Streaming experts must not change bits. */
+/* Tests mixture-of-experts models on a GPU. Results must be equal bit for bit if experts' weights
+ * are copied from the host only when they are needed. */
 #include <math.h>
 #include <string.h>
 
@@ -22,7 +23,8 @@ typedef struct {
     double scale;
 } grouping;
 
-/* Fills logits with multiples of 1/64, so that many are equal. Every 50th token gets a NaN. */
+/* Fills the router's logits with multiples of 1/64, so that many are equal. One in 50 tokens gets
+ * NaN logits. */
 static void make_logits(const grouping *g, float *logit, float *bias)
 {
     kvd_rng rng;
@@ -194,7 +196,7 @@ static double dot(const float *w, const double *x, size_t n)
     return s;
 }
 
-/* Adds factor times the output of expert x for `in` [d] to y [d]. */
+/* Adds to y [d] the output of expert x for the input `in` [d], multiplied by `factor`. */
 static void add_expert(const few_case *c, const few_weights *w, size_t x, const double *in,
                        double factor, double *y)
 {
@@ -217,7 +219,8 @@ static void add_expert(const few_case *c, const few_weights *w, size_t x, const 
     free(hidden);
 }
 
-/* Compares kernels for few tokens per expert with float64. Two runs must give equal bits. */
+/* Compares GPU kernels for few tokens per expert with a computation in float64. Two runs of the
+ * kernels must give equal bits. */
 static void test_few(const few_case *c)
 {
     kvd_rng rng;
@@ -472,7 +475,7 @@ static void test_limits(const char *name)
     kvd_checkpoint_close(c);
 }
 
-/* large model, in which copying an expert of 22 MB fills several pinned buffers */
+/* large model: an expert has 22 MB, so copying it fills several pinned buffers */
 static const kvd_shape large = {
     "large", "large", "made up",
     "{\"architectures\":[\"MixtralForCausalLM\"],\"model_type\":\"mixtral\",\"hidden_act\":\"silu\","
@@ -489,7 +492,8 @@ static size_t free_bytes(void)
     return left;
 }
 
-/* Runs the forward pass twice. Returns its bytes on the GPU. *seconds: of the second run. */
+/* Runs the forward pass twice. Returns the bytes that it takes on the GPU. *seconds: time of the
+ * second run. */
 static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *spec,
                           const kvd_batch *b, float *hidden, double *seconds, int *streamed,
                           kvd_err *err)
@@ -514,7 +518,8 @@ static size_t run_limited(const kvd_checkpoint *c, const kvd_gpu_forward_spec *s
     return taken;
 }
 
-/* Counted bytes must agree with the device's, but for allocation granularity and CUDA libraries. */
+/* The bytes that the forward pass counts must be those that the device reports, apart from
+ * allocation granularity and CUDA libraries. */
 static void test_memory(size_t n)
 {
     static const double slack = 100e6;
@@ -546,7 +551,7 @@ static void test_memory(size_t n)
     const kvd_batch b = batch_of(config, n, offset);
     float *const x = need(n * d * sizeof *x), *const y = need(n * d * sizeof *y),
                  *const z = need(n * d * sizeof *z);
-    /* The first run loads kernels, so its time does not count. */
+    /* The first run loads the kernels, so its time is ignored. */
     (void)run_limited(c, &all, &b, x, &s_resident, &streamed[0], &err);
     const size_t taken = run_limited(c, &few, &b, y, &s_streamed, &streamed[1], &err);
     (void)run_limited(made, &few, &b, z, &s_made, &streamed[2], &err);

@@ -60,8 +60,8 @@ static void read_table(void)
     (void)fclose(f);
 }
 
-/* Returns 0 if the code of column `which` in the table of docs/checkpoints.md, such as the CPU's
- * forward pass, supports a model, or -1 with the reason in *err. */
+/* Asks the code of one column of the table in docs/checkpoints.md, such as the CPU's forward pass,
+ * if it supports a model. Returns 0 if so, otherwise -1 with the reason in *err. */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);

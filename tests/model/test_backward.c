@@ -9,7 +9,7 @@
 #include "temp_folder.h"
 #include "unit.h"
 
-/* accepted relative distance of gradients from the reference */
+/* accepted distance of gradients from the reference gradients, relative to the reference's norm */
 static const double gradient_bar = 1e-4;
 static kvd_safetensors *oracle;
 static double furthest;
@@ -114,7 +114,8 @@ static void compare_rows(const char *model, const gradients *g)
     }
 }
 
-/* Returns the ids in expected.safetensors, then the first 20 in reverse order. */
+/* Returns two sequences of token ids: those in expected.safetensors, and their first 20 in reverse
+ * order. */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
 {
     kvd_err err = {""};
@@ -226,7 +227,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     forward_ref(checkpoint, id, n, &out);
     for (size_t i = 0; i + 1 < n; i++) {
         const double target = logits[i * vocab + id[i + 1]];
-        /* probability of all other tokens, relative to the target's */
+        /* probability of all other tokens, divided by that of the target token */
         double others = 0;
         for (size_t j = 0; j < vocab; j++)
             others += j == id[i + 1] ? 0 : exp(logits[i * vocab + j] - target);
@@ -235,7 +236,7 @@ static double reference_loss(const kvd_checkpoint *checkpoint, const uint32_t *i
     return sum;
 }
 
-/* Compares the derivative of f along small random h with (f(x + h) - f(x - h)) / 2. */
+/* Compares the derivative of the loss f along small random h with (f(x + h) - f(x - h)) / 2. */
 static void compare_with_differences(const char *what, const char *path, size_t n)
 {
     kvd_err err = {""};

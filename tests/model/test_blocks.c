@@ -1,4 +1,4 @@
-/* Tests operations of the CPU's forward pass against double precision. */
+/* Tests operations of the CPU's forward pass against computations in double precision. */
 #include <math.h>
 #include <string.h>
 
@@ -218,7 +218,8 @@ static double dot(const float *a, const float *b, size_t n)
     return s;
 }
 
-/* q_m . k_n of rotated vectors must depend on m - n alone. */
+/* The score q_m . k_n of vectors rotated by RoPE to positions m and n must depend on m - n
+ * alone. */
 TEST(test_rope_is_relative)
 {
     for (int layout = 0; layout < 2; layout++)
@@ -246,7 +247,8 @@ TEST(test_rope_is_relative)
             }
 }
 
-/* Both layouts of RoPE agree after the permutation 2i -> i, 2i+1 -> i + d/2. */
+/* The two layouts of RoPE must agree after the permutation 2i -> i, 2i+1 -> i + d/2 of
+ * dimensions. */
 TEST(test_rope_layouts_agree)
 {
     for (int d = 2; d <= 128; d += 14) {
@@ -308,7 +310,8 @@ TEST(test_rope_frequencies)
     assert_true(blended >= 3);
 }
 
-/* LongRoPE multiplies cosines and sines by a factor, so scores grow by its square. */
+/* LongRoPE multiplies cosines and sines by a factor, so it multiplies scores by the factor's
+ * square. */
 TEST(test_longrope)
 {
     enum { D = 20, N = 300 };
@@ -347,7 +350,7 @@ TEST(test_swiglu)
         kvd_activate(KVD_SWIGLU, gate, up, n);
         assert_true(distance(gate, exact, n) < 2e-7);
     }
-    /* If `up` is NULL, the result must be that with factors of 1. */
+    /* If `up` is NULL, the result must be that of an `up` with all elements 1. */
     for (int kind = 0; kind < 2; kind++) {
         const kvd_activation a = kind ? KVD_GEGLU_TANH : KVD_SWIGLU;
         float x[40], gated[40], one[40];

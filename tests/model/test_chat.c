@@ -201,7 +201,7 @@ TEST(similar_templates_are_unknown)
             assert_null(kvd_chat_recognise(more));
             free(more);
         }
-        /* templates that apply another filter to messages than the chat format's own template */
+        /* templates that change messages by another filter than the known chat format does */
         static const char *const filters[] = {"{{ message['content'] | upper }}",
                                               "{{ message.content|trim }}", "{{ content | trim }}"};
         for (k = c->trim ? 2 : 0; k < 3; k++) {

@@ -25,7 +25,7 @@ static void write_safetensors(const char *path, const char *header, const void *
     unit_write(path, all, 8 + len + n);
 }
 
-/* Writes one float32 tensor per name; tensor i has the value base + i. */
+/* Writes a float32 tensor with one element for each name; the element of tensor i is base + i. */
 static void write_tensors(const char *path, const char *const *names, size_t n, float base)
 {
     char header[4096] = "{";
@@ -67,7 +67,8 @@ static void visit_one(const kvd_checkpoint *c, const char *name, size_t rows, si
         visit(ctx, &t);
 }
 
-/* Calls `visit`, unless NULL, for every tensor that a model must have. */
+/* Calls `visit` for every tensor that a model must have. If `visit` is NULL, only checks that they
+ * exist. */
 static void for_all(const kvd_checkpoint *c, void (*visit)(void *ctx, const kvd_tensor *t),
                     void *ctx)
 {
@@ -333,7 +334,8 @@ TEST(test_index)
     static const char *const embed[] = {"model.embed_tokens.weight"}, *const norm[] = {
                                                                           "model.norm.weight"};
     static const struct {
-        /* contents of the index file, and expected part of the message or NULL */
+        /* contents of the index file; expected part of the error message, or NULL if the file is
+         * accepted */
         const char *index, *message;
     } cases[] = {
         {MAP(EMBED("a") "," NORM("b")), NULL},
@@ -488,7 +490,8 @@ static void *read_pages(void *at)
     return NULL;
 }
 
-/* Reads a mapped file that was truncated, so this process ends. `foreign`: mapped by mmap. */
+/* Reads a mapped file after truncating it, which must end this process. `foreign`: mmap maps the
+ * file, not kvd_filemap_load. */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
     kvd_filemap other, m, released;

@@ -5,14 +5,14 @@
 #include "config_case.h"
 #include "unit.h"
 
-/* parts of the smallest valid configuration, without braces */
+/* parts of the smallest valid config.json, without braces */
 static const char family[] = "'architectures':['LlamaForCausalLM'],'model_type':'llama'";
 static const char sizes[] =
     "'num_hidden_layers':3,'num_attention_heads':8,'hidden_size':64,'intermediate_size':100,"
     "'vocab_size':512,'max_position_embeddings':256";
 static const char eps[] = "'rms_norm_eps':1e-5";
 
-/* Returns a JSON object with the members in a, b and c. The next call overwrites it. */
+/* Returns a JSON object with the members in the texts a, b and c. The next call overwrites it. */
 static const char *object(const char *a, const char *b, const char *c)
 {
     static char text[4096];
@@ -20,7 +20,7 @@ static const char *object(const char *a, const char *b, const char *c)
     return text;
 }
 
-/* Returns the smallest valid configuration with the entries `more`. */
+/* Returns the smallest valid config.json with the additional entries `more`. */
 static const char *with(const char *more)
 {
     char rest[2048];
@@ -89,7 +89,8 @@ TEST(test_rope)
     assert_int_equal(c.rope_scaling, KVD_ROPE_LINEAR);
     assert_true(c.rope_factor == 4);
     assert_true(c.rope_theta == 10000);
-    /* Accepts Llama 3.2 1B as published, then as newer Transformers write it. */
+    /* Accepts config.json of Llama 3.2 1B: first as published, then as newer Transformers write
+     * it. */
     c = accept_with(
         "'rope_theta':500000.0,'rope_scaling':{'factor':32.0,'high_freq_factor':4.0,"
         "'low_freq_factor':1.0,'original_max_position_embeddings':8192,'rope_type':'llama3'}");
@@ -331,7 +332,8 @@ TEST(test_mistral)
     for (int l = 0; l < 32; l++)
         assert_int_equal(kvd_config_window(&c, l), 4096);
     assert_int_equal(kvd_config_d_embed(&c), 4096);
-    /* Missing entries take Transformers' defaults. With null, attention has no window. */
+    /* Entries that are missing take Transformers' defaults. If sliding_window is null, attention
+     * has no sliding window. */
     c = accept(edit_config(mistral_01, "'sliding_window':4096,", ""));
     assert_int_equal(kvd_config_window(&c, 31), 4096);
     c = accept(edit_config(mistral_01, "'sliding_window':4096,", "'sliding_window':null,"));
@@ -364,7 +366,7 @@ TEST(test_qwen)
     assert_int_equal(kvd_config_window(&c, 21), 32768);
     c = accept(edit_config(qwen3, "", "'rope_parameters':null,"));
     assert_true(c.qk_norm && !c.bias_qkv && !c.bias_o);
-    /* d_head is twice hidden_size / num_attention_heads. */
+    /* The file gives a head size that is twice hidden_size / num_attention_heads. */
     assert_int_equal(c.d_head, 128);
     c = accept(edit_config(qwen3, "'head_dim':128,", ""));
     assert_int_equal(c.d_head, 128);
@@ -396,7 +398,7 @@ TEST(test_phi3)
     assert_int_equal(c.n_kv_heads, 4);
     assert_int_equal(c.rope_original_positions, 4096);
     assert_true(c.rope_short[0] == 1 && c.rope_short[1] == 1.25 && c.rope_long[1] == 64.25);
-    /* The factor is sqrt(1 + ln 32 / ln 4096). */
+    /* LongRoPE's factor for scores is sqrt(1 + ln 32 / ln 4096). */
     assert_true(fabs(c.rope_attention_factor - 1.1902380714238083) < 1e-15);
     assert_int_equal(c.eos_id, 3);
     c = accept(edit_config(phi3, "'type'", "'attention_factor':1.5,'type'"));
@@ -472,7 +474,7 @@ TEST(test_opt)
 TEST(test_falcon)
 {
     kvd_config c = accept(falcon_7b);
-    /* The file has num_kv_heads = 71, which does not count here. */
+    /* Falcon 7B has one KV head, although its file says num_kv_heads = 71. */
     assert_int_equal(c.n_kv_heads, 1);
     assert_int_equal(c.d_head, 64);
     assert_int_equal(c.d_ffn, 4 * 4544);

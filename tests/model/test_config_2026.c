@@ -104,7 +104,7 @@ TEST(test_gemma3)
     assert_true(c.rope_factor == 8 && c.rope_theta == 1e6 && c.rope_local_theta == 1e4);
     assert_true(fabs(c.score_scale - 1 / sqrt(168)) < 1e-15);
 
-    /* Transformers 5 writes RoPE settings for each type of layer. */
+    /* Transformers 5 writes RoPE settings for each type of attention layer. */
     c = accept("{'model_type':'gemma3_text','hidden_size':64,'num_hidden_layers':2,"
                "'layer_types':['full_attention','sliding_attention'],'sliding_window':9,"
                "'rope_parameters':{'full_attention':{'rope_type':'linear','factor':2.0,"
@@ -121,7 +121,7 @@ TEST(test_gemma3)
     refuse_config(gemma3, "'sliding_window':1024",
                   "'rope_parameters':{'sliding_attention':{'rope_type':'linear','factor':2}}",
                   "rope_parameters: sliding_attention: rope type 'linear'");
-    /* Settings without known meaning must be refused. */
+    /* Settings whose effect on this model is not known must be refused. */
     refuse_config(gemma3_text, "'rope_scaling':null",
                   "'rope_parameters':{'rope_type':'linear','factor':8}",
                   "'rope_parameters' has neither 'full_attention' nor 'sliding_attention'");
@@ -221,14 +221,15 @@ TEST(test_yarn)
     assert_true(fabs(c.rope_attention_factor - (0.1 * log(4) + 1)) < 1e-15);
     refuse_config(qwen, "'factor':4.0", "'factor':4.0,'short_factor':[1]",
                   "'short_factor' is not known for rope type 'yarn'");
-    /* NousResearch/Yarn-Llama-2-7b-64k has the entry "finetuned". */
+    /* Accepts the entry "finetuned", which NousResearch/Yarn-Llama-2-7b-64k has in its RoPE
+     * settings. */
     (void)accept(edit_config(qwen, "'factor':4.0", "'factor':4.0,'finetuned':true"));
     const kvd_config plain = accept(edit_config(
         qwen, "'original_max_position_embeddings':32768,'type':'yarn'", "'type':'dynamic'"));
     assert_true(plain.rope_scaling == KVD_ROPE_DEFAULT && plain.rope_theta == 1e6);
 }
 
-/* configuration entries: sizes of a small model of any family */
+/* entries of config.json: sizes of a small model, for any family */
 #define SIZES(layers)                                                                              \
     "'hidden_act':'silu','hidden_size':64,'intermediate_size':96,"                                 \
     "'num_hidden_layers':" #layers ",'num_attention_heads':4,'num_key_value_heads':2,"             \

@@ -34,7 +34,7 @@ static void end_corpus(void *c)
     kvd_corpus_close(c);
 }
 
-/* Opens a corpus until the end of the test. */
+/* Opens a corpus, which is closed when the test ends. */
 static kvd_corpus *opened(const kvd_corpus_spec *spec)
 {
     kvd_err err = {""};
@@ -45,7 +45,7 @@ static kvd_corpus *opened(const kvd_corpus_spec *spec)
     return c;
 }
 
-/* Checks the lengths of sequences, listed like "4 4 2". */
+/* Checks the numbers of tokens of a corpus's sequences, listed like "4 4 2". */
 static void assert_lengths(const kvd_corpus *c, const char *want)
 {
     char got[256] = "";
@@ -91,7 +91,7 @@ TEST(test_windows_of_ids)
     kvd_corpus *c = opened(&spec);
     kvd_err err;
     uint32_t id[32];
-    /* Sequences of one token (9, 12 and 17) are dropped. */
+    /* Sequences of one token (texts 9, 12 and 17) are dropped. */
     assert_lengths(c, "4 4 2 4");
     assert_int_equal(kvd_corpus_n_documents(c), 4);
     assert_int_equal(kvd_corpus_n_dropped(c), 3);
@@ -239,7 +239,8 @@ TEST(test_kinds_of_text)
     refused(&spec, "c.csv' are one text, which would count twice");
 }
 
-/* The part of a hash after '+' is of the text's beginning, whatever max_tokens and seq_len are. */
+/* After '+', the hash of a text has a hash of the text's beginning, which must not depend on
+ * max_tokens and seq_len. */
 TEST(test_hash_of_beginning)
 {
     enum { LONG = 600 };

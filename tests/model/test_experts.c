@@ -17,7 +17,7 @@
 
 typedef struct {
     unsigned char *bytes;
-    /* size of the file in bytes, and position of its first tensor */
+    /* number of bytes of the file, and position of its first tensor in bytes */
     size_t n, data;
     json_t *header;
 } file;
@@ -40,7 +40,7 @@ static file read_file(const char *path)
     return f;
 }
 
-/* Fills a tensor. 255 makes each bf16 or f16 element a NaN. */
+/* Sets all bytes of a tensor to `byte`. 255 makes every bf16 or f16 element a NaN. */
 static void fill(file *f, const char *tensor, int byte)
 {
     const json_t *at = json_object_get(json_object_get(f->header, tensor), "data_offsets");
@@ -222,8 +222,8 @@ TEST(test_gpt_oss)
     assert_false(kvd_family_knows(&c, "model.layers.3.self_attn.sinks.weight"));
     refuse(edit_config(gpt_oss_20b, "'mxfp4'", "'gptq'"),
            "quantization_config: quant_method is 'gptq', only 'mxfp4' is supported");
-    /* Without 'rope_parameters' and 'rope_scaling', Transformers uses YaRN with a factor of 32, but
-     * kvdim refuses the model. */
+    /* If 'rope_parameters' and 'rope_scaling' are missing, Transformers uses YaRN with a factor of
+     * 32, but kvdim must refuse the model. */
     refuse(edit_config(gpt_oss_20b, "'rope_scaling'", "'rope'"),
            "'rope_parameters' and 'rope_scaling' are missing");
     refuse(edit_config(gpt_oss_20b, "7.0", "-7.0"), "'swiglu_limit' is -7, not positive");
@@ -237,7 +237,8 @@ typedef struct {
     size_t bytes;
 } stored_tensor;
 
-/* Finds one expert's tensor. A stored tensor may hold all experts. */
+/* Finds the tensor `name` of a single expert in a file of the tensors `t`, each of which may hold
+ * all experts. */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
 {
@@ -271,7 +272,7 @@ TEST(test_stored_together)
     kvd_err err = {""};
     kvd_tensor t;
     float x[128];
-    /* tensors of 3 experts with matrices [2][64] in MXFP4 */
+    /* matrices [2][64] of 3 experts in MXFP4, stored as two tensors: codes and scales */
     stored_tensor good[] = {{"m.experts.w_blocks", "U8", "[3,2,2,16]", 192},
                             {"m.experts.w_scales", "U8", "[3,2,2]", 12}};
     assert_int_equal(find_stored(good, 2, name, &t, &err), 0);
@@ -291,7 +292,7 @@ TEST(test_stored_together)
     assert_int_equal(find_stored(good, 2, "m.experts.1.v.weight", &t, &err), 1);
     assert_int_equal(find_stored(good, 2, "m.experts.1.w.bias", &t, &err), 1);
 
-    /* tensors of 3 experts: matrices [in][out] and biases */
+    /* matrices [in][out] and biases of 3 experts, stored as two tensors */
     const stored_tensor plain[] = {{"m.experts.w", "F32", "[3,4,2]", 96},
                                    {"m.experts.w_bias", "F32", "[3,2]", 24}};
     assert_int_equal(find_stored(plain, 2, name, &t, &err), 0);

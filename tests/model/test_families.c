@@ -8,7 +8,7 @@
 
 static const char folder[] = "tests/data/families";
 
-/* Compares the model in folder *state with Transformers. */
+/* Compares the model in the folder named by *state with Transformers' results. */
 static void test_transformers(void **state)
 {
     const char *name = *state;
@@ -24,7 +24,8 @@ static void test_transformers(void **state)
 enum { N_PARTS_OF_RUN = 3, N_BATCH = 9 + 50 + 25 };
 static const size_t batch_offset[] = {0, 9, 59, N_BATCH};
 
-/* Sequences of a batch must not affect each other, even in LongRoPE. */
+/* Sequences of a batch must not affect each other, even if only some of them are long enough for
+ * LongRoPE's long divisors. */
 static void test_batch(void **state)
 {
     kvd_err err = {""};
@@ -134,7 +135,8 @@ TEST(test_configuration_decides)
     }
 }
 
-/* Either all weight names lack the prefix "model." or none. */
+/* The prefix "model." may be missing from the weights' names, but from either all of them or
+ * none. */
 TEST(test_names_without_base)
 {
     static const struct {
@@ -142,7 +144,8 @@ TEST(test_names_without_base)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /* An output head with weights of its own is named lm_head, without the prefix. */
+        /* An output head with weights of its own is named lm_head, whether or not other names have
+         * a prefix. */
         {"llama-biases", "\"model\\.", "      \"", NULL},
         /* changes of tensor names to those that Transformers 4.52 and later may write */
         {"mistral3", "\"language_model\\.model\\.",
@@ -188,7 +191,8 @@ TEST(test_flop_counts)
                     .window_layers = {1}};
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 64 * 96, pair = 4.0 * 16 * 4;
     assert_true(kvd_forward_flop_per_token(&c, 3) == 2 * (2 * weights + pair * 2));
-    /* Queries of layer 0 (window 3) see 12 / 5 keys on average, those of layer 1 see 3. */
+    /* With 5 tokens, a query of layer 0 (sliding window 3) sees 12 / 5 keys on average, a query of
+     * layer 1 (no window) sees 3. */
     assert_true(fabs(kvd_forward_flop_per_token(&c, 5) - (4 * weights + pair * 12 / 5 + pair * 3)) <
                 1e-6);
     c.d_embed = 32;

@@ -80,7 +80,7 @@ TEST(test_head_in_slabs)
     compare_with_reference("head in slabs", temp_file("slabs"), 3);
 }
 
-/* With a header one byte longer, every tensor is at an odd address. */
+/* A header that is one byte longer puts every tensor at an odd address. */
 TEST(test_unaligned_tensors)
 {
     kvd_err err;
@@ -315,7 +315,8 @@ TEST(test_wrong_shape_and_missing_tensor)
     SAYS("tensor 'model.layers.2.input_layernorm.weight' is missing");
 }
 
-/* W_O and W_V of a layer must equal the stored tensors, W_O after transposition. */
+/* W_O and W_V of a layer, as the forward pass returns them, must equal the stored tensors, W_O
+ * after transposition. */
 TEST(test_weight_slices)
 {
     kvd_err err = {""};
@@ -356,7 +357,8 @@ TEST(test_flop_counts)
                           .d_model = 64,
                           .d_ffn = 96,
                           .vocab_size = 300};
-    /* operations per token: 2 per weight, 4 d_head per query head and visible key */
+    /* floating-point operations per token: 2 for each weight, and 4 d_head for each query head and
+     * key that the token sees */
     const double weights = 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 96;
     assert_true(kvd_forward_flop_per_token(&c, 1) == 2 * (2 * weights + 4.0 * 16 * 4));
     assert_true(kvd_forward_flop_per_token(&c, 9) == 2 * (2 * weights + 4.0 * 16 * 4 * 5));

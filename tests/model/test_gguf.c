@@ -1,4 +1,5 @@
-/* Tests GGUF files of tests/oracle/make_gguf.py, made with llama.cpp's package gguf. */
+/* Tests reading of GGUF files that tests/oracle/make_gguf.py wrote with llama.cpp's package
+ * gguf. */
 #include <stdio.h>
 
 #include <jansson.h>
@@ -11,7 +12,8 @@
 
 #define DATA "tests/data/gguf/"
 
-/* Compares a GGUF model with activations that Transformers computed; *state names both. */
+/* Compares a GGUF model with activations that Transformers computed; *state names the model and a
+ * folder. */
 static void test_same_as_folder(void **state)
 {
     char name[64], folder[64], model[256], expected[256];
@@ -31,7 +33,7 @@ static void test_transformers_loader(void **state)
     (void)snprintf(model, sizeof model, DATA "llama-%s.gguf", name);
     (void)snprintf(expected, sizeof expected, DATA "llama-%s.safetensors", name);
     worst = 0;
-    /* With K-quants, rows of 256 weights have longer sums, whose rounding errors are larger. */
+    /* K-quants need rows of at least 256 weights, whose sums have larger rounding errors. */
     bar = strcmp(name, "kquants") ? 2e-5 : 4e-5;
     compare_with_transformers(model, expected);
     print_message("%s: %.2g off Transformers at most\n", name, worst);
@@ -87,7 +89,8 @@ TEST(test_same_weights)
     }
 }
 
-/* Compares Q8_0 and Q4_0 blocks of scale 0.5 with numbers decoded by hand as GGUF defines. */
+/* Compares Q8_0 and Q4_0 blocks with scale 0.5 with numbers decoded by hand after GGUF's
+ * definition. */
 TEST(test_blocks)
 {
     enum { Q8_BYTES = 34, Q4_BYTES = 18 };
@@ -97,7 +100,7 @@ TEST(test_blocks)
         q8[2 + i] = (unsigned char)(i * 8 + 1);
     for (size_t i = 0; i < 16; i++)
         q4[2 + i] = (unsigned char)(i | (15 - i) << 4);
-    /* Makes the float16 scale -1. */
+    /* Sets the float16 scale of the second block to -1. */
     q8[Q8_BYTES + 1] = q4[Q4_BYTES + 1] = 0xbc;
     memset(q8 + Q8_BYTES + 2, 0x80, 32);
     kvd_tensor t = {.packing = KVD_Q8_0, .rank = 2, .dims = {2, 32}, .n = 64, .data = q8};
@@ -203,7 +206,7 @@ static void read_file(const char *path, bytes *f)
     assert_in_range(f->n, 1, sizeof f->b - 1);
 }
 
-/* Replaces `from` by `to` of equal length. Returns how often. */
+/* Replaces every `from` by `to`, which has the same length. Returns the number of replacements. */
 static size_t substitute(bytes *f, const char *from, const char *to, size_t len)
 {
     size_t found = 0;
@@ -245,7 +248,8 @@ static void put_head(bytes *f, uint64_t tensors, uint64_t values)
     put(f, values, 8);
 }
 
-/* Writes key and type of a metadata value; the caller appends the value. */
+/* Begins a GGUF file with one metadata value: writes its key and type. The caller writes the
+ * value. */
 static void put_value(bytes *f, const char *key, uint32_t type)
 {
     put_head(f, 0, 1);
@@ -513,7 +517,7 @@ TEST(test_refused_values)
     }
 }
 
-/* Reads the keys of YaRN that llama.cpp's converters write since 2025. */
+/* Reads the keys of YaRN settings that llama.cpp's converters have written since 2025. */
 TEST(test_yarn_keys)
 {
     static const struct {

@@ -56,7 +56,8 @@ TEST(test_routing)
         }
 }
 
-/* The best expert must not be chosen if its group is not. NaN logits must give NaN factors. */
+/* The best expert must not be chosen if its group is not chosen. NaN logits must give NaN
+ * factors. */
 TEST(test_routing_by_hand)
 {
     kvd_config c = {.n_experts = 4,
@@ -82,7 +83,8 @@ TEST(test_routing_by_hand)
     assert_true(fabs((double)factor[0] - 3 * exp(2) / sum) < 1e-6);
     kvd_route_groups(&c, nan, NULL, scratch, expert, factor);
     assert_true(isnan(factor[0]) && isnan(factor[1]));
-    /* A single expert, which a MiniMax-M2 model may have, makes a group without a second best. */
+    /* A MiniMax-M2 model may have a single expert, whose group then has no second-best expert to
+     * count. */
     c = (kvd_config){.n_experts = 1,
                      .n_chosen = 1,
                      .expert_groups = 1,
@@ -94,7 +96,8 @@ TEST(test_routing_by_hand)
     assert_true(expert[0] == 0 && factor[0] == 1);
 }
 
-/* w_o must map heads' outputs to the layer's output, w_v the input to cached V, up to a factor. */
+/* w_o must map the heads' outputs to the layer's output, and w_v the layer's input to the cached V,
+ * times a constant. */
 TEST(test_matrices)
 {
     static const char *const names[] = {"deepseek-v2", "deepseek-v3-plain"};
@@ -206,7 +209,7 @@ TEST(test_configurations)
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
-    /* a copy of the configuration without layers for multi-token prediction */
+    /* copy of the configuration that has no layers for multi-token prediction */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);
     strstr(without, "_predict_layers':1")[strlen("_predict_layers':")] = '0';

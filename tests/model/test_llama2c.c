@@ -6,7 +6,8 @@
 
 enum { D = 12, F = 10, L = 3, H = 6, KV = 2, V = 7, S = 5, DH = D / H };
 
-/* Makes a file whose float i has the value i, which shows where a tensor was read. */
+/* Makes a file in which float number i has the value i, which shows from where a tensor was
+ * read. */
 static unsigned char *make_file(const int32_t *header, size_t n_floats, size_t *len)
 {
     *len = 28 + 4 * n_floats;

@@ -1,4 +1,5 @@
-/* Compares Unicode normal forms with Hugging Face's (tests/oracle/make_normal_forms.py). */
+/* Compares Unicode normal forms with those of Hugging Face's tokenizers
+ * (tests/oracle/make_normal_forms.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,9 @@ static void put(kvd_buffer *text, uint32_t c)
     OK(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err));
 }
 
-/* If `lower`, writes the lower case of c, or nothing if that is c itself. Otherwise writes the
- * normal form of a text that has c twice, each time before a combining mark. */
+/* Writes what the normalizer makes of character c. If `lower`, this is c in lower case, or nothing
+ * if c does not change. Otherwise it is the normal form of a text with c twice, each before a
+ * combining mark. */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {
@@ -71,7 +73,8 @@ static void check(const char *name, const json_t *blocks)
             fail_msg("%s of characters from U+%s", name, key);
         seen++;
     }
-    /* The file has 33 ranges: 32 of 0x1000 characters up to U+1FFFF, and one from U+2F800. */
+    /* The expected hashes are of 33 ranges of characters: 32 ranges of 0x1000 up to U+1FFFF, and
+     * one from U+2F800. */
     assert_int_equal(seen, 33);
     kvd_buffer_release(&text);
     kvd_buffer_release(&scratch);

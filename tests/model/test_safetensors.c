@@ -4,7 +4,8 @@
 #include "model/checkpoint/safetensors.h"
 #include "unit.h"
 
-/* copy of a file in memory of exactly its size, so that a sanitizer sees reads beyond it */
+/* copy of a file in a memory block of exactly its size, so that a sanitizer sees reads beyond its
+ * end */
 typedef struct {
     unsigned char *bytes;
     size_t len;

@@ -26,7 +26,7 @@ static size_t bytes_of(const kvd_tensor_spec *s)
     return n;
 }
 
-/* Returns n bytes that differ between tensors. */
+/* Returns n bytes that differ from tensor to tensor (i). */
 static unsigned char *made_bytes(size_t i, size_t n)
 {
     unsigned char *const b = unit_alloc(n);
@@ -84,7 +84,7 @@ TEST(test_round_trip)
     }
 }
 
-/* The writer must put tensors with wide elements first. */
+/* The writer must put tensors with wide elements first, so that all tensors are aligned. */
 TEST(test_alignment)
 {
     kvd_tensor_spec spec[] = {{"a", "BF16", 1, {3}},

@@ -8,7 +8,8 @@
 #include "model/checkpoint/shapes.h"
 #include "model/checkpoint/weights.h"
 
-/* numbers of weights as Transformers counts them (tests/oracle/count_shapes.py) */
+/* sizes of published models, with numbers of weights as Transformers counts them
+ * (tests/oracle/count_shapes.py) */
 static const struct {
     const char *name;
     int layers, heads, kv_heads, d_head, d_model, d_ffn;
@@ -88,7 +89,8 @@ TEST(test_philox)
     }
 }
 
-/* Computes the sum of four random 16-bit numbers less its mean, scaled, rounded to bf16. */
+/* Returns element i of a random tensor by its definition: a sum of four random 16-bit numbers, less
+ * its mean, scaled, rounded to bf16. */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
     uint32_t x[4] = {(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), 0, 0}, bits;
@@ -152,7 +154,8 @@ TEST(test_moments)
             top = fmax(top, fabs(v));
         }
         assert_true(fabs(sum / N) < 5 * deviation);
-        /* v^2 has standard deviation sqrt(1.7) = 1.31; five standard errors are accepted. */
+        /* v: elements with variance 1. v^2 has standard deviation sqrt(1.7) = 1.31; its mean may be
+         * off by five standard errors. */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
         assert_true(fabs(neighbour / N) < 5 * deviation);
@@ -161,7 +164,7 @@ TEST(test_moments)
     }
 }
 
-/* shape with many narrow layers */
+/* shapes of models with many narrow layers */
 static const kvd_shape deep[] = {
     {"llama", "", "",
      "{\"model_type\":\"llama\",\"num_hidden_layers\":80,\"num_attention_heads\":8,\"num_key_value_heads\":2,"

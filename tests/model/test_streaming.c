@@ -1,4 +1,4 @@
-/* Tests streaming: weights whose pages were dropped must be read again with equal bits. */
+/* Tests streaming of weights: those dropped from memory must be read again with equal bits. */
 #include <stdio.h>
 
 #include "forward_case.h"
@@ -6,7 +6,8 @@
 #include "temp_folder.h"
 #include "write_shape.h"
 
-/* models with Q, K, V in one tensor, the embedding as output head, or grouped query heads */
+/* models with Q, K, V in one tensor, with the embedding as output head, or with grouped query
+ * heads */
 static const kvd_shape made[] = {
     {"phi3", "", "",
      "{\"model_type\":\"phi3\",\"num_hidden_layers\":3,\"num_attention_heads\":4,\"num_key_value_heads\":2,"
@@ -82,7 +83,8 @@ static void run_twice(const kvd_checkpoint *c, float *hidden, float *logits)
     const kvd_batch batch = {.n_sequences = 2, .offset = offset, .id = id};
     kvd_attention *const hook = &dense_attention()->hook;
     kvd_forward *f = open_forward(c, N, N);
-    /* The first run drops the weights' pages of memory, so the second must read them again. */
+    /* The first run drops the memory pages of the weights, so the second run must read them
+     * again. */
     OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
     OK(kvd_forward_run(f, &batch, hook, -1, hidden, &err));
     OK(kvd_forward_logits(f, hidden, N, logits, &err));
@@ -101,7 +103,8 @@ TEST(test_same_pass)
         }
 }
 
-/* Ends the forward pass early. No prefetch thread may read the file afterwards. */
+/* Attention that fails, so that the forward pass ends early. No prefetch thread may read the file
+ * after that. */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     (void)self;

@@ -48,7 +48,8 @@ TEST(test_fixtures)
     assert_true(compared > 100000);
 }
 
-/* Checks that a text's start gives the first ids of `whole`. Returns their number. */
+/* Checks that the first `cut` bytes of a text give the first ids of `whole`, the ids of the whole
+ * text. Returns the number of ids they give. */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
 {
@@ -75,7 +76,7 @@ static uint32_t next_random(uint32_t below)
 }
 
 /* Checks that prefixes of random texts give the first ids of the whole texts. Returns the number of
- * these ids as a fraction of those expected for the prefixes' lengths. */
+ * ids from all prefixes, divided by the number expected for their lengths. */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
 {
@@ -146,8 +147,8 @@ TEST(test_starts)
     }
 }
 
-/* Each of these tokenizers has one stage (normalizer, pre-tokenizer, added tokens or merges) that
- * must see the text after a prefix before the prefix's ids are certain. */
+/* For each of these tokenizers, text after a prefix can change the prefix's ids, because of its
+ * normalizer, pre-tokenizer, added tokens or merges. Such ids must not be returned early. */
 TEST(test_starts_that_wait)
 {
 #define LETTERS                                                                                    \
@@ -282,8 +283,8 @@ TEST(test_lowercase)
     kvd_ids_release(&lower);
 }
 
-/* Pre-tokenizer Punctuation splits text at the punctuation characters of Unicode 8.0. This test
- * lets it remove them, so the number of ids tells which characters match. */
+/* Pre-tokenizer Punctuation splits text at the characters that are punctuation in Unicode 8.0. Here
+ * it removes them, so the number of ids tells which characters these are. */
 TEST(test_punctuation)
 {
     kvd_err err;
@@ -343,7 +344,8 @@ TEST(test_long_documents)
     }
 }
 
-/* Tokenizers on bytes must decode ids exactly, with special tokens. */
+/* Tokenizers that work on bytes must decode ids to exactly the encoded text, with special
+ * tokens. */
 TEST(test_round_trip)
 {
     kvd_err err;
@@ -395,7 +397,7 @@ TEST(test_decode_cut_character)
     assert_non_null(back);
     assert_string_equal(back, "x\xef\xbf\xbd");
     free(back);
-    /* <|endoftext|> is special, 601 is beyond the vocabulary. */
+    /* 600 is the special token <|endoftext|>, 601 is beyond the vocabulary. */
     const uint32_t more[] = {ids.id[0], 600, 601};
     back = kvd_tokenizer_decode(t, more, 3, true, &n, &err);
     assert_string_equal(back, "x<|endoftext|>");

@@ -1,4 +1,4 @@
-/* Hostile tokenizers and texts must be refused within seconds. */
+/* Tests that hostile tokenizers and texts are refused within seconds. */
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "tokenizer_case.h"
 #include "unit.h"
 
-/* Returns a small tokenizer.json with `field` replaced by `value`. */
+/* Returns the JSON text of a small tokenizer with `field` replaced by `value`. */
 static char *small(const char *field, const char *value)
 {
     json_t *const j = load_json(TOKENIZERS "unknown.json");
@@ -243,7 +243,7 @@ TEST(test_bad_texts)
         expect_encode_error(t, bad[i].s, bad[i].len, message);
     }
 
-    /* PCRE2's limit must stop a regular expression of exponential time. */
+    /* The match limit of PCRE2 must stop a regular expression that takes exponential time. */
     t = variant("unknown",
                 json_of("{'pre_tokenizer':{'type':'Split','pattern':{'Regex':'(?:a|a)+$'},"
                         "'behavior':'Isolated','invert':false}}"));
@@ -301,7 +301,7 @@ TEST(test_slow_patterns)
     kvd_ids_release(&ids);
 }
 
-/* A normalizer must not make a text more than about 64 times as long. */
+/* A normalizer must not make a text more than about 64 times as long as it was. */
 TEST(test_growing_normalizer)
 {
     char long_a[1001] = "", *patch_text = NULL;

@@ -1,5 +1,5 @@
-/* Second moments of random Q and K, and projections that minimise the error of Q K^T, computed by
- * tests/oracle/balanced.py with NumPy. */
+/* Reference computed with NumPy by tests/oracle/balanced.py: second moments of random Q and K, and
+ * projections that minimise the error of Q K^T. */
 enum { ORACLE_D = 6 };
 static const double oracle_cl[] = {
     73.60697762596651,   34.10239238415196,  48.008414381431976, 7.938784648971931,
