@@ -1,4 +1,4 @@
-/* A figure's legend (plots/common.gp) must be within the page. */
+/* Tests that a figure's legend, drawn by plots/common.gp, is within the page. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,8 @@
 
 static kvd_err err;
 
-/* Fills two rows for each of n series, in the columns of plots/accuracy.gp. */
+/* Fills a table with two rows for each of n series, in the columns that plots/accuracy.gp reads.
+ * `tail`: end of the series' names. */
 static void fill(kvd_table *t, int n, const char *tail)
 {
     char name[120];
@@ -90,7 +91,7 @@ TEST(heights)
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
     assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 20);
     assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
-                     /* However small the width is, a legend has one column. */
+                     /* A legend has at least one column, however narrow the figure is. */
                      420 + 6 * 20);
     kvd_table_release(&t);
 }

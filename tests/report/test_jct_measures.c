@@ -81,7 +81,7 @@ TEST(test_measures)
     add(rows, "none", 1, 1000, 10, 0, 0.5);
     add(rows, "strawman", 1, 1000, 20, 2, 3);
     add(rows, "strawman", 1, 64, 4, 1, 1);
-    /* A time on a CPU must not be compared with the papers. */
+    /* A time measured on a CPU must not be compared with the papers' times. */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
     add(rows, "zdc", 1, 1000, 20, 1, 0);
     add(rows, "zdc", 1, 1000, 20, 16, 0);
@@ -138,7 +138,8 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
     kvd_rows_real(r, "perplexity", ppl);
 }
 
-/* zack's perplexity at h2o's job time is interpolated on a logarithmic scale. */
+/* The perplexity of method zack at the job time of method h2o is interpolated on a logarithmic
+ * scale. */
 TEST(test_equal_time)
 {
     kvd_err err = {""};
@@ -171,7 +172,8 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* streaming is slower than every zack result, so zack's lowest perplexity, 10, is compared. */
+    /* Method streaming is slower than every result of zack, so it is compared with zack's lowest
+     * perplexity, 10. */
     add(rows, "streaming", 1, 1000, 9, 0, 0);
     add_score(ppl, "streaming", "streaming.sink=4,streaming.recent=0.2", NAN, 11);
     is(&r, "jct-perplexity-streaming-over-zack", "all", 1, (const double[]){10});
@@ -188,7 +190,8 @@ TEST(test_equal_time)
        (const double[]){100 * (22 / sqrt(120) - 1), 25});
     strcpy(item[1].model.hash, "another");
     is(&r, "jct-perplexity-h2o-over-zack", "all", 0, NULL);
-    /* One model's perplexities must not meet another's times, even if it has times of its own. */
+    /* Perplexities of one model must not be combined with job times of another model, even if there
+     * are also job times of the first model. */
     strcpy(item[2].model.hash, "another");
     add(others, "none", 1, 1000, 5, 0, 0);
     is(&both, "jct-perplexity-h2o-over-zack", "all", 0, NULL);
@@ -204,7 +207,8 @@ TEST(test_shared_prompts)
     assert_non_null(rows);
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
-    /* Time of GPUs that divide heads ("tensor"), not prompts ("sequence"), must not count. */
+    /* Only times of GPUs that divide the prompt among them ("sequence") count, not of GPUs that
+     * divide the heads ("tensor"). */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);

@@ -1,4 +1,4 @@
-/* Tests the table of the papers' claims, and the verdicts if measurements confirm them. */
+/* Tests the table of the papers' claims, and the verdicts on them from measured results. */
 
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ static const char heading[] =
     "id,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,limit,"
     "trend_measure,trend_test,trend_limit,beside,null,setting,rule,needs,cannot\n";
 
-/* Writes a file of the texts a and b. */
+/* Writes a file that contains the text a, then the text b. */
 static void put_file(const char *name, const char *a, const char *b)
 {
     char *all = NULL;
@@ -31,7 +31,8 @@ static size_t lines_in(const char *text)
     return n;
 }
 
-/* Writes a file that closes with the row "end" and its number of rows. */
+/* Writes a CSV file with the text a, the text b, and a last row "end,N", where N is the number of
+ * lines before it. */
 static void put_closed(const char *name, const char *a, const char *b)
 {
     char rows[512];
@@ -67,8 +68,8 @@ static double expected_cv(void)
     return 100 * 2 * sqrt(2) / 8;
 }
 
-/* Writes a CSV file with the claim `row`, or with none if "". Unless it ends with a newline, `row`
- * has only the columns from published_table to null. */
+/* Writes a CSV file of claims that holds `row`, or no claim if `row` is "". A `row` without a
+ * newline has only the columns from published_table to null. */
 static void put_claim(const char *row)
 {
     char line[200];
@@ -134,12 +135,14 @@ TEST(test_measures)
     static const struct {
         const char *name;
         double value;
-        /* coefficient of variation in percent: 100 * 2 sqrt(2) / 8 */
+        /* coefficient of variation of the heads' largest singular values, in percent:
+         * 100 * 2 sqrt(2) / 8 */
     } want[] = {{"cv:k", 35.35533905932738},
                 {"trailing-share:k", 100 * 1.5 / 11.5},
-                /* 25 %, because one of four values is below 1 */
+                /* 25 %, because one of each head's four singular values, 0.5, is below 1 */
                 {"below-one:k", 25},
-                /* 50 %: two of four values, 1 and 0.5, are below 1 after division by sqrt(4) */
+                /* 50 %: after division by the square root of the number of tokens, 4, two of each
+                 * head's four singular values, 1 and 0.5, are below 1 */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         measure(&r, want[i].name, 1, &v);
@@ -149,8 +152,8 @@ TEST(test_measures)
     }
     assert_near(expected_cv(), want[0].value);
     measure(&r, "cv:qk", 0, &v);
-    /* Squared singular values are 36, 4, 1, 0.25 in head 0 and 100, 4, 1, 0.25 in head 1. The first
-     * 2 and the first 1 have 95 % of the sum. */
+    /* Squared singular values are 36, 4, 1, 0.25 in head 0 and 100, 4, 1, 0.25 in head 1. To have
+     * 95 % of their sum, head 0 needs the first 2, head 1 the first 1. */
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
     static const char *const bad[][2] = {
@@ -180,7 +183,7 @@ TEST(test_verdicts)
     kvd_result items[] = {spectrum(a), spectrum(b)};
     const kvd_results r = {items, 2}, nothing = {NULL, 0};
     put_file("tables.csv", "t,model,x_percent,y_percent\n", "t,m,30,36\nt,n,N/A,41\nend,3\n");
-    /* The measured cv:k, a coefficient of variation, is 35.36 %. */
+    /* The measured coefficient of variation (measure cv:k) is 35.36 %. */
     expect_verdict("t,*_percent,,,%,cv:k,within,0,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.5,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict("t,y_percent,,,%,cv:k,within,0.7,,,,,", &r, KVD_REPRODUCED);
@@ -189,13 +192,15 @@ TEST(test_verdicts)
     expect_verdict("t,y_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_REPRODUCED);
     expect_verdict("t,x_percent,,,%,cv:k,at-most,low,,,,,", &r, KVD_NOT_REPRODUCED);
     expect_verdict(",,35,36,%,cv:k,between,35:36,,,,,", &r, KVD_REPRODUCED);
-    /* Without a comparison with the paper's number, the verdict is never "reproduced". */
+    /* If a claim does not say how to compare with the paper's number, its verdict is never
+     * "reproduced". */
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
-    /* The measured trailing-share:k, 13 %, is in 0 .. 50 %, the range of flat spectra. */
+    /* The smaller half of the singular values has 13 % of their sum (measure trailing-share:k).
+     * Flat spectra may have 0 .. 50 %, so the measurement does not decide. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
-    /* No file here has random weights, so the null (range expected if the claim is false) is
-     * computed for a flat spectrum instead of the model with random weights. */
+    /* The claim asks for a comparison with a model with random weights. No result here is of such a
+     * model, so the range of a flat spectrum is taken. */
     expect_words(",,,,%,trailing-share:k,below-null,,,,,,the same model with random weights", &r,
                  "; null: 0 to 50 % (a flat spectrum of independent rows)");
     expect_words(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, "; null: 36 to 37 % (words)");
@@ -208,7 +213,8 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
-/* A claim's trend may be judged by a measure of its own, which the result's text must name. */
+/* A claim may have another measure for its trend than for its number. The result's text must name
+ * this measure. */
 TEST(test_trend_is_shown)
 {
     char name[] = "text";
@@ -255,7 +261,8 @@ static kvd_result similar(char **label, size_t *n_tokens, size_t n, kvd_similari
 
 TEST(test_similarity)
 {
-    /* energy[3 i + j]: share of data j's squared norm in half the dimensions of i's rotation */
+    /* energy[3 i + j]: fraction of the squared norm of text j that half the dimensions of text i's
+     * rotation keep */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
     double delta[] = {0, 1.3, 1.4, 1.2, 0, 1.41, 1.4, 1.41, 0},
@@ -292,13 +299,12 @@ TEST(test_similarity)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                /* fraction of b's squared norm that the rotation of a / of b keeps: 0.72 / 0.8;
-                 * fraction of a's squared norm that the rotation of b / of a keeps: 0.81 / 0.9 */
+                /* squared norm of a text that the other text's rotation keeps, divided by what the
+                 * text's own rotation keeps: 0.72 / 0.8 for text b, 0.81 / 0.9 for text a */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* fraction of a's squared norm that the rotation of the random text / of a keeps:
-                 * 0.75 / 0.9; fraction of b's that the rotation of the random text / of b keeps:
-                 * 0.7 / 0.8 */
+                /* squared norm of a text that the random text's rotation keeps, divided by what the
+                 * text's own rotation keeps: 0.75 / 0.9 for text a, 0.7 / 0.8 for text b */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -319,7 +325,8 @@ TEST(test_similarity)
 
 TEST(test_tokens)
 {
-    /* Rotations of text t are 1.2, 0.6, 0.3 away from those of `ref` at 1000, 2000, 4000 tokens. */
+    /* Rotations computed from 1000, 2000, 4000 tokens of text t differ by 1.2, 0.6, 0.3 from those
+     * of text `ref`. */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
     double delta[16] = {0, 0.3, 1.2, 0.6}, delta2[16] = {0, 0.6, 2.4, 1.2}, rest[16] = {0};
@@ -364,8 +371,9 @@ TEST(test_tokens)
     measure(&r, "tokens-delta-random:qk:0", 0, &v);
 }
 
-/* Makes results of a calibration on k centroids of tokens (0: on tokens), for which the fraction
- * `prune` of 100 tokens was removed. `sigma` multiplies singular values. */
+/* Makes the result of a calibration on 100 tokens, of which the fraction `prune` was removed. The
+ * others were replaced by k centroids, or kept if k is 0. `sigma` multiplies the singular
+ * values. */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
 {
@@ -426,9 +434,8 @@ TEST(test_fewer_rows)
                 {"centroids-fall:all", 1, 15.0 / 30},
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
-                /* Measures with "-rows" compare calibrations on tokens, others on centroids.
-                 * Calibration r5, on tokens, has singular values 25 % larger than those without
-                 * pruning. */
+                /* Pruning tokens makes the singular values of calibration r5 25 % larger. r5 has no
+                 * centroids, so that only the measure with "-rows" sees it. */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
                 {"prune-spectrum:qk", 0, 0},
@@ -560,7 +567,8 @@ TEST(test_hostile_ledgers)
                "column 1 is called 'di', wanted 'id'");
 }
 
-/* Cuts the file `name` at every byte before its last row is whole, and expects an error. */
+/* Cuts the file `name` at every byte before the end of its last row. Every such file must be
+ * refused. */
 static void expect_cuts_refused(const char *name, const kvd_results *r)
 {
     char path[128], text[1024];
@@ -610,7 +618,7 @@ TEST(test_shipped_ledger)
         "ZACK Fig. 5 (K)", "ZACK Fig. 10 (Q-K)", "ZACK Fig. 18 (Q-K)", "ZACK Table 4",
         "ZACK Table 5", "ZACK Table 6", "ZACK Table 7", "FDC Fig. 3", "FDC Fig. 14", "FDC Table 2",
         "FDC Table 3", "FDC Table 4", "ZDC Fig. 13 (a)", "ZDC Fig. 13 (b)", "ZDC Fig. 14",
-        /* claims that the papers print for each text */
+        /* claims of which the papers print one number for each text */
         "FDC Fig. 12, AC (arXiv)", "FDC Fig. 12, AC (Cocktail)", "FDC Fig. 12, AC (HumanEval)",
         "FDC Fig. 12, AC (PG-19)", "FDC Fig. 13, AC (Cocktail)",
         "ZACK Fig. 14, Keyformer-Z (HumanEval)", "ZACK Fig. 15, Keyformer-Z (HumanEval)",
@@ -627,7 +635,8 @@ TEST(test_shipped_ledger)
         assert_int_equal(l.entry[k].verdict, KVD_NOT_MEASURED);
         assert_true(strlen(l.entry[k].rule) >= 11);
         assert_true(strlen(l.entry[k].needs) > 10 && strlen(l.entry[k].claim) > 10);
-        /* Without a shape the experiment runs on the CPU, whose times are not judged. */
+        /* Without SHAPE the experiment runs on the CPU, whose times are not judged, so the command
+         * must set it. */
         if (strstr(l.entry[k].needs, "make -C experiments/serving"))
             assert_non_null(strstr(l.entry[k].needs, "SHAPE=llama-3.1-8b TRACES="));
         if (strcmp(l.entry[k].id, "ZACK Table 4") == 0) {
@@ -639,7 +648,7 @@ TEST(test_shipped_ledger)
         if (strcmp(l.entry[k].id, "FDC Table 3") == 0)
             assert_true(l.entry[k].low == 49.55 && l.entry[k].high == 59.2);
     }
-    /* number of figures and tables of the papers on ZACK, FDC, ZDC and LeanKV */
+    /* number of figures and tables in the papers on ZACK, FDC, ZDC and LeanKV */
     assert_int_equal(l.figures.n, 104);
     assert_int_equal(l.figures.measured, 0);
     assert_int_equal(l.figures.unmeasured + l.figures.cannot + l.figures.nothing, 104);
@@ -664,8 +673,8 @@ TEST(test_rates_at_99)
          .value_hi = NAN},
         {.name = "zack", .own = true, .target = 0.99, .saving = 0.1},
         {.name = "fdc", .target = 0.9, .saving = 0.7, .saving_lo = 0.7, .saving_hi = 0.7}};
-    /* Rows of a tasks file are labelled with their task. If all rows have one label, measures find
-     * the file by this label instead of the file's own. */
+    /* In a file of task results, each row is labelled with its task. If all rows have the same
+     * label, measures find the file by that label. */
     static const kvd_column columns[] = {{"label", KVD_COL_TEXT, "1", "l"}};
     kvd_err err = {""};
     kvd_rows *const rows = kvd_rows_new(columns, 1, &err);

@@ -31,9 +31,9 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/* For every text, papers publish the mean |R| over entries of a rotation R (epsilon) and the mean
- * |R - R_ref| to that of a reference text (delta). By the triangle inequality, epsilons of two
- * texts differ by at most the sum of their deltas. */
+/* Papers print for each text the mean |R| over entries of a rotation R (epsilon) and the mean
+ * |R - R_ref| to a reference text's rotation (delta). Epsilons of two texts differ by at most the
+ * sum of their deltas (triangle inequality). */
 TEST(test_triangle)
 {
     static const struct {
@@ -41,7 +41,7 @@ TEST(test_triangle)
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
                 /* The epsilons differ by 0.0010 and the deltas add up to 0.0009. Rounding of the
-                 * printed numbers explains this, so it is no violation. */
+                 * printed numbers explains the difference, so it violates nothing. */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
@@ -57,9 +57,9 @@ TEST(test_triangle)
     }
 }
 
-/* For each text, papers publish epsilon (mean |R| of a rotation R) and delta (difference from a
- * reference text). With x = 0.0505, every delta of model m is |epsilon - x|. For model n, no x
- * gives all deltas. */
+/* Papers print for each text epsilon (mean |R| of a rotation R) and delta (mean |R - R_ref| to a
+ * reference text's rotation). For model m, every delta is |epsilon - 0.0505|. For model n, no
+ * number x gives all deltas as |epsilon - x|. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(
@@ -71,9 +71,9 @@ TEST(test_one_epsilon)
     assert_false(kvd_published_one_epsilon(&t.model[1]));
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
-    /* A model whose three deltas are in random order fits (one number x makes every delta
-     * |epsilon - x|) with probability 1/6. Among two models, 1/3 is expected to fit, and at least
-     * one fits with probability 1 - (5/6)^2. */
+    /* If a model's three deltas are in random order, one number x gives them all as |epsilon - x|
+     * with probability 1/6. Among two such models, 1/3 are expected, and at least one with
+     * probability 1 - (5/6)^2. */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
     kvd_published_release(&t);
@@ -106,7 +106,7 @@ TEST(test_twins)
     free(same);
 }
 
-/* The results must be the numbers in docs/results.md. */
+/* Results computed from the papers' tables must be the numbers in docs/results.md. */
 TEST(test_papers)
 {
     static const struct {

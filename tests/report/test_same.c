@@ -1,4 +1,4 @@
-/* Tests which results may be compared. */
+/* Tests which results may be compared with each other. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -140,7 +140,8 @@ TEST(test_groups)
     kvd_rows_free(rows);
 }
 
-/* If only one file has a column, results differ, unless it is the column `prompt` with value 0. */
+/* If only one of two files has a column, results count as different, unless the column is `prompt`
+ * and its value 0. */
 TEST(test_absent_columns)
 {
     static const kvd_column old[] = {{"label", KVD_COL_TEXT, "1", "l"}},
@@ -233,7 +234,8 @@ TEST(test_degradation)
     kvd_rows_free(rows);
 }
 
-/* Removing dimensions of V alone is comparable with removing those of Q and K (ZDC, Fig. 25). */
+/* A result that removes dimensions of V alone may be compared with one that removes as many of Q
+ * and K (ZDC, Fig. 25). */
 TEST(test_pairs_at_equal_p)
 {
     static const struct {
@@ -244,7 +246,8 @@ TEST(test_pairs_at_equal_p)
                {"zack", 0, 0.831, 28},
                {"zack", 0.8, 0, 24},
                {"zack", 0, 0.801, 24.6}};
-    /* n: results; pairs: expected comparisons; other: parameter of results that reduce V only */
+    /* n: number of results; pairs: number of expected comparisons; other: additional parameter of
+     * results that reduce V alone */
     static const struct {
         size_t n, pairs;
         const char *other;
@@ -278,7 +281,7 @@ TEST(test_pairs_at_equal_p)
     }
 }
 
-/* A parameter that only one result has counts as different. */
+/* If only one of two results has a parameter of the method, the parameter counts as different. */
 TEST(test_keys_of_settings)
 {
     static const char *const text[] = {"m.k=2,m.v=4,m.group=32",
@@ -341,8 +344,8 @@ TEST(test_mirrored_bits)
     }
 }
 
-/* As in LeanKV's Table 1, the smallest cache without loss is found for each prompt length, among
- * the rows with this prompt length. */
+/* For each prompt length, the smallest cache without loss is found among the rows with this prompt
+ * length, as in LeanKV's Table 1. */
 TEST(test_smallest_cache)
 {
     static const struct {
@@ -389,7 +392,8 @@ static kvd_result spectrum(const char *path, const char *label, const char *hash
     return r;
 }
 
-/* Texts with one label must begin alike and, with equal numbers of tokens, be equal. */
+/* Texts with equal labels must have equal beginnings and, if they have equal numbers of tokens, be
+ * equal. */
 TEST(test_beginnings)
 {
     static const struct {
@@ -463,7 +467,8 @@ TEST(test_texts)
     }
 }
 
-/* Results of input files with one name but different bytes (a trace, or items) must be refused. */
+/* Results must be refused if their input files (a trace, or items) have equal names but different
+ * contents. */
 static void check_files(bool items)
 {
     const kvd_column columns[] = {{items ? "label" : "trace", KVD_COL_TEXT, "1", "t"}};

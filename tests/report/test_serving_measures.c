@@ -32,7 +32,7 @@ static const kvd_column columns[] = {
     {"jct_mean_s", KVD_COL_REAL, "s", "JCT"},
 };
 
-/* table of simulations, to which each test adds rows */
+/* table of simulated servers' results, to which each test adds rows */
 typedef struct {
     kvd_rows *rows;
     kvd_result item;
@@ -91,7 +91,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
     kvd_values_release(&v);
 }
 
-/* Checks zack at loads: request rates / `own`, the highest rate of the uncompressed cache. */
+/* Checks results of method zack at several loads. own: highest request rate of the uncompressed
+ * cache. load: request rates divided by `own`. */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
     file x;
@@ -117,22 +118,25 @@ static void check(double own, size_t n, const double *load, const double *ttft, 
     kvd_rows_free(rows);
 }
 
-/* Mean times to the first token are 0.010, 0.012, 0.020 s uncompressed at 1, 2, 2.4 requests/s, and
- * 0.010, 0.012 s with zack at 2, 2.4. */
+/* Mean times to the first token at 1, 2, 2.4 requests/s are 1, 1.2, 2 s without compression, and
+ * 0.9, 1, 1.2 s with method zack. */
 TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* A load (rate / highest uncompressed rate) of 1.0027 is near enough to 1 to be the highest. */
+    /* The load, 2 divided by the highest uncompressed rate, is 1.0027, near enough to 1 to count as
+     * 1. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* Load 1, the highest uncompressed rate 2.2, is interpolated between the rates 2 and 2.4. */
+    /* At load 1, the highest uncompressed rate 2.2, results are interpolated between the rates 2
+     * and 2.4. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
 }
 
-/* Sets zack's `column` to `value`. Returns true if the uncompressed result is still comparable. */
+/* Sets `column` in the result of method zack to `value`. Returns true if an uncompressed result is
+ * still found that may be compared with that of zack. */
 static bool has_uncompressed(const char *column, int value)
 {
     kvd_err err = {""};
@@ -164,7 +168,8 @@ TEST(test_uncompressed_of_equal_conditions)
     assert_false(has_uncompressed("max_batch", 4));
 }
 
-/* Without a simulation at rate 1.5, rates 1 to 2 must not be interpolated. */
+/* Without a result of method zack at rate 1.5, nothing may be interpolated between the rates 1 and
+ * 2. */
 TEST(test_missing_load)
 {
     for (int all = 0; all < 2; all++) {
@@ -196,7 +201,8 @@ TEST(test_costs_of_a_cpu)
     kvd_rows_free(rows);
 }
 
-/* If less than 90 % of the requests that arrive per second are served, the queue grows. */
+/* If less than 90 % of the arriving requests per second are served, the queue of requests counts as
+ * growing. */
 TEST(test_queue)
 {
     for (int i = 0; i < 2; i++) {
@@ -212,8 +218,8 @@ TEST(test_queue)
     }
 }
 
-/* 1000 requests arrive within 100 s. The queue counts as growing if, after the last arrival,
- * serving takes longer than 5 s plus the time of a request that does not wait. */
+/* 1000 requests arrive within 100 s. The queue of requests counts as growing if serving goes on
+ * after the last arrival for longer than 5 s plus the time of a request that does not wait. */
 TEST(test_queue_of_few_percent)
 {
     static const struct {
@@ -260,13 +266,15 @@ TEST(test_keys)
     kvd_rows_free(rows);
 }
 
-/* If the queue grows, throughput is compared at equal memory and equal admission of requests. */
+/* While the queue of requests grows, throughput is compared at equal memory and equal rules of
+ * admission. */
 TEST(test_short_memory)
 {
     static const struct {
         const char *method, *admission;
         double rate, running, tokens, memory;
-        /* pairs of results of none and leankv; the first two have no finite ratio of tokens */
+        /* pairs of results: methods none, then leankv; the first two pairs have no finite ratio of
+         * tokens per second */
     } row[] = {{"none", "whole", 9, 5, NAN, 22},   {"leankv", "whole", 9, 5, NAN, 22},
                {"none", "whole", 9, 5, 0, 24},     {"leankv", "whole", 9, 5, 50, 24},
                {"none", "", 9, 20, 100, 18},       {"leankv", "whole", 9, 50, 150, 18},
@@ -343,7 +351,8 @@ TEST(test_share_of_loads)
     rule.trend_limit = "-40";
     assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
 
-    /* A claim without a published number is compared with the range expected if it is false. */
+    /* A claim without a published number is compared with the range expected if the claim is false
+     * (null). */
     const kvd_verdict_rule below = {"below-null", "", "", "", NAN, NAN},
                            below_at_loads = {"loads-below-null", "", "", "", NAN, NAN},
                            above_at_loads = {"loads-above-null", "", "", "", NAN, NAN};
@@ -351,7 +360,7 @@ TEST(test_share_of_loads)
     for (int i = 0; i < 4; i++)
         v[i].null_lo = v[i].null_hi = 0;
     assert_int_equal(judged(&below, &late, &none), KVD_HOLDS);
-    /* Loads from 0.1 to 0.4 were not simulated. */
+    /* Loads from 0.1 to 0.4 were not simulated, so a claim about every load cannot be judged. */
     assert_int_equal(judged(&below_at_loads, &late, &none), KVD_CANNOT_TELL);
     assert_int_equal(judged(&below_at_loads, &all, &none), KVD_HOLDS);
     assert_int_equal(judged(&above_at_loads, &all, &none), KVD_DOES_NOT_HOLD);

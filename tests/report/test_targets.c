@@ -1,4 +1,4 @@
-/* Tests kvd_paired_bytes_at, the bytes of two methods at equal loss. */
+/* Tests the comparison of two methods' cache bytes at equal loss. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -32,7 +32,8 @@ static const kvd_column columns[] = {
 
 typedef struct {
     const char *settings;
-    /* one run: parameter, saved fraction of bytes, accuracy / uncompressed accuracy (+- 0.02) */
+    /* result of one run: the method's parameter, saved fraction of bytes, accuracy / uncompressed
+     * accuracy (+- 0.02) */
     double rate, saving, share;
     int prompt, predictions;
 } point;
@@ -66,7 +67,8 @@ static kvd_rows *rows_of(const char *method, const char *key, const point *p, si
     return r;
 }
 
-/* Returns the bytes saved at 99 % of the accuracy, from n results with different `key`. */
+/* Returns the fraction of bytes that method m saves at 99 % of the uncompressed accuracy, from n
+ * results in which parameter `key` has different values. */
 static kvd_target_result read_off(const char *key, const point *p, size_t n)
 {
     kvd_err err = {""};
@@ -98,7 +100,7 @@ TEST(line)
 TEST(grid)
 {
     /* Results that differ in two parameters (m.a, m.b) have no order, so all of them are
-     * considered, not only those before the first that misses the target. */
+     * considered, not only those before the first one that misses the accuracy. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
@@ -148,7 +150,7 @@ TEST(scored_apart)
 
 enum { SEQUENCES = 12, SETTINGS = 4 };
 
-/* KL divergences [method][parameter value][sequence], and numbers of predictions */
+/* KL divergences [method][parameter value][sequence], and each sequence's number of predictions */
 typedef struct {
     double predictions[SEQUENCES], kl[2][SETTINGS][SEQUENCES];
     kvd_paired_setting setting[2][SETTINGS];
@@ -174,7 +176,8 @@ static void make_up(made_up *m)
     }
 }
 
-/* Returns the cache bytes at which method c has KL divergence `wanted`, by bisection, or NaN. */
+/* Returns the cache bytes at which method c has the KL divergence `wanted`, by bisection. Returns
+ * NaN if no bytes give this KL divergence. */
 static double bisected(const made_up *m, int c, const size_t *list, double wanted)
 {
     double log_kl[SETTINGS], lo = 0, hi = SETTINGS - 1;

@@ -1,4 +1,4 @@
-/* Tests the batcher, which chooses the tokens of each iteration. */
+/* Tests the batcher, which chooses the tokens that each iteration of the server computes. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -16,12 +16,13 @@ static size_t pages_of(const kvd_request *q)
 typedef struct {
     const kvd_requests *requests;
     kvd_batching_limits limits;
-    /* number of tokens that each request has processed and emitted */
+    /* done: number of processed tokens of each request; out: number of its emitted tokens */
     uint32_t done[64], out[64];
     int slot[64]; /* slot of each request; -1 before the start, -2 after the end */
-    /* number of tokens emitted before the last preemption, now part of the prompt */
+    /* number of tokens that each request emitted before its last preemption, which are now part of
+     * its prompt */
     uint32_t again[64];
-    /* number of processed tokens, of tokens lost by preemption, of preemptions */
+    /* total numbers of processed tokens, of tokens that preemptions lost, and of preemptions */
     size_t processed, lost, preempted;
 } watcher;
 
@@ -45,7 +46,8 @@ static size_t first_waiting(const watcher *w, size_t arrived)
     return i;
 }
 
-/* Checks that only the last arrived request is preempted, and only if pages are short. */
+/* Checks that requests are preempted only if pages are short, and always the one that arrived
+ * last. */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
     size_t n;
@@ -112,7 +114,8 @@ static void check_limits(const watcher *w, const kvd_iteration *it)
     }
 }
 
-/* Checks that every running request steps, unless the iteration consists of prompts. */
+/* Checks that every request whose prompt is done takes a decode step, unless the iteration consists
+ * of prompts. */
 static void check_steps(const watcher *w, const kvd_iteration *it)
 {
     size_t stepping = 0;
@@ -140,7 +143,7 @@ static void check_load(const watcher *w, const kvd_batcher *b, size_t arrived)
     assert_int_equal(load.pages_used, pages);
     assert_true(pages <= w->limits.pages);
     assert_true(running <= w->limits.max_batch);
-    /* Tokens of the running iteration still count as unprocessed. */
+    /* load.tokens still counts the tokens of the iteration that now runs. */
     assert_true(load.tokens >= tokens);
 }
 
@@ -229,8 +232,9 @@ TEST(test_properties)
     assert_true(preempted > 3000);
 }
 
-/* Describes an iteration, such as "P0:7+9.": S for a step or P for a prompt, number of the request,
- * tokens before, tokens processed, '.' if it emits a token, '!' if the request ends. */
+/* Returns the next iteration as text such as "P0:7+9.": S for a step or P for a prompt, number of
+ * the request, tokens before, tokens processed, '.' if a token is emitted, '!' if the request
+ * ends. */
 static const char *told(kvd_batcher *b)
 {
     static char text[256];
@@ -248,7 +252,7 @@ static const char *told(kvd_batcher *b)
     return text;
 }
 
-/* Returns a batcher to which requests from `first` on have arrived. */
+/* Returns a batcher to which all requests from number `first` on have arrived. */
 static kvd_batcher *arrived_from(uint32_t first, const kvd_requests *r,
                                  const kvd_batching_limits *limits)
 {
@@ -266,11 +270,12 @@ TEST(test_whole_prompts)
     const kvd_batching_limits limits = {.max_batch = 3, .max_tokens = 130, .pages = 100};
     kvd_batcher *const b = arrived_from(0, &r, &limits);
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
-    /* Request 3 waits: its 500 tokens and request 2's 30 exceed the iteration's limit of 130. */
+    /* Request 3 waits, because its 500 tokens and the 30 of request 2 exceed max_tokens, 130 per
+     * iteration. */
     assert_string_equal(told(b), "P2:0+30.");
-    /* A prompt longer than max_tokens runs alone. */
+    /* A prompt longer than max_tokens runs alone in its iteration. */
     assert_string_equal(told(b), "P3:0+500.");
-    /* The batch is full, so request 4 waits. */
+    /* The batch is full (3 requests), so request 4 waits. */
     assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!");
     assert_string_equal(told(b), "P4:0+5.");
     assert_string_equal(told(b), "S0:101+1! S4:5+1!");
@@ -294,7 +299,7 @@ TEST(test_chunks)
 
 TEST(test_memory)
 {
-    /* The cache has 3 pages of 64 tokens. A request of 65 tokens takes two. */
+    /* The cache has 3 pages of 64 tokens. A request of 65 tokens takes two pages. */
     kvd_request q[] = {{0, 63, 1}, {0, 64, 1}, {0, 60, 4}, {0, 64, 64}};
     const kvd_requests r = {.n = 4, .request = q};
     const kvd_batching_limits limits = {.max_batch = 8, .max_tokens = 1000, .pages = 3};

@@ -8,7 +8,8 @@
 
 static kvd_err err;
 
-/* Returns attention's seconds: 1 ns per query-key product. */
+/* Returns the seconds of attention of n tokens after `before` others: 1 ns per product of a query
+ * and a key. */
 static double attention_cost(double n, double before)
 {
     return 1e-9 * n * (before + n / 2);
@@ -55,7 +56,8 @@ static void near(double a, double b, double off)
         fail_msg("%.17g is not %.17g", a, b);
 }
 
-/* Checks predicted seconds. `beyond`: 1 if the iteration exceeds the measured range. */
+/* Checks the seconds predicted for an iteration. `beyond`: 1 if the iteration is outside the
+ * measured range, 0 otherwise. */
 static void takes(const kvd_costs *c, size_t n_steps, size_t n, const kvd_slice *slice, double want,
                   int beyond)
 {
@@ -87,7 +89,7 @@ TEST(test_tables)
 
     kvd_costs *const c = load("none", -1), *const z = load("zack,p=0.5", 1);
     near(kvd_costs_bytes_per_token(c), 1000, 1e-12);
-    /* Two jobs have 125 and 250 bytes per token, of which the larger number is taken. */
+    /* Two measured jobs have 125 and 250 bytes per token. The larger number is taken. */
     near(kvd_costs_bytes_per_token(z), 250, 1e-12);
     near(kvd_costs_weight_bytes(c), 16e9, 1e-12);
     near(kvd_costs_cache_bytes(c), 64e6, 1e-12);
@@ -122,7 +124,8 @@ TEST(test_tables)
     kvd_costs_free(NULL);
 }
 
-/* Returns an iteration's time without attention: 5.12 ms up to 256 tokens, 20 us for each more. */
+/* Returns the seconds of an iteration without attention: 5.12 ms up to 256 tokens, and 20 us for
+ * each further token. */
 static double bound_cost(double tokens)
 {
     return 5.12e-3 + 2e-5 * fmax(0, tokens - 256);
@@ -146,7 +149,7 @@ TEST(test_prompts_together)
     jct_fixture x;
     OK(jct_fixture_begin(&x, &err));
     add_bound(&x, false);
-    /* In method "measured", four prompts of 2048 tokens together take 10 us instead of 20 us for
+    /* With method "measured", a batch of four prompts of 2048 tokens takes 10 us, not 20 us, for
      * each token after the first 2048. */
     x.setting.method = "measured";
     add_bound(&x, false);
@@ -168,8 +171,8 @@ TEST(test_prompts_together)
     takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
     takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
     takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
-    /* In method "whole", attention was measured only for unsplit prompts, from which its time is
-     * estimated here. `beyond` is not checked. */
+    /* With method "whole", attention was measured only for unsplit prompts, so that its time is an
+     * estimate here. `beyond` (1 if outside the measured range) is not checked. */
     int beyond;
     near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
          bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);

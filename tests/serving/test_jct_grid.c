@@ -40,7 +40,8 @@ static size_t count(size_t piece, size_t batch)
     return n;
 }
 
-/* The engine pads batches to multiples of 8, so times jump there. */
+/* The engine pads batches to multiples of 8, so step times jump there. Batch sizes on both sides of
+ * a jump must be measured. */
 TEST(test_steps)
 {
     const kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};

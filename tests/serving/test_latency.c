@@ -40,7 +40,8 @@ static int teardown(void **state)
 
 enum { N = 3000 };
 
-/* Reference: 95 % bootstrap intervals, by copying the values of all drawn blocks and sorting. */
+/* Computes 95 % bootstrap intervals as a reference: copies the values of all drawn blocks, and
+ * sorts them. */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {
@@ -116,7 +117,8 @@ TEST(test_statistics)
     assert_true(isnan(l.statistic[0].value) && isnan(l.curve[50]));
 }
 
-/* Confidence intervals of means of correlated waits must be as wide as repeated runs vary. */
+/* Waiting times in a queue are correlated. Confidence intervals of their mean must be as wide as
+ * the mean varies between runs. */
 TEST(test_intervals_of_a_queue)
 {
     enum { RUNS = 200, LENGTH = 3200 };
@@ -135,7 +137,8 @@ TEST(test_intervals_of_a_queue)
         OK(kvd_latency_summarise(x, block, LENGTH, run, &l, &err));
         inside += l.statistic[0].lo <= 0 && l.statistic[0].hi >= 0;
     }
-    /* 95 % of confidence intervals should contain 0, 35 % if values, not blocks, were resampled. */
+    /* About 95 % of the confidence intervals should contain the true mean 0. If single values were
+     * resampled, not blocks, only 35 % would. */
     if (inside < 0.88 * RUNS || inside > 0.99 * RUNS)
         fail_msg("%d of %d intervals hold the mean", inside, (int)RUNS);
 }
@@ -169,7 +172,8 @@ TEST(test_point)
     near(p.token_rate, tokens / end);
     s.slo_ttft = p.ttft.statistic[KVD_LATENCY_P50].value;
     OK(kvd_serve_measure(&s, &q, 8, &strict, &err));
-    /* The latency bound is the median, so half of the requests meet it. */
+    /* The bound on the time to the first token is the median of these times, so half of the
+     * requests meet it. */
     near(strict.slo_share, 0.5);
     near(strict.goodput, p.goodput / 2);
     s.slo_tbt = 1e-9;
@@ -215,7 +219,8 @@ TEST(test_max_rate)
                 fail_msg("bound %g, rate %g: mean %.17g", bound[i], rate, mean);
             kvd_requests_release(&fast);
         }
-        /* The highest sustainable rate must not depend on the request rate of the given trace. */
+        /* The highest sustainable rate must not depend on the rate at which requests of the given
+         * trace arrive. */
         kvd_requests slow;
         OK(kvd_serve_faster(&q, 1. / 64, &slow, &err));
         OK(kvd_serve_max_rate(&s, &slow, 1. / 64, bound[i], &again, &err));
@@ -233,7 +238,8 @@ TEST(test_pages)
 {
     const double gib = 1 << 30;
     size_t pages;
-    /* 16e9 bytes of weights and 64e6 of cache, with 1000 per token: 1000 pages of 64 tokens. */
+    /* There is memory for 16e9 bytes of weights and 64e6 bytes of cache, which at 1000 bytes per
+     * token are 1000 pages of 64 tokens. */
     OK(kvd_serve_pages(costs, NAN, NAN, &pages, &err));
     assert_int_equal(pages, 1000);
     OK(kvd_serve_pages(costs, 10 * gib, 1 * gib, &pages, &err));

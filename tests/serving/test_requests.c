@@ -28,7 +28,7 @@ TEST(test_azure)
     assert_int_equal(r.request[0].output, 44);
     assert_true(fabs(r.request[1].arrival - 4.314579) < 1e-9);
     assert_true(fabs(r.request[2].arrival - 20653.31941) < 1e-9);
-    /* The last request arrives 105 days and 5 h 44 min after the first. */
+    /* The last request arrives 105 days and 20653.3 s after the first. */
     assert_true(fabs(r.request[3].arrival - (105 * 86400 + 20653.31941)) < 1e-7);
     assert_int_equal(r.request[3].input, 2147483648u);
     assert_true(fabs(kvd_requests_rate(&r) - 3 / r.request[3].arrival) < 1e-15);
@@ -124,7 +124,8 @@ static const char *const bad[][2] = {
      "'t' row 1: timestamp: not a number"},
     {"{\"timestamp\": -1, \"input_length\": 5, \"output_length\": 1}\n",
      "'t' row 1: timestamp: '-1' is not within 0 .. 1e15"},
-    /* A message of NULL accepts any, as jansson's differ between versions. */
+    /* If the message is NULL, any message is accepted, because jansson's messages differ between
+     * versions. */
     {"{\"timestamp\": 1, \"timestamp\": 1}\n", NULL},
     {"{]\n", NULL},
     {"{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1}\n[]\n",
@@ -167,7 +168,8 @@ TEST(test_poisson)
         square += gap * gap;
         before = r.request[i].arrival;
     }
-    /* Exponential gaps have equal mean and standard deviation. */
+    /* Exponentially distributed gaps between arrivals have a standard deviation equal to their
+     * mean. */
     const double mean = sum / (double)n, sd = sqrt(square / (double)n - mean * mean);
     assert_true(fabs(mean - 0.4) < 4 * 0.4 / sqrt((double)n));
     assert_true(fabs(sd - 0.4) < 8 * 0.4 / sqrt((double)n));

@@ -1,4 +1,4 @@
-/* Tests the serving simulator against a simpler one, bit for bit. */
+/* Tests the serving simulator: its results must equal those of a simpler simulator bit for bit. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -47,13 +47,14 @@ static int teardown(void **state)
     return 0;
 }
 
-/* A simulator that scans all requests at every event. */
+/* A simple simulator, the reference: it scans all requests at every event. */
 
 typedef struct {
-    /* true if the request has arrived, is in the batch, has finished, is in the iteration */
+    /* true if the request: has arrived, is in the batch, has finished, is in the current
+     * iteration */
     bool here, running, gone, now;
     int replica;
-    /* numbers of tokens in the cache, emitted, and in the iteration */
+    /* numbers of the request's tokens: in the cache, emitted, in the current iteration */
     uint32_t in, out, piece;
     uint32_t again; /* tokens emitted before a preemption, which are part of the new prompt */
     double start, first, last, longest;
@@ -85,7 +86,8 @@ static uint32_t prompt_of(const plain *p, const job *j)
     return p->q->request[j - p->job].input + j->again;
 }
 
-/* Returns a request's pages: for its tokens so far (KVD_ADMIT_STORED), or for prompt and output. */
+/* Returns the pages that a request occupies: for its tokens so far (KVD_ADMIT_STORED), or for all
+ * tokens of its prompt and output. */
 static size_t pages_now(const plain *p, const job *j)
 {
     const size_t prompt = prompt_of(p, j), tokens = (size_t)j->in + (j->now ? j->piece : 0);
@@ -93,7 +95,8 @@ static size_t pages_now(const plain *p, const job *j)
                                                    : room_of(&p->q->request[j - p->job]);
 }
 
-/* Returns the pages of running requests on a replica. *running: their number. */
+/* Returns the pages that the running requests on a replica occupy. *running: number of these
+ * requests. */
 static size_t pages_on(const plain *p, int replica, size_t *running)
 {
     size_t pages = 0;
@@ -130,7 +133,8 @@ static void plain_preempt(plain *p, int replica)
     last->again = last->out;
 }
 
-/* Adds a step of request j. Returns true if requests (perhaps j) were preempted. */
+/* Adds a decode step of request j to the iteration. Returns true if requests (perhaps j) had to be
+ * preempted, because pages were short. */
 static bool plain_step(plain *p, job *j)
 {
     bool preempted = false;
@@ -373,11 +377,12 @@ TEST(test_against_the_obvious)
         preempted += n;
         with += n > 0;
     }
-    /* Some of the 150 traces need many preemptions, others none. */
+    /* Some of the 150 simulated traces need many preemptions, others need none. */
     assert_true(preempted > 300 && with > 30 && with < 150);
 }
 
-/* With enough memory, both rules of admission (whole, stored) give equal times. */
+/* With enough memory, both rules of admission (pages for all tokens, or for stored tokens) must
+ * give equal times. */
 TEST(test_enough_memory)
 {
     kvd_requests q;
@@ -422,7 +427,8 @@ TEST(test_again)
     kvd_requests_release(&q);
 }
 
-/* An M/D/1 queue with load rho and service time s waits rho s / (2 (1 - rho)) on average. */
+/* In an M/D/1 queue with load rho and service time s, requests wait rho s / (2 (1 - rho)) on
+ * average. */
 TEST(test_md1)
 {
     enum { N = 200000, STRETCHES = 100 };
@@ -442,7 +448,8 @@ TEST(test_md1)
         }
         const double want = rho[k] * s / (2 * (1 - rho[k])), got = kvd_mean(mean, STRETCHES);
         const double error = kvd_stddev(mean, STRETCHES) / sqrt(STRETCHES);
-        /* The standard error must be small relative to the expected wait. */
+        /* The standard error of the mean wait must be small compared with the wait that theory
+         * gives. */
         assert_true(error < 0.05 * want);
         if (fabs(got - want) > 3 * error)
             fail_msg("rho %g: mean wait %g, theory %g, standard error %g", rho[k], got, want,

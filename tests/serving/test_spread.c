@@ -19,7 +19,8 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
     return b;
 }
 
-/* A head must get both of its lists of singular values (Q-K and V-W_O) from one measured head. */
+/* Each head must get its singular values of both pairs (Q-K and V-W_O) from the same measured
+ * head. */
 TEST(test_dealing)
 {
     kvd_err err = {""};
@@ -54,7 +55,7 @@ TEST(test_dealing)
                 sum += R[j * 4 + i] * R[j * 4 + k];
             assert_true(fabs(sum - (i == k)) < 1e-12);
         }
-    /* By ZACK's Eq. 6, heads whose singular values fall slowly keep more dimensions. */
+    /* By Eq. 6 of the ZACK paper, heads whose singular values fall slowly keep more dimensions. */
     kvd_widths w;
     double r;
     const kvd_pair pair[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
@@ -71,7 +72,7 @@ TEST(test_dealing)
     kvd_spread_release(&s);
 }
 
-/* Four measured singular values become two by averaging neighbours, or eight by interpolation. */
+/* Four measured singular values become two by averaging neighbours, or eight by interpolating. */
 TEST(test_other_widths)
 {
     kvd_err err = {""};

@@ -1,9 +1,9 @@
-/* LD_PRELOAD library that simulates the loss of a GPU by a trapping kernel.
+/* LD_PRELOAD library that simulates the loss of a GPU, by launching a kernel that traps.
  *
  * KVD_LOSE_GPU=N          number of the GPU
  * KVD_LOSE_WHEN=FILE      file to wait for
- * KVD_LOSE_AFTER=SECONDS  seconds after the file appeared
- * KVD_LOSE_PROGRAM=NAME   program to affect */
+ * KVD_LOSE_AFTER=SECONDS  seconds to wait after the file appeared
+ * KVD_LOSE_PROGRAM=NAME   only program to affect */
 #include <cuda.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,7 +34,8 @@ static void *symbol(void *library, const char *name)
     return p;
 }
 
-/* Finds a function by name. Copies its address, as C cannot cast data pointers to functions. */
+/* Declares a pointer to a function of the CUDA driver and looks it up by name. Copies the address,
+ * because C cannot cast data pointers to function pointers. */
 #define FUNCTION(name, symbol_name)                                                                \
     __typeof__(&name) name##_;                                                                     \
     *(void **)(&name##_) = symbol(library, symbol_name)

@@ -34,7 +34,8 @@ static int project(const double *value, const kvdim_model *model, const kvdim_ro
     return how == 5;
 }
 
-/* Fails unless the calibration has 1024 rows and Q, K and V differ from each other. */
+/* Makes projections. Fails unless the calibration has 1024 rows and Q, K and V differ from each
+ * other. */
 static int fitted(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                   kvdim_matrices *m, char *error)
 {

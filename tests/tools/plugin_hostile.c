@@ -1,5 +1,5 @@
 /* Plugin for tests/methods/test_plugin.sh that breaks a rule of the plugin interface, selected by
- * parameter `how`. With -DTABLE=N, it has the N-th of several wrong method tables. */
+ * parameter `how`. If compiled with -DTABLE=N, it has the N-th of several wrong method tables. */
 #include <kvdim/plugin_bits.h>
 #include <kvdim/plugin_tokens.h>
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Plugin for tests/methods/test_plugin.sh: replaces two layers by their mean, or breaks the rule of
- * the plugin interface that parameter `how` selects. */
+/* Plugin for tests/methods/test_plugin.sh that replaces two layers by their mean, or breaks a rule
+ * of the plugin interface, selected by parameter `how`. */
 #include <kvdim/plugin_layers.h>
 #include <math.h>
 

@@ -1,4 +1,5 @@
-/* Plugin for tests/methods/test_plugin.sh: method `streaming`, with public headers alone. */
+/* Plugin for tests/methods/test_plugin.sh: method `streaming`, written with public headers
+ * alone. */
 #include <kvdim/plugin_tokens.h>
 
 static const kvdim_key keys[] = {

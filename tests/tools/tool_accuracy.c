@@ -1,9 +1,9 @@
 /* usage: tool_accuracy OUT.h5 LABEL CALIBRATION SCALE
  *
- * Writes an accuracy file of none, zack and uniform at p = 0.25, 0.5, 0.75: 8 sequences, 100
- * predictions.
- * The loss in nats per prediction is SCALE * p (zack) or twice that (uniform).
- * D, the error of layer l, is |SCALE| * p * (l + 1). */
+ * Writes an accuracy file of methods none, zack and uniform: 8 sequences, 100 predictions.
+ * p: removed fraction of the cache, 0.25, 0.5 or 0.75.
+ * Loss in nats per prediction: SCALE * p (zack) or twice that (uniform).
+ * Attention error D of layer l: |SCALE| * p * (l + 1). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

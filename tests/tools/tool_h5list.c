@@ -29,7 +29,7 @@ static const char *type_name(hid_t t)
     return H5Tget_class(t) == H5T_STRING && H5Tis_variable_str(t) == 0 ? "text" : "other";
 }
 
-/* Reads a text attribute; "" if it is missing or too long. */
+/* Reads a text attribute into `text`, or "" if the attribute is missing or too long. */
 static void text_of(hid_t object, const char *name, char text[ROOM])
 {
     memset(text, 0, ROOM);
@@ -42,7 +42,8 @@ static void text_of(hid_t object, const char *name, char text[ROOM])
     H5Aclose(a);
 }
 
-/* Writes axes such as "[layer][dim]"; "" if a name is missing. */
+/* Writes the names of a dataset's axes, such as "[layer][dim]", to `text`, or "" if a name is
+ * missing. */
 static void axes_of(hid_t dataset, char text[ROOM])
 {
     char *label[KVD_MAX_RANK] = {NULL};
@@ -103,7 +104,7 @@ static herr_t list_link(hid_t group, const char *name, const H5L_info_t *info, v
     (void)ctx;
     snprintf(path, sizeof path, "/%s", name);
     const hid_t object = H5Oopen(group, name, H5P_DEFAULT);
-    /* true for a dimension scale, which holds only indices and is left out */
+    /* true for a dimension scale, which holds only the indices of an axis and is not listed */
     const bool scale = object >= 0 && H5Iget_type(object) == H5I_DATASET &&
                        H5Aexists(object, "REFERENCE_LIST") > 0;
     const int status = object < 0 ? -1 : scale ? 0 : list_object(object, path);

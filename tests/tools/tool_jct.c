@@ -1,7 +1,7 @@
 /* Makes files such as kvdim-jct writes (measured times of requests) for tests and the report.
  *
- * tool_jct costs OUT.h5 [METHOD [GPU]]  iteration times without compression and with zack,p=0.5,
- *                                       which takes half of the cache and of the attention time
+ * tool_jct costs OUT.h5 [METHOD [GPU]]  iteration times without compression (none) and with method
+ *                                       zack,p=0.5, which halves cache and attention time
  *                                       METHOD: none, zack,p=0.5 or both; GPU: name, none for CPU
  * tool_jct replay OUT.h5 TRACE.csv      requests served by a machine that is 5 % slower */
 #include <stdio.h>
@@ -55,7 +55,8 @@ static int write_costs(const char *path, double factor, const char *method, cons
     return jct_fixture_end(&x, path, run, err);
 }
 
-/* Simulates requests with the iteration times in the file `slow`. Writes them as if measured. */
+/* Simulates serving with the iteration times in the file `slow`. Writes the simulated times as if
+ * they had been measured. */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)
 {

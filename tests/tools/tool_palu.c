@@ -1,7 +1,8 @@
 /* usage: tool_palu DUMP.h5 METHOD OUT.h5 [FISHER.h5]      METHOD: "palu,p=0.5,heads=2"
  *
- * Writes palu's matrices A and B_h for tests/oracle/public_palu.py: x A is stored, x A B_h is head
- * h. DUMP.h5: Q, K and V to calibrate with. FISHER.h5: gradients, if METHOD has search=1 or 2.
+ * Writes the matrices A and B_h of method palu for tests/oracle/public_palu.py. The method stores
+ * x A, where x is K or V of some heads; x A B_h is head h. DUMP.h5: Q, K and V to calibrate with.
+ * FISHER.h5: gradients, if METHOD has search=1 or 2.
  *
  * /rank [layer][kv_head][K or V]                              columns of A
  * /product [layer][kv_head][K or V][heads * d_head][d_head]   A B_h */

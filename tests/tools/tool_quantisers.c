@@ -5,8 +5,10 @@
  *
  * /keys, /values [layer][kv_head][token][dim]   decoded, float32
  * /bits [layer][kv_head][K or V][2]             bits of codes, bits of scales and other tables
- * /range [layer][kv_head][dim][2]               kvquant: middle and half width of a channel's range
- * /levels [layer][K or V][2][2^bits]            kvquant: levels to search, and decoded levels */
+ *
+ * Method kvquant alone:
+ * /range [layer][kv_head][dim][2]               middle and half width of a channel's range
+ * /levels [layer][K or V][2][2^bits]            levels to search, and decoded levels */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +27,9 @@ typedef struct {
     kvd_h5 out;
 } work;
 
-/* Writes decoded numbers [layer][head][n][d] of K or V (side). bits [layer][head][KVD_N_SIDES][2]:
- * number of bits of codes, and of scales and other side information. */
+/* Writes to `decoded` [layer][head][n][d] the decoded numbers of K or V (side), and to `bits`
+ * [layer][head][KVD_N_SIDES][2] the numbers of bits of codes, and of scales and other side
+ * information. */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {
     const kvd_model_info *const m = &w->dump->model;

@@ -20,11 +20,13 @@ typedef struct {
     kvd_activations dump;
     kvd_config config;
     kvd_plan plan;
-    /* number of tokens, of prompt tokens, and of heads that get a copy of each K and V */
+    /* number of tokens, number of prompt tokens, and number of heads that share each KV head and
+     * get a copy of it (1: no copies) */
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    /* 1 for tokens stored after the prompt and after each step: [n_layers][n_kv_heads][steps][n] */
+    /* 1 for each token that is stored after the prompt, or after each later step:
+     * [n_layers][n_kv_heads][steps][n] */
     uint8_t *kept;
 } selection;
 
@@ -97,7 +99,8 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/* Runs the method on n KV heads, first the prompt, then each token, and records what is kept. */
+/* Runs the method on n KV heads: first the prompt, then token by token. Records which tokens are
+ * kept. */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];

@@ -2,12 +2,12 @@
  *
  * Writes a published model shape with random weights as a Hugging Face folder.
  *
- * dtype=bf16|f16|f32 (bf16)
- * shard-mb=N (5000)
- * seed=N (1)
- * config=1         config.json alone
- * tokenizer=FILE   also tokenizer.json: BPE tokenizer FILE, enlarged up to the vocabulary
- * KEY=NUMBER       replaces KEY in config.json */
+ * dtype=bf16|f16|f32  type of the weights (default bf16)
+ * shard-mb=N          size of a file in MB (default 5000)
+ * seed=N              seed of the weights (default 1)
+ * config=1            config.json alone
+ * tokenizer=FILE      also tokenizer.json: BPE tokenizer FILE, enlarged up to the vocabulary
+ * KEY=NUMBER          replaces KEY in config.json */
 #include <jansson.h>
 
 #include "write_shape.h"
