@@ -14,7 +14,8 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /* logits of up to hook.piece tokens: [0] of the uncompressed model, [1] of a compressed one */
+    /* logits of the tokens that are compared at once: [0] of the uncompressed model, [1] of a
+     * compressed one */
     float *logits[2];
 } runner;
 

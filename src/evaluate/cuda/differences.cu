@@ -24,13 +24,14 @@ struct larger {
     }
 };
 
-/* Combines x of all threads by OP (sum or maximum). Thread 0 returns the result. */
+/* Combines x of all threads of the block by OP (sum or maximum). Only thread 0 gets the result. */
 template <class OP> __device__ double over_cta(double x)
 {
     __shared__ double of_warp[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = OP::of(x, __shfl_down_sync(~0u, x, step));
-    /* Waits until all threads have read of_warp, a shared array, in the previous call. */
+    /* Waits until all threads have finished the previous call, which reads the shared array
+     * of_warp. */
     __syncthreads();
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;
@@ -79,7 +80,8 @@ __device__ double value(__nv_bfloat16 x)
     return (double)__bfloat162float(x);
 }
 
-/* Compares attention outputs u and v. A block handles a query head and a range of tokens. */
+/* Sums the errors of attention outputs v (compressed) relative to u (uncompressed). A thread block
+ * handles a query head and a range of tokens. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     error_parts(const T *u, const T *v, size_t n_tokens, int d_head, kvd_error_sums *part)

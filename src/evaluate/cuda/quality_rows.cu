@@ -1,5 +1,6 @@
-/* Quality of predictions from logits x, one block per prediction. Each thread sums e^{x - top} for
- * its own largest logit `top`. */
+/* Computes losses and KL divergences of next-token predictions from logits x. A thread block
+ * handles one prediction. Each thread sums e^{x - top}, where `top` is the largest logit that this
+ * thread has read. */
 #include "evaluate/cuda/quality_rows.h"
 
 namespace
@@ -10,14 +11,16 @@ enum { THREADS = 256, TILE = 8 };
 struct part {
     float top;     /* largest logit so far, -inf at first */
     uint32_t best; /* first column with the largest logit */
-    /* first column whose logit is not finite, or the vocabulary size */
+    /* first column (token) whose logit is not finite, or the vocabulary size if all are finite */
     uint32_t bad;
     double sum; /* sum of e^{x - top} over logits x */
-    /* sum of e^{x - top} (x - y), y: uncompressed logits; gives the KL divergence */
+    /* sum of e^{x - top} (x - y) for the KL divergence, with logits x of the uncompressed model and
+     * y of the compressed one */
     double diff;
 };
 
-/* Returns e^{value - top}, or 0 below e^-700. A polynomial is twice as fast as exp(). */
+/* Returns e^{value - top}, or 0 if that is below e^-700. The polynomial is twice as fast as
+ * exp(). */
 __device__ __forceinline__ double weight(float value, float top)
 {
     /* Rounds to an integer by adding and subtracting 1.5 * 2^52. */
@@ -45,8 +48,9 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Adds N logits x to the largest logit and the sums in p. If DIFF, also adds to p.diff, with
- * uncompressed logits y. x[i] is in column `column` + i * THREADS. */
+/* Updates p (largest logit and sums) with N more logits x; x[i] is in column `column` + i *
+ * THREADS. If DIFF, x is of the uncompressed model, y of the compressed one, and p.diff is updated
+ * too. */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)
@@ -62,7 +66,7 @@ __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (
             p.bad = min(p.bad, column + (uint32_t)(i * THREADS));
     }
     if (top > p.top) {
-        /* factor on earlier sums; at first p.top is -inf, for which weight() returns 0 */
+        /* factor on the earlier sums; it is 0 at first, because p.top is then -inf */
         const double scale = weight(p.top, top);
         p.sum *= scale;
         if (DIFF)
@@ -105,7 +109,8 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    /* Waits until all threads have read of_warp, a shared array, in the previous call. */
+    /* Waits until all threads have finished the previous call, which reads the shared array
+     * of_warp. */
     __syncthreads();
     if (lane == 0)
         of_warp[warp] = p;
@@ -149,7 +154,8 @@ __global__ void __launch_bounds__(THREADS, 4)
                      ref_lse = (double)ref.top + log(ref.sum);
         kvd_quality_row out;
         out.nll = lse - (double)x[target[blockIdx.x]];
-        /* KL divergence of p = softmax(u) from softmax(x): E_p[u - x] - lse(u) + lse(x). */
+        /* KL divergence of softmax(x) from p = softmax(u): E_p[u - x] - lse(u) + lse(x), where lse
+         * is the logarithm of the sum of exponentials. */
         out.kl = REFERENCE ? ref.diff / ref.sum - ref_lse + lse : 0;
         out.ref_nll = REFERENCE ? ref_lse - (double)u[target[blockIdx.x]] : out.nll;
         out.best = mine.best;

@@ -9,21 +9,22 @@
 extern "C" {
 #endif
 
-/* quality of one prediction. `bad`: first column that is not finite, or the vocabulary size. If one
- * is not finite, other fields have no meaning. */
+/* quality of one prediction. bad and ref_bad: first column (token) whose logit is not finite, or
+ * the vocabulary size if all are finite; other fields are valid only in the latter case. */
 typedef struct {
-    /* -log p(next token), and KL divergence from the uncompressed model or 0 */
+    /* -log p(next token), and KL divergence from the uncompressed model, 0 if its logits are not
+     * given */
     double nll, kl;
     /* -log p(next token) of the uncompressed model, or nll if its logits are not given */
     double ref_nll;
-    /* most probable token, of this and of the uncompressed model */
+    /* token with the largest logit in this model, and in the uncompressed model */
     uint32_t best, ref_best;
     uint32_t bad, ref_bad;
 } kvd_quality_row;
 
-/* Queues the computation of the quality of n predictions, on the GPU: logits and reference
- * (uncompressed, or NULL) [n][vocab], target [n] below vocab, results `row` [n]. Equal logits have
- * KL divergence exactly 0. */
+/* Queues the computation, on the GPU, of losses and KL divergences of n predictions from logits and
+ * reference [n][vocab]. reference is of the uncompressed model, or NULL. target [n]: next tokens;
+ * row [n]: results. Equal logits give a KL divergence of exactly 0. */
 cudaError_t kvd_quality_rows(const float *logits, const float *reference, const uint32_t *target,
                              size_t n, uint32_t vocab, kvd_quality_row *row, cudaStream_t stream);
 

@@ -1,4 +1,5 @@
-/* Runs the models of an evaluation on a GPU, where hidden states and logits stay. */
+/* Runs the models of an evaluation, with and without compression, on a GPU. Hidden states and
+ * logits stay in GPU memory. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -19,14 +20,17 @@ typedef struct {
     kvd_gpu_quality *quality;
     cudaStream_t stream;
     kvd_device_memory memory;
-    /* logits of up to hook.piece tokens: [0] of the uncompressed model, [1] of a compressed one */
+    /* logits of the tokens that are compared at once: [0] of the uncompressed model, [1] of a
+     * compressed one */
     float *logits[2];
     int *flag;
     kvd_change *change;
-    /* [n_layers][KVD_ERROR_PARTS][n_heads] partial sums of attention errors */
+    /* [n_layers][KVD_ERROR_PARTS][n_heads] sums of attention errors, each over a part of the
+     * tokens */
     kvd_error_sums *error;
     kvd_device_memory kept;
-    /* [n_layers][kept_tokens][n_heads * d_head] uncompressed attention outputs, or NULL */
+    /* [n_layers][kept_tokens][n_heads * d_head] uncompressed attention outputs to compare with, or
+     * NULL */
     char *kept_out;
     size_t kept_tokens;
     void *host; /* copy of a kernel's partial sums in host memory */

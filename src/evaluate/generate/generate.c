@@ -5,7 +5,7 @@
 #include "common/threads.h"
 #include "evaluate/generate/generate_path.h"
 
-/* a GPU with its copy of the model, or a CPU thread, that generates */
+/* worker that generates tokens: a GPU with its copy of the model, or a CPU thread */
 typedef struct {
     kvd_generator_spec spec; /* specification for this worker's GPU alone */
     /* generator with the cache in host memory, or NULL until needed */
@@ -119,8 +119,8 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /* Without a GPU, opens the generator with the cache in host memory. With a GPU, kvd_generate
-     * later opens one that supports the methods. */
+    /* Without a GPU, opens the generator with the cache in host memory now. With a GPU,
+     * kvd_generate later opens a generator that supports the methods. */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -158,19 +158,22 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* [c->n_sequences] cache statistics of sequences that ran together, at the first one's index */
+    /* [c->n_sequences] cache statistics per group of sequences that ran together, at the index of
+     * the group's first sequence */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
-    /* number of the next group of sequences. It starts at the number of earlier kvd_generate calls,
-     * so that --part divides the work also if each call has only one group. */
+    /* number of the next group of sequences, which decides the process that runs the group
+     * (--part). It starts at the number of earlier kvd_generate calls, because a call may have only
+     * one group. */
     size_t group;
     bool failed;
     kvd_err err;
 } job;
 
-/* Returns the GPU engine, which the caller frees, if it supports the methods, else the generator
- * with the cache in host memory, or NULL. Only one of the two exists at a time. */
+/* Returns the GPU engine if it supports the methods; the caller frees it. Otherwise returns
+ * w->rows, the generator with the cache in host memory. Only one of the two exists at a time. On
+ * failure returns NULL. */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
     const kvd_generator *const g = j->g;
@@ -194,7 +197,8 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
     return w->rows;
 }
 
-/* Takes the next group of sequences of this --part. Returns false if none is left or one failed. */
+/* Takes the next group of sequences that this process must run (--part). Returns false if there is
+ * none or a worker has failed. */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
     const kvd_generator_spec *const s = &j->g->spec;
@@ -211,7 +215,8 @@ static bool take_group(job *j, const kvd_generate_path *path, size_t *first, siz
     return mine;
 }
 
-/* Returns false if sequence s is generated or, as LongRoPE's factors change, must run alone. */
+/* Returns true if sequence s can run together with others: it is not yet generated, and LongRoPE's
+ * factors do not change within it. */
 static bool follows(const job *j, size_t s)
 {
     return !(j->c->done && j->c->done[s]) && !kvd_generate_outgrows(j->g->config, j->c, s);
@@ -276,7 +281,7 @@ static void *run_thread(void *ctx)
     return NULL;
 }
 
-/* Runs n workers, the first in this thread. */
+/* Runs n workers: the first in this thread, each other one in a new thread. */
 static void run_workers(job *j, size_t n)
 {
     hand *const h = calloc(n, sizeof *h);
@@ -328,7 +333,7 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
     else
         run_worker(&j, g->worker);
     (void)pthread_mutex_destroy(&j.lock);
-    /* Adds in the order of sequences, so that sums do not depend on timing. */
+    /* Adds the statistics in the order of sequences, so that sums do not depend on timing. */
     for (size_t s = 0; account && !j.failed && s < c->n_sequences; s++)
         kvd_stepwise_account_add(account, &j.account[s]);
     free(j.account);

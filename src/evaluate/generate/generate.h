@@ -1,8 +1,7 @@
-/* Generates tokens after prompts with a compressed cache. The next token has the largest logit or
- * is given.
+/* Generates tokens after prompts with a compressed cache, in host memory (float32) or in the CUDA
+ * engine (bf16). The next token has the largest logit or is given by the caller.
  *
- * Prompts attend to uncompressed K and V, so the first token never changes. The cache is in host
- * memory (float32) or in the CUDA engine (bf16). */
+ * Prompts attend to uncompressed K and V, so compression never changes the first token. */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_H
 #define KVD_EVALUATE_GENERATE_GENERATE_H
 
@@ -13,7 +12,7 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/text/tokenizer.h"
 
-/* prompts, and the outputs to generate */
+/* prompts, and the numbers of tokens to generate after them */
 typedef struct {
     size_t n_sequences;
     /* [n_sequences + 1] prompt s is id[offset[s]] .. id[offset[s + 1] - 1], never empty */
@@ -21,35 +20,38 @@ typedef struct {
     const uint32_t *id;
     /* [n_sequences + 1] sequence s has output tokens end[s] .. end[s + 1] - 1, at least one */
     const size_t *end;
-    /* token to replace the model's choice at each output, or KVD_FREE_TOKEN to keep it; or NULL */
+    /* for each output, the token that replaces the model's choice, or KVD_FREE_TOKEN to keep the
+     * choice; NULL keeps all choices */
     const uint32_t *forced;
-    /* Called after each chosen token[at], or NULL. Returns 0 to continue, 1 to end after feeding
-     * the token, 2 to end before, -1 on failure. */
+    /* Called after the model has chosen token[at]; may be NULL. Returns 0 to continue, 1 to end the
+     * sequence after the model has read this token, 2 to end it before, -1 on failure. */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
     /* Reports that n more sequences, or a fraction of one, are done. n is negative if sequences
      * start again after a failure. May be NULL. */
     void (*advanced)(void *ctx, double n);
     void *advanced_ctx;
-    /* [n_sequences] true for sequences already generated, or NULL */
+    /* [n_sequences] true for sequences that are already generated; NULL if none is */
     const bool *done;
 } kvd_continuations;
 
-/* prompts and outputs while they are built; all zeros mean empty */
+/* lists of prompts and outputs while they are built; all fields are 0 in empty lists */
 typedef struct {
     kvd_ids prompt, forced;
     size_t *offset, *end; /* [n + 1], as in kvd_continuations */
     size_t n;
 } kvd_sequences;
 
-/* Ends a sequence. Outputs are the tokens in s->forced; if empty, the model chooses n_new. */
+/* Ends a sequence whose prompt is in s->prompt. Its outputs are the tokens in s->forced or, if that
+ * list is empty, n_new tokens that the model chooses. */
 int kvd_sequences_end(kvd_sequences *s, size_t n_new, kvd_err *err);
 /* Returns the sequences and empties *s. Free them with kvd_continuations_release. */
 kvd_continuations kvd_sequences_take(kvd_sequences *s);
 void kvd_sequences_release(kvd_sequences *s);
 void kvd_continuations_release(kvd_continuations *c);
 
-/* In `forced`: the model chooses. In kvd_continued.token: not computed. */
+/* In kvd_continuations.forced: the model chooses the token. In kvd_continued.token: no token was
+ * computed. */
 #define KVD_FREE_TOKEN UINT32_MAX
 
 typedef struct {
@@ -63,17 +65,18 @@ typedef struct {
 
 /* results for each output token, [end[n_sequences]]; NULL arrays are not filled */
 typedef struct {
-    /* token with the largest logit, lowest id first; required with kvd_continuations.ended */
+    /* token with the largest logit, the lowest id among equals; needed by
+     * kvd_continuations.ended */
     uint32_t *token;
     double *log_p; /* log probability of the token that is fed next */
-    /* rank of the token fed next: 1 + tokens with larger logits */
+    /* rank of the token that the model reads next: 1 + number of tokens with larger logits */
     uint32_t *rank;
     kvd_continued_cost *cost; /* [n_sequences] */
 } kvd_continued;
 
 typedef struct {
     bool gpu;
-    /* number type of the pass: KVD_F32, or KVD_BF16 on a GPU */
+    /* number type of the forward pass: KVD_F32 or, on a GPU, also KVD_BF16 */
     kvd_dtype compute;
     /* index of the first GPU, and number of GPUs, each with a copy of the model (0 means 1).
      * Without a GPU, n_gpus is the number of CPU threads that generate. */
@@ -95,24 +98,24 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
 void kvd_generator_free(kvd_generator *g);
 
 enum { KVD_GENERATOR_WHY = 160 };
-/* Returns the name of the implementation that runs `plan`. `why` receives the reason why this is
- * not the GPU engine, or "". */
+/* Returns the name of the implementation that runs `plan`. `why` receives the reason why the GPU
+ * engine does not support `plan`, or "". */
 const char *kvd_generator_path(const kvd_generator *g, const kvd_plan *plan,
                                char why[KVD_GENERATOR_WHY]);
 
-/* Called when sequences first .. first + n - 1 are done. Stops if it fails. */
+/* Called when sequences first .. first + n - 1 are done. If it fails, kvd_generate stops. */
 typedef int (*kvd_generate_step)(void *ctx, size_t first, size_t n,
                                  const kvd_stepwise_account *account, kvd_err *err);
 
-/* Generates with the methods of `plan`. *account receives cache sizes and bits read. account and
- * step may be NULL.
+/* Generates tokens with the compression methods of `plan`. *account receives sizes of the cache and
+ * numbers of bits read from it. account and step may be NULL.
  *
- * Callbacks come from one thread at a time. Fails after SIGINT or SIGTERM. */
+ * Makes one callback at a time, also with several GPUs. Fails after SIGINT or SIGTERM. */
 int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations *c,
                  const kvd_continued *out, kvd_stepwise_account *account, kvd_generate_step step,
                  void *ctx, kvd_err *err);
 
-/* Returns device and number type as text. */
+/* Returns the device and number type of the forward pass as text, such as "GPU, bf16". */
 const char *kvd_generator_name(const kvd_generator_spec *s);
 
 #endif

@@ -1,4 +1,5 @@
-/* Generates a group of sequences, pass by pass. */
+/* Generates tokens for a group of sequences: a forward pass over all prompts, then one per decode
+ * step. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,8 @@ static bool is_own(const kvd_continuations *c, size_t at)
     return !c->forced || c->forced[at] == KVD_FREE_TOKEN;
 }
 
-/* Stores the model's choice `best` as output `at`. Returns the token to feed next. */
+/* Stores the model's choice `best` as output `at`. Returns the next input token, which is `best`
+ * unless the caller has given another. */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
 {
@@ -34,7 +36,7 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* sequences first .. first + n - 1, which run together */
+/* group of sequences first .. first + n - 1, which run together */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
@@ -45,18 +47,21 @@ typedef struct {
     uint32_t *next; /* [n] */
     size_t *at;     /* [n] output index of the token that follows `next` */
     size_t *rows;   /* [n] number of each sequence's tokens in the cache */
-    /* for each sequence s of the current batch: its first index in `id`, number of earlier tokens,
-     * length of its text, index among all sequences, and index in the group */
+    /* for each sequence s of the current batch: its first index in `id`, position of its first new
+     * token, length of its whole text, index among all sequences, and index in the group */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
-    /* logits of sequences that are read together, [path->piece][vocab_size], or NULL */
+    /* [path->piece][vocab_size] logits; NULL if the caller wants neither log probabilities nor
+     * ranks */
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
-    /* input of a sequence that runs alone, because it outgrows LongRoPE's short table; or NULL */
+    /* all tokens so far of a sequence that runs alone because it outgrows LongRoPE's short table;
+     * else NULL */
     uint32_t *text;
-    /* for progress: input tokens of all passes, and of finished ones; sequences reported as done */
+    /* for the progress report: input tokens of all passes, input tokens of finished passes, and
+     * number of sequences already reported as done */
     double all_tokens, tokens, told;
     double pass_tokens; /* input tokens of the current pass */
 } group;
@@ -71,7 +76,8 @@ static size_t length_of(const kvd_continuations *c, size_t s)
     return c->end[s + 1] - c->end[s];
 }
 
-/* Returns how many tokens fit into the first cache, which ends where LongRoPE's factors change. */
+/* Returns how many tokens sequence s may have before LongRoPE's factors change and it needs a new
+ * cache; the length of the sequence if they never change. */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     const size_t n = prompt_of(c, s), all = n + length_of(c, s),
@@ -86,7 +92,8 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
     return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
 }
 
-/* Decides the next input of sequence s and advances u->at[s]. */
+/* Stores the model's choice `best` as an output of sequence s, decides the sequence's next input
+ * token, and advances the output index u->at[s]. */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -123,7 +130,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
-/* Reports progress; `part` is the finished fraction of the group. */
+/* Reports progress to the caller; `part` is the finished fraction of the group's work. */
 static void advance(group *u, double part)
 {
     const kvd_continuations *const c = u->c;
@@ -191,8 +198,8 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/* Appends the newest token to u->text, all tokens so far. When LongRoPE's factors change, opens a
- * new cache and makes u->text the next input. */
+/* Appends the newest token to u->text, which holds the whole sequence so far. When LongRoPE's
+ * factors change, opens a new cache, and the next pass reads all of u->text. */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];
@@ -206,7 +213,8 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/* Runs a decode step of all unfinished sequences of the group. *left receives their number. */
+/* Runs a decode step of all unfinished sequences of the group. *left receives the number of these
+ * sequences, 0 if all are finished. */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;
@@ -292,7 +300,8 @@ static void take_back(group *u)
     (void)pthread_mutex_unlock(u->lock);
 }
 
-/* Generates n sequences from `first` on. If a pass fails, gets more memory and starts again. */
+/* Generates n sequences from `first` on. If a pass fails, gets more memory, if possible, and starts
+ * again. */
 static int generate(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                     const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                     pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err)

@@ -1,4 +1,5 @@
-/* Interface of the generator's two implementations, in the CUDA engine and in host memory. */
+/* Interface of the two generators of tokens: with the KV cache in the CUDA engine, or in host
+ * memory. */
 #ifndef KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 #define KVD_EVALUATE_GENERATE_GENERATE_PATH_H
 
@@ -12,61 +13,69 @@ struct kvd_gpu_weights;
 typedef struct kvd_generate_path kvd_generate_path;
 struct kvd_generate_path {
     size_t piece; /* largest number of sequences in one `read` */
-    /* Called by `run` after n_layers more layers; may be NULL. */
+    /* Called by `run` when the first n_layers layers of a pass are done; may be NULL. */
     void (*layer_done)(void *ctx, int n_layers);
     void *layer_ctx;
-    /* Returns how many sequences may run together, at least 1. */
+    /* Returns how many of the sequences from `first` on may run together, at least 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
-    /* Called after `run` failed, to get more memory. Returns 1 if it did, else 0. May be NULL. */
+    /* Called after `run` failed. Returns 1 if it has got more memory, so that `run` may be called
+     * again, otherwise 0 or -1. May be NULL. */
     int (*grow)(kvd_generate_path *p, kvd_err *err);
-    /* Returns how many of n sequences fit into memory, at least 1. NULL: all fit. */
+    /* Returns how many of the n sequences from `first` on fit into memory, at least 1. NULL means
+     * that all sequences always fit. */
     size_t (*fits)(const kvd_generate_path *p, const kvd_continuations *c, size_t first, size_t n);
-    /* Begins n sequences with the methods of `plan`, which must stay open until `end`. */
+    /* Begins n sequences with the compression methods of `plan`, which must stay open until
+     * `end`. */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
-    /* Runs all prompts, or one decode step. slot[i]: cache of the batch's sequence i. */
+    /* Runs the model over all prompts, or over the tokens of a decode step. slot[i] is the index of
+     * the cache of the batch's sequence i. */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
-    /* Reads results of n sequences of the batch: the first token with the largest logit, and logits
-     * [n][vocab_size] or NULL. */
+    /* Reads results of sequences from .. from + n - 1 of the batch: the token with the largest
+     * logit, the lowest id among equals, and logits [n][vocab_size] unless NULL. */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
     /* Returns how many bits the cache of a sequence holds. */
     double (*bits)(const kvd_generate_path *p, size_t slot);
-    /* Frees the caches, also after a failure. Adds their bytes to *account unless NULL. */
+    /* Frees the caches, also after a failure. Adds their statistics to *account unless it is
+     * NULL. */
     void (*end)(kvd_generate_path *p, kvd_stepwise_account *account);
     void (*free)(kvd_generate_path *p);
 };
 
-/* Returns true if sequence s outgrows the short table of a LongRoPE model. */
+/* Returns true if sequence s grows longer than LongRoPE's short table of factors supports. */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
-/* Generates n sequences from `first` on, at most path->together. A sequence that
- * kvd_generate_outgrows must be alone. Holds `lock` during callbacks. */
+/* Generates n sequences from `first` on, at most as many as path->together returns. If
+ * kvd_generate_outgrows is true for a sequence, n must be 1. Holds `lock` during callbacks. */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);
 
-/* forward pass whose attention is a callback on the CPU */
+/* forward pass of a model, in which a callback on the CPU computes attention */
 typedef struct kvd_generate_pass kvd_generate_pass;
 struct kvd_generate_pass {
-    /* Records Q, K and V of uncompressed prompts. `twice`: each prompt is followed by a copy. */
+    /* Runs prompts without compression and records Q, K and V in *prompts. If `twice`, each prompt
+     * is followed by a copy of itself. */
     int (*first)(kvd_generate_pass *p, const kvd_batch *b, kvd_prompts *prompts, bool twice,
                  kvd_err *err);
-    /* Runs a batch. Keeps the final hidden state of each sequence's last token. */
+    /* Runs a batch. Keeps the final hidden state of each sequence's last token for `logits`. */
     int (*run)(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err);
-    /* Computes logits [n][vocab_size] of hidden states that `run` has kept. */
+    /* Computes logits [n][vocab_size] from the hidden states, kept by `run`, of n sequences from
+     * index `from` on. */
     int (*logits)(kvd_generate_pass *p, size_t from, size_t n, float *logits, kvd_err *err);
     void (*free)(kvd_generate_pass *p);
 };
 
 #ifdef KVD_CUDA
-/* Creates a pass on GPU s->first_gpu, or returns NULL. Borrows the checkpoint. `piece`: largest
- * number of tokens whose logits one call computes. */
+/* Creates a forward pass on GPU s->first_gpu, or returns NULL. Borrows checkpoint and weights.
+ * `piece`: largest number of sequences for which one call computes logits. */
 kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                           const struct kvd_gpu_weights *weights, size_t piece,
                                           kvd_err *err);
 #endif
 
-/* Returns the generator with its cache in host memory, or NULL. weights NULL: runs on the CPU. */
+/* Returns the generator with the KV cache in host memory, or NULL on failure. If `weights` is NULL,
+ * the model runs on the CPU. */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
@@ -74,10 +83,11 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
 /* Returns true if the GPU engine supports the methods. Otherwise writes the reason to `why`. */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
-/* Returns the engine's name for result files. The GPU engine must support the methods. */
+/* Returns the GPU engine's name for result files. The engine must support the methods of `p`. */
 const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
                                      const kvd_plan *p);
-/* Returns the generator in the CUDA engine, or NULL. Borrows `weights`. scores: keeps logits. */
+/* Returns the generator with the KV cache in the CUDA engine, or NULL. Borrows `weights`. If
+ * `scores`, it keeps logits, from which log probabilities and ranks are computed. */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);

@@ -11,7 +11,7 @@ typedef struct {
     kvd_generator_spec spec;
     kvd_forward *forward;
     kvd_forward *twice; /* pass for methods that read prompts twice */
-    /* [max_tokens][d_model] states after the final norm */
+    /* [max_tokens][d_model] hidden states after the final norm */
     float *hidden;
     /* [max_tokens][d_model] hidden states of each sequence's last token */
     float *last;
@@ -103,7 +103,7 @@ static by_rows *of(kvd_generate_path *p)
     return (by_rows *)(void *)p;
 }
 
-/* Returns the index of the largest element, of equal ones the first. */
+/* Returns the index of the largest element, the lowest index among equals. */
 static size_t largest(const float *x, size_t n)
 {
     size_t best = 0;

@@ -336,7 +336,8 @@ typedef struct {
     const kvd_continuations *c;
     const kvd_continued *out;
     bool *done; /* [c->n_sequences] */
-    /* [c->n_sequences] cache statistics of sequences that ran together, at the first one's index */
+    /* [c->n_sequences] cache statistics per group of sequences that ran together, at the index of
+     * the group's first sequence */
     kvd_stepwise_account *account;
     kvd_progress *progress;
 } saved_call;

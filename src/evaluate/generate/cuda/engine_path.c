@@ -14,7 +14,8 @@
 
 enum { PAGE = 64 };
 
-/* number of sequences that run together: 1 / GROUPS of all, between the other two numbers */
+/* number of sequences that run together: all of them divided by GROUPS, but at least LEAST_SLOTS
+ * and at most MOST_SLOTS */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {
@@ -34,11 +35,12 @@ typedef struct {
     bool scores;
     kvd_slice *slice; /* [slots] */
     uint32_t *token;  /* [slots] */
-    /* [slots][vocab_size] logits of each running sequence, or NULL */
+    /* [slots][vocab_size] logits of each running sequence, or NULL if the caller does not want
+     * logits */
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
-    /* number of KV heads in all layers, and in the layers in which the engine counts kept tokens */
+    /* number of KV heads in all layers, and in the layers whose cached tokens the engine counts */
     double heads, counted_heads;
     double row_bits; /* bits of a token's K and V before quantisation */
     /* bits of a token's K and V in one layer without compression */
@@ -63,7 +65,8 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /* Cuts off the advice ": use ...", which is for programs that require a GPU. */
+        /* Cuts the advice ": use ..." off the error message. It is for programs that require a
+         * GPU. */
         if (advice)
             *advice = '\0';
         return -1;
@@ -81,7 +84,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 {
     const bool member = kvd_gpu_method_name(p) != NULL;
     const bool rebuilds = p->dims && p->dims->rebuild;
-    /* Methods that rank tokens by a repeated prompt need positions for two copies of the prompt. */
+    /* A method that reads each prompt twice, to rank its tokens, needs positions for both
+     * copies. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of_text(p, c, max_len);
     const char *reason = NULL;
@@ -114,7 +118,8 @@ const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_sp
                                                                  : "GPU engine";
 }
 
-/* Returns how many bits a token takes in a layer. A latent that K and V share counts once. */
+/* Returns how many bits one token's K and V take in a layer. A latent that K and V share counts
+ * once. */
 static double layer_bits(const by_engine *e, int layer)
 {
     const kvd_plan *const p = e->plan;
@@ -136,19 +141,19 @@ static size_t rows_held(const by_engine *e, int layer, size_t rows)
     return window && window < rows ? window : rows;
 }
 
-/* Returns true if the layer has a sliding window that is shorter than the longest sequence. */
+/* Returns true if the layer attends within a sliding window shorter than the longest sequence. */
 static bool has_window(const by_engine *e, int layer)
 {
     return rows_held(e, layer, e->spec.max_len) < e->spec.max_len;
 }
 
-/* Returns true if the layer holds the tokens of a window, and no method compresses them. */
+/* Returns true if the layer keeps only the tokens of its sliding window, uncompressed. */
 static bool holds_window(const by_engine *e, int layer)
 {
     return !e->plan->bits && has_window(e, layer);
 }
 
-/* Returns how many bits the layers with a window hold after `rows` tokens. */
+/* Returns how many bits the layers with an uncompressed sliding window hold after `rows` tokens. */
 static double window_bits(const by_engine *e, size_t rows)
 {
     double sum = 0;
@@ -173,7 +178,8 @@ static void count(const by_engine *e, size_t slot, size_t rows, slot_state *to)
         to->of.bits = to->of.entries * e->row_bits;
 }
 
-/* Returns how many of n tokens are quantised, in K plus in V. The newest and first may not be. */
+/* Returns how many of n tokens have a quantised K plus how many have a quantised V. The newest and
+ * the first tokens may stay unquantised. */
 static size_t coded(const by_engine *e, size_t n)
 {
     const size_t exact = e->plan->tokens ? 0 : kvd_plan_exact(e->plan);
@@ -188,13 +194,15 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Returns true if all prompt tokens count as pruned, as their keys have fewer channels. */
+/* Returns true if the method projects keys to fewer channels. All prompt tokens then count as
+ * pruned. */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;
 }
 
-/* Returns how many tokens all KV heads of all layers hold of a prompt of n tokens. */
+/* Returns how many tokens of an n-token prompt the cache holds, summed over all KV heads and
+ * layers. */
 static size_t held_tokens(const by_engine *e, size_t n)
 {
     size_t sum = 0;
@@ -203,7 +211,8 @@ static size_t held_tokens(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Adds n tokens to the statistics e->account. `step`: also adds the bits that a step reads. */
+/* Updates the cache statistics e->account after n new tokens in cache `slot`. If `step`, the tokens
+ * come from a decode step, and the bits that the step has read are counted too. */
 static void account_for(by_engine *e, size_t slot, size_t n, bool step)
 {
     kvd_stepwise_account *const a = &e->account;
@@ -224,7 +233,8 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
     a->dense += dense_bits(e, s->rows);
-    /* A decode step reads earlier tokens compressed, and its own K and V uncompressed. */
+    /* During a decode step the cache holds earlier tokens compressed, and the new token
+     * uncompressed. */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits - is->unseen;
@@ -245,7 +255,8 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->counted_heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-/* Returns how many sequences fit into the engine's pages, at least 1. */
+/* Returns how many of the sequences from `first` on fit into `room` pages of KV cache, at least
+ * 1. */
 static size_t fitting(const kvd_engine_facts *f, const kvd_continuations *c, size_t first,
                       size_t most, size_t room)
 {
@@ -273,7 +284,8 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
     return fitting(f, c, first, n, f->pages);
 }
 
-/* Replaces the engine by one with more memory for outliers or entropy coding. */
+/* Replaces the engine by one with more memory for outliers of quantisation or entropy-coded
+ * data. */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {
     by_engine *const e = of(p);

@@ -1,4 +1,4 @@
-/* Runs the layers of a model on a GPU, but attention on the CPU. */
+/* Runs a model's layers on a GPU, except attention, which a callback computes on the CPU. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -38,7 +38,7 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/* Opens the forward pass with `times` times the usual memory. */
+/* Opens the forward pass with memory for `times` times the usual number of tokens. */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
@@ -106,7 +106,8 @@ static int logits(kvd_generate_pass *p, size_t from, size_t n, float *to, kvd_er
     return 0;
 }
 
-/* Sets *streamed if the model has experts and its weights exceed 7/8 of the free GPU memory. */
+/* Sets *streamed if experts must be copied to the GPU during each pass, because the model's weights
+ * exceed 7/8 of the free GPU memory. */
 static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_share *share,
                        bool *streamed, kvd_err *err)
 {
@@ -120,7 +121,7 @@ static int must_stream(const kvd_config *config, kvd_dtype type, const kvd_gpu_s
 
 void kvd_generate_use_gpu(const kvd_generator_spec *s)
 {
-    /* The next CUDA call reports a failure. */
+    /* Ignores a failure, because the next CUDA call reports it. */
     (void)cudaSetDevice(s->first_gpu);
 }
 
