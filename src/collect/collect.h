@@ -16,7 +16,8 @@
 #include "model/pass/forward.h"
 #include "model/text/corpus.h"
 
-/* Input and outputs of an engine. A resumed run gives the same bits as one without a break. */
+/* Input and outputs of an engine that runs the model and records its Q, K and V. A resumed run
+ * gives the same bits as an uninterrupted one. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller */
@@ -25,7 +26,7 @@ typedef struct {
     bool pre;              /* true if Q and K before RoPE are recorded too */
     kvd_activations *dump; /* activations file for Q, K and V; owned by the caller, may be NULL */
     kvd_moments *sums;     /* second moments to add to; owned by the caller, may be NULL */
-    /* statistics to add to, CPU only; owned by the caller, may be NULL */
+    /* attention statistics to add to, only on the CPU; owned by the caller, may be NULL */
     kvd_attention_stats *stats;
     /* squared gradients to add to, only on the CPU or one GPU; owned by the caller, may be NULL */
     kvd_fisher *fisher;
@@ -36,20 +37,22 @@ typedef struct {
 
 /* Seconds spent in the engine's `run`. Work that overlaps the forward pass is not counted. */
 typedef struct {
-    /* seconds of the passes, of converting and summing Q, K and V (record), and of writing files */
+    /* seconds of forward and backward passes, of converting and summing Q, K and V (record), and of
+     * writing files */
     double forward, backward, record, write;
 } kvd_collect_times;
 
 typedef struct kvd_collect_engine kvd_collect_engine;
 struct kvd_collect_engine {
-    /* Stores the second moments of W_O and W_V of the recorded layers in spec.sums, and both
-     * matrices in the activations file. A resumed run calls it too. */
+    /* Stores W_O and W_V of the recorded layers in the activations file, and their second moments
+     * in spec.sums. A resumed run must call this function again. */
     int (*weights)(kvd_collect_engine *e, kvd_err *err);
-    /* Runs the model on a batch, whose first token is token first_token of the activations file.
+    /* Runs the model on a batch. first_token: index in the activations file of the batch's first
+     * token.
      *
      * - into: second moments to which the batch is added, or NULL
-     * - to_dump: true to write Q, K, V to the file and to add to spec.stats and spec.fisher
-     * - give_up: called between layers; nonzero makes `run` fail
+     * - to_dump: true to write Q, K and V to the file, and to add to spec.stats and spec.fisher
+     * - give_up: called between layers; if it does not return 0, `run` fails
      *
      * After a failure all results are invalid. */
     int (*run)(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
@@ -62,11 +65,11 @@ struct kvd_collect_engine {
     kvd_collect_times times;
 };
 
-/* Return an engine for s->checkpoint, on the CPU or on GPUs. */
+/* Return an engine that runs s->checkpoint on the CPU, or on GPUs. On failure return NULL. */
 kvd_collect_engine *kvd_collect_engine_cpu(const kvd_collect_spec *s, kvd_err *err);
 kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *err);
 
-/* Sets *batch to the most tokens that fit into the GPU's total memory. */
+/* Sets *batch to the largest number of tokens in a batch that fits into the GPU's total memory. */
 int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu, int n_gpus,
                           size_t seq_len, size_t *batch, kvd_err *err);
 
@@ -89,12 +92,13 @@ typedef struct {
 
 typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 
-/* Opens the output files. The caller zeroes *o, then sets run, key (text of all options that affect
- * the results), the want_ flags of wanted files, dump.dtype, stats.n_kept, fisher.n_rows, and the
- * model, layers and token counts in sums.
+/* Opens the output files. The caller zeroes *o, then sets in it: run; key, the text of all options
+ * that affect results; the want_ flags of wanted files; dump.dtype, stats.n_kept, fisher.n_rows;
+ * and in sums the model, layers and token counts.
  *
- * - output is the path of -o, each ..._file that of one kind of result, or NULL.
- * - *how is NEW; RESUMED if *o has an interrupted run's results; DONE if complete files exist.
+ * - output: path of -o
+ * - moments_file, stats_file, fisher_file: paths of these results; NULL for the file of -o
+ * - *how: NEW; RESUMED if *o now holds an interrupted run's results; DONE if complete files exist
  *
  * If `resume` is true, fails if existing files were made with other options (another key).
  * Otherwise replaces the files of an interrupted run. */
@@ -102,7 +106,7 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
                      kvd_err *err);
 
-/* Writes all data so far to disk, then the state file. */
+/* Writes all data so far to disk, then the state file, from which --resume continues. */
 int kvd_outputs_save(kvd_outputs *o, size_t n_sequences, size_t n_tokens, kvd_err *err);
 
 /* Returns true if --resume can continue from the last kvd_outputs_save. */
@@ -110,18 +114,20 @@ bool kvd_outputs_kept(const kvd_outputs *o);
 
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err);
 
-/* Closes all files. Keeps an unfinished one for --resume if it has a state file. *o may be zero. */
+/* Closes all files. Keeps unfinished files if a state file exists, from which --resume can
+ * continue. *o may be all zeros. */
 void kvd_outputs_close(kvd_outputs *o);
 
-/* Fails if host memory is too small. *out must be filled as for kvd_outputs_open. */
+/* Fails if host memory is too small for the run. *out must be filled as for kvd_outputs_open. */
 int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoint *c,
                              kvd_outputs *out, size_t batch_tokens, kvd_err *err);
 
-/* Snapshot in file NAME.N.h5: second moments of the first sequences with N or more tokens. */
+/* A snapshot, in file NAME.N.h5, holds second moments of the first sequences that together have at
+ * least N tokens. */
 
 typedef struct {
     size_t asked; /* wanted number of tokens, part of the file name */
-    /* number of whole sequences that are finished, and of their tokens */
+    /* number of sequences in the snapshot, and number of their tokens */
     size_t n_sequences, n_tokens;
     char corpus_hash[KVD_CORPUS_HASH_TEXT];
     char *path;
@@ -135,9 +141,9 @@ typedef struct {
     size_t n;
 } kvd_snapshots;
 
-/* Prepares n snapshots (files with the second moments of a run's first sequences). Snapshot i ends
- * with the first sequence by which there are at least asked[i] tokens; asked[] must increase. The
- * caller must set `run` and `key` of each snapshot. */
+/* Prepares n snapshots, files with the second moments of a run's first sequences. Snapshot i has
+ * the fewest sequences that hold at least asked[i] tokens; asked[] must increase. The caller must
+ * set `run` and `key` of each snapshot. */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
@@ -146,11 +152,12 @@ void kvd_snapshots_release(kvd_snapshots *s);
  * is missing or was made with other options. */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
-/* Returns the index, >= from, of the next unwritten snapshot that ends after first + 1 to `last`
- * sequences, or s->n if there is none. */
+/* Returns the first i >= `from` of an unwritten snapshot that has more than `first` and at most
+ * `last` sequences, or s->n if there is none. */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
-/* Writes snapshot *s, a file of second moments *sums with token and sequence counts. */
+/* Writes snapshot *s: a file with the second moments *sums and the snapshot's numbers of tokens and
+ * sequences. */
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err);
 
 /* Counts and times of a run, printed at its end. A resumed run counts only its own work. */
@@ -181,7 +188,7 @@ typedef struct {
     bool lost;    /* true if MPI failed, so that other ranks cannot be told about errors */
 } kvd_ranks;
 
-/* Mutes all ranks but one. Call before parsing the options. */
+/* Silences all MPI ranks but the first. Call before the options are parsed. */
 void kvd_ranks_mute(void);
 
 /* Returns this process's index among the MPI processes on its machine, or 0 if it is unknown. */
@@ -197,14 +204,15 @@ int kvd_ranks_agree(kvd_ranks *r, int status, kvd_err *err);
 /* Fails unless every rank has the same `text`. Every rank must call it. */
 int kvd_ranks_same(kvd_ranks *r, const char *what, const char *text, kvd_err *err);
 
-/* Computes which sequences, *first .. *end - 1, this rank runs. They form whole batches. */
+/* Computes which sequences, *first .. *end - 1, this rank runs. Every rank runs whole batches. */
 void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_tokens, size_t *first,
                      size_t *end);
 
 /* Sets *value to its maximum over ranks. Every rank must call it. */
 int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err);
 
-/* Adds all ranks' moments into *sums of rank 0; others lose theirs. Every rank must call it. */
+/* Adds up the second moments *sums of all ranks in *sums of rank 0; *sums of other ranks becomes
+ * invalid. Every rank must call it. */
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err);
 
 /* Ends MPI. Every rank must call it. After a failed MPI call, it ends all ranks. */

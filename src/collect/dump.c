@@ -26,11 +26,12 @@ void kvd_dump_release(kvd_dump *d)
     d->slabs = NULL;
 }
 
-/* Converts head h to slab [n][width]. Returns the index of a non-finite value, or n * width. */
+/* Converts head h of n tokens to type t and writes it to slab [n][width]. Returns the index of the
+ * first element that is not finite, or n * width if there is none. */
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
 {
-    /* number of tokens converted, then checked to be finite while they are in the L1 cache */
+    /* number of tokens that are converted and then checked while they are in the L1 cache */
     enum { ROWS = 32 };
     const size_t bytes = width * kvd_dtype_bytes(t);
     for (size_t at = 0; at < n; at += ROWS) {
@@ -105,7 +106,7 @@ int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err)
     for (int x = 0; x < (a->has_pre ? KVD_N_X : KVD_X_Q_PRE); x++)
         for (int h = 0; h < kvd_activations_heads(a, (kvd_x)x); h++)
             jobs[n_jobs++] = (job){(kvd_x)x, h, from[x]};
-    /* smallest index of a failed job, whose error is reported in whatever order threads run */
+    /* smallest index of a failed job, so that the reported error does not depend on thread order */
     int failed = n_jobs;
     double transposed = 0, written = 0;
     const size_t slab = d->piece * (size_t)a->model.d_head * kvd_dtype_bytes(a->dtype);

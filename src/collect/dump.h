@@ -20,7 +20,8 @@ typedef struct {
 int kvd_dump_init(kvd_dump *d, kvd_activations *file, kvd_err *err);
 void kvd_dump_release(kvd_dump *d);
 
-/* Writes Q, K and V of a layer that the file records. Fails on a non-finite value. */
+/* Writes a layer's Q, K and V to the file, if it holds this layer. Fails if a value is not
+ * finite. */
 int kvd_dump_record(kvd_dump *d, const kvd_attention_in *in, kvd_err *err);
 
 #endif

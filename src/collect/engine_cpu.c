@@ -18,7 +18,7 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /* results to which the batch is added: second moments, activations, attention statistics */
+    /* true if the current batch is added to: second moments, activations, attention statistics */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -83,7 +83,8 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/* Stores the squared gradients of weights. `run` has stored all other results. */
+/* Stores the squared gradients of weights in spec.fisher. `run` has already stored all other
+ * results. */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

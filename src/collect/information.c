@@ -1,4 +1,5 @@
-/* Squared gradients of W_K, W_V, K and V: empirical Fisher information. */
+/* Sums squared gradients of the loss with respect to W_K, W_V, K and V: the empirical Fisher
+ * information. */
 #include "collect/sums.h"
 
 #include <cblas.h>
@@ -14,11 +15,13 @@ struct kvd_information {
     kvd_fisher *f;
     kvd_backward *backward;
     size_t d, width, d_model, n_sequences, threads;
-    /* [n_layers][n_kv_heads d_head][d_model] squared gradients */
+    /* [n_layers][n_kv_heads d_head][d_model] sums of squared gradients with respect to W_K and to
+     * W_V */
     double *weight[KVD_F_SIDES];
     float *tile;      /* [threads][TILE][d_model] gradient of TILE rows of a weight matrix */
     double *products; /* scratch memory of kvd_gram_add */
-    /* [n_kv_heads][max_tokens][d_head] squared gradients of the loss by K or V, or NULL */
+    /* [n_kv_heads][max_tokens][d_head] squared gradients of the loss with respect to K or V; NULL
+     * if they are not wanted for single tokens */
     float *rows;
     size_t first_token;
     int (*give_up)(void *ctx, kvd_err *err);
@@ -48,7 +51,8 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
     return kvd_fisher_put_rows(s->f, side, layer, s->first_token, n, s->rows, err);
 }
 
-/* Adds the squared gradient of W [width][d_model], a sum over tokens of input times gradient. */
+/* Adds the squared gradient of W [width][d_model], sequence by sequence, to `sum`. The gradient is
+ * a sum over tokens of W's input times x, the gradient with respect to W's output. */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)
 {

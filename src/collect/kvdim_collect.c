@@ -177,7 +177,7 @@ static int make_buffers(collector *c, kvd_err *err)
     return c->engine ? 0 : -1;
 }
 
-/* Fails after an interrupt if the batch has taken 2 seconds. */
+/* After an interrupt, fails if the current batch has taken more than 2 seconds. */
 static int give_up(void *ctx, kvd_err *err)
 {
     const collector *c = ctx;
@@ -205,7 +205,8 @@ static int save(collector *c, kvd_err *err)
     return 0;
 }
 
-/* Returns true if it is time to save. Saving takes at most a tenth of the run's time. */
+/* Returns true if it is time to save the state of the run. Saving takes at most a tenth of the
+ * run's time. */
 static bool save_is_due(const collector *c, double last_cost)
 {
     const double every = c->cfg->save_every, since = kvd_run_elapsed(&c->run) - c->last_save;
@@ -225,7 +226,7 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
     return c->engine->run(c->engine, &batch, before, into, to_dump, give_up, c, err);
 }
 
-/* Computes second moments of n more sequences, which may end inside a batch. */
+/* Computes second moments of all earlier sequences and n more, which may end inside a batch. */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
     kvd_moments *whole = &c->out.sums;
@@ -269,7 +270,8 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    /* Counts the sequences last: a resumed run must find the snapshots of all counted ones. */
+    /* Counts the sequences only after writing their snapshots: a resumed run must find the
+     * snapshots of all counted sequences. */
     c->sequence += n;
     return 0;
 }
@@ -293,7 +295,7 @@ static int run_all(collector *c, kvd_err *err)
     /* Ranks synchronise after every batch, so that all end soon after one fails. */
     for (size_t round = 0; !status && round < rounds; round++) {
         const size_t whole = c->sequence;
-        /* Only a run on one rank without Fisher output can be resumed. */
+        /* Only a run on one rank and without --fisher can be resumed. */
         const bool alone = c->ranks.n == 1 && !c->out.want_fisher;
         if (c->sequence < c->last)
             status = run_batch(c, err);

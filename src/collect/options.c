@@ -81,7 +81,8 @@ static void list_shapes(void)
     for (size_t i = 0; i < kvd_shape_count(); i++) {
         const kvd_shape *s = kvd_shape_at(i);
         kvd_config c;
-        /* A test parses every shape, so this cannot fail. */
+        /* The message is ignored, because parsing cannot fail: a test parses all built-in model
+         * shapes. */
         kvd_err ignored;
         if (kvd_config_parse(s->name, s->json, strlen(s->json), &c, &ignored) == 0)
             printf("%-14s %-22s %14.2f  %s\n", s->name, s->title,
@@ -102,7 +103,8 @@ static int find_shape(void *config, const char *text, kvd_err *err)
 static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
-/* Entry of options[]: --NAME[=FILE] asks for one kind of result, and excludes options `without`. */
+/* Entry of options[]: --NAME[=FILE] asks for one kind of result, and must not be given together
+ * with the options `without`. */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \
         name, .type = KVD_OPT_TEXT, .arg = "FILE", .optional = true, KVD_INTO(T, file),            \

@@ -31,7 +31,8 @@ typedef struct {
     const char *moments_file; /* file for second moments; NULL means the file of -o */
     bool attention;
     const char *attention_file; /* file for attention statistics; NULL means the file of -o */
-    /* number of first sequences that get attention statistics of each token */
+    /* number of sequences, from the first on, whose attention statistics are stored for each
+     * token */
     size_t attention_requests;
     bool fisher;
     const char *fisher_file; /* file for squared gradients; NULL means the file of -o */
@@ -39,7 +40,7 @@ typedef struct {
     /* [n_snapshots] rising token counts at which second moments of Q, K, V are saved; allocated */
     size_t *snapshots;
     size_t n_snapshots;
-    /* last_layer -1: the model's last layer */
+    /* range of recorded layers; last_layer = -1 means the model's last layer */
     int first_layer, last_layer;
     kvd_dtype dtype;
     kvd_dtype compute; /* number type of the pass on a GPU: KVD_F32 or KVD_BF16 */
@@ -53,7 +54,7 @@ typedef struct {
 void kvd_collect_parse(int argc, char **argv, kvd_collect_options *cfg);
 void kvd_collect_options_release(kvd_collect_options *cfg);
 
-/* Returns true if the file of -o holds Q, K and V. */
+/* Returns true if the file of -o holds Q, K and V, false if it holds only sums or statistics. */
 bool kvd_collect_dumps(const kvd_collect_options *o);
 
 enum { KVD_COLLECT_OUTPUTS = 4 };
@@ -71,7 +72,8 @@ typedef struct {
     const char *gpu; /* name of the GPU; "" on the CPU */
 } kvd_collect_facts;
 
-/* Records options in *run, and in *key those that affect results. run->threads must be set. */
+/* Records all options in *run, and those that affect results also in *key. The caller must have set
+ * run->threads. */
 int kvd_collect_record(const kvd_collect_facts *f, kvd_run *run, kvd_run_key *key, kvd_err *err);
 
 #endif

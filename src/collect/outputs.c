@@ -23,7 +23,8 @@ static bool exists(const char *path, const char *suffix)
     return there;
 }
 
-/* Returns 1 if file `path` is complete with options *wanted. Sets *other if its options differ. */
+/* Returns 1 if file `path` is complete and was made with options *wanted. Sets *other to true if
+ * the file was made with other options. */
 static int complete(const char *path, const kvd_schema *schema, const kvd_run_key *wanted,
                     bool *other, kvd_err *err)
 {
@@ -77,7 +78,7 @@ static int create_dump(kvd_outputs *o, bool have_lock, kvd_err *err)
     a->first_layer = m->first_layer;
     a->n_layers = m->n_layers;
     a->has_pre = m->has_pre;
-    /* kvd_h5_sync below reserves the space, so a full disk is found at once. */
+    /* kvd_h5_sync below reserves the disk space, so that a full disk is found at once. */
     if (kvd_activations_create(a, o->dump_path, o->run, have_lock, err))
         return -1;
     return kvd_status(kvd_h5_put_text(&a->file, "/", "run_key", o->key.text, err) ||
@@ -138,7 +139,8 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     bool have_lock = false, fits = true;
     kvd_err why;
     o->saved = true; /* From here on, a failure keeps the unfinished activations file. */
-    /* Locks the activations file first, because another run with the lock may replace the state. */
+    /* Locks the activations file before reading the state file, because a run that holds the lock
+     * may replace the state file. */
     if (o->want_dump) {
         if (kvd_activations_reopen(&o->dump, o->dump_path, o->run, err))
             return -1;
@@ -438,7 +440,7 @@ void kvd_snapshots_release(kvd_snapshots *s)
     *s = (kvd_snapshots){0};
 }
 
-/* Removes NAME.lock, which a process that is killed after renaming its output does not remove. */
+/* Removes NAME.lock, which remains if a process is killed just after renaming its output. */
 static int clear_remains(const char *path, kvd_err *err)
 {
     kvd_output out;

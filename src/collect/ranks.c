@@ -1,4 +1,5 @@
-/* MPI ranks of kvdim-collect: their shares of the sequences, and errors of any rank. */
+/* MPI ranks (processes) of kvdim-collect: divides the sequences among ranks, adds up their sums,
+ * and tells all ranks about the errors of one. */
 #include "collect/collect.h"
 
 #include <errno.h>
@@ -41,7 +42,8 @@ int kvd_ranks_local(void)
 enum { STREAMS = 2 }; /* stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
-/* Exits with 0: after an error status MPI's launcher would end the rank that prints the error. */
+/* Exits with status 0, because after another status MPI's launcher would end the rank that prints
+ * the error message. */
 static void leave_silently(void)
 {
     if (spoken[0] >= 0 || spoken[1] >= 0)
@@ -98,7 +100,8 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 
 #ifdef KVD_MPI
 
-/* Turns MPI's error codes into messages. kvd_ranks_start makes MPI return codes. */
+/* Turns MPI's error codes into messages. kvd_ranks_start makes MPI return codes instead of
+ * aborting. */
 static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -184,7 +187,7 @@ int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err)
 
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err)
 {
-    /* Most elements per call, because MPI allocates as much as it transfers. */
+    /* Largest number of elements in an MPI call, because MPI allocates as much as it transfers. */
     enum { MOST = 1 << 26 };
     if (r->n == 1)
         return 0;

@@ -60,7 +60,7 @@ static int close_stream(stream *s)
     return status;
 }
 
-/* Compares the hash with the file's last 8 bytes, then rewinds. */
+/* Compares the hash of the file's content with the hash in its last 8 bytes, then rewinds. */
 static int verify(stream *s, kvd_err *err)
 {
     char block[1 << 13];

@@ -1,4 +1,5 @@
-/* State file OUT.h5.state of kvdim-collect, for --resume. It is written after the data. */
+/* State file OUT.h5.state of kvdim-collect, from which --resume continues. It is written after the
+ * data that it describes. */
 #ifndef KVD_COLLECT_STATE_H
 #define KVD_COLLECT_STATE_H
 
@@ -24,7 +25,8 @@ int kvd_state_check(const char *path, kvd_err *err);
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 
-/* Loads a state file; *found: it exists. Fills `sums` and `stats` if its options equal *now. */
+/* Loads a state file. Sets *found to 1 if it exists. Fills `sums` and `stats` if it was written
+ * with the options *now. */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);
 

@@ -31,12 +31,13 @@ typedef struct {
     size_t ld;
 } job;
 
-/* Adds X^T X of heads in parallel. One thread makes each sum, for results that never vary. */
+/* Adds X^T X of all heads in parallel. One thread computes the whole sum of a head, so that results
+ * do not depend on the number of threads. */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
     const size_t d = (size_t)a->sums->model.d_head;
-    /* smallest index of a failed job, whose error is reported in whatever order threads run */
+    /* smallest index of a failed job, so that the reported error does not depend on thread order */
     int failed = n_jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for num_threads(a->n_threads) schedule(dynamic)
@@ -157,7 +158,8 @@ static void extend(double x, kvd_word *sum, kvd_word *squares, kvd_word *least, 
     most->x = fmax(most->x, x);
 }
 
-/* Adds scores s[n] of a query to sums *h. Writes probabilities p, returns ln of the denominator. */
+/* Adds a query's scores s [n] to the statistics *h. Writes the attention probabilities to p.
+ * Returns the logarithm of the softmax denominator, or NaN if a score is not finite. */
 static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, double *p,
                      double *of_query, double *of_key)
 {
@@ -246,7 +248,8 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /* The attention that token i receives begins with its own. */
+            /* Starts the attention that token i receives with the attention of token i to
+             * itself. */
             mass[i] = p[i - start];
         }
     }
@@ -276,7 +279,8 @@ static int falling(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Raises *at until *sum of the first *at elements is at least `wanted`. */
+/* Increases *at until *sum, the sum of sorted[0] .. sorted[*at - 1], is at least `wanted`. Returns
+ * *at. */
 static size_t count_to(const double *sorted, size_t n, double wanted, size_t *at, double *sum)
 {
     while (*at < n && *sum < wanted)
@@ -294,12 +298,12 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* factor on a wanted share of attention: a rounding error must not count one more token */
+/* factor on a wanted sum, so that its rounding error cannot make one more token necessary */
 static const double slack = 1 - 1e-12;
 
-/* Counts the fewest tokens that receive 90, 95 and 99 % of `mass`. Adds these counts to the five
- * statistics from index `count` on: sum, sum of squares, minimum, maximum, and sum of the counts as
- * fractions of n. */
+/* Counts the fewest tokens that receive 90, 95 and 99 % of `mass`, the attention per token. Adds
+ * these counts to five statistics from index `count` on: sum, sum of squares, minimum, maximum, and
+ * sum of count / n. */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {
@@ -318,7 +322,8 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
     }
 }
 
-/* Adds statistics of the attention that tokens receive from all query heads of a KV head. */
+/* Adds statistics of the attention that tokens receive from all query heads of one KV head's
+ * group. */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
 {
@@ -352,7 +357,8 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/* Adds one layer's attention statistics; for the first n_kept sequences, also each token's. */
+/* Adds one layer's attention statistics and, for the first n_kept sequences, those of each
+ * token. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;
@@ -387,7 +393,7 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
         as_query[j].x = of_query / (double)(heads * sees(j, in->window));
         as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
-        /* The sum contains exp(0) = 1, so less is a rounding error. */
+        /* The sum over heads contains exp(0) = 1, so a sum below 1 is a rounding error. */
         denominator[j].x = largest + log(fmax(sum, 1));
     }
 }
@@ -395,7 +401,8 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/* Adds statistics of all heads. If several fail, reports the lowest head's error. */
+/* Adds one layer's statistics of all heads. If several heads fail, reports the error of the
+ * first. */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

@@ -11,7 +11,7 @@
 /* Attention statistics of a run. Scores are computed again from Q and K. */
 
 typedef struct {
-    /* statistics to which each sequence is added; owned by the caller */
+    /* attention statistics, to which those of each sequence are added; owned by the caller */
     kvd_attention_stats *stats;
     int n_threads;
     float *scores; /* [n_threads][KVD_ATTEND_ROWS][seq_len] attention scores */
@@ -28,7 +28,8 @@ typedef struct {
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err);
 void kvd_tally_release(kvd_tally *t);
 
-/* Adds a layer, if recorded, to the statistics. Fails on a non-finite value; *t is then invalid. */
+/* Adds a layer's attention, if the statistics include this layer. Fails if a value is not finite;
+ * the statistics are then invalid. */
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err);
 
 /* Second moments of a run: X^T X of each head's Q, K and V. */
@@ -53,26 +54,29 @@ int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_e
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 
-/* Sums of squared gradients of the loss by keys, values and weights, for a kvdim/fisher file. */
+/* Sums of squared gradients of the loss with respect to keys, values and weights, for a
+ * kvdim/fisher file. */
 
 typedef struct kvd_information kvd_information;
 
-/* Returns an object that adds squared gradients to *f, owned by the caller. If `c` is NULL, it does
- * not run the model, and the caller passes gradients to kvd_information_take. */
+/* Returns an object that adds squared gradients to *f, which the caller owns. If `c` is NULL, the
+ * object does not run the model, and the caller passes gradients to kvd_information_take. */
 kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);
 
-/* Adds a batch's squared loss gradients by K, V, W_K and W_V. On failure the sums are invalid. */
+/* Adds a batch's squared gradients of the loss with respect to K, V, W_K and W_V. After a failure
+ * the sums are invalid. */
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 
-/* Begin a batch whose gradients the caller computes, and add those of one layer. `s` is a
- * kvd_information. */
+/* kvd_information_begin begins a batch whose gradients the caller computes; kvd_information_take
+ * adds those of one layer to `s`, a kvd_information. */
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);
 
-/* Stores the sums of squared weight gradients in the kvd_fisher object. */
+/* Stores the sums of squared weight gradients in the kvd_fisher that was given to
+ * kvd_information_new. */
 void kvd_information_flush(kvd_information *s);
 
 #endif

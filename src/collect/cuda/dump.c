@@ -8,12 +8,13 @@
 #include "collect/cuda/slabs.h"
 #include "common/clock.h"
 
-/* numbers of buffers and writer threads: while one thread waits for the disk, another works */
+/* number of buffers, bytes of each, and number of writer threads: while one thread waits for the
+ * disk, another works */
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /* memory on the device and the host: values and, from byte bad_at on, the description of the
-     * first value that is not finite (kvd_slab_bad) */
+    /* memory on the device and a copy on the host: converted values and, from byte bad_at on, the
+     * description of the first value that is not finite (kvd_slab_bad) */
     void *device, *host;
     /* CUDA events: before waiting for a free buffer (asked), before and after Q, K and V are
      * transposed into it (begin, made), and after its copy to the host (copied) */
@@ -88,7 +89,7 @@ static int write_buffer(kvd_gpu_dump *d, const buffer *b, kvd_err *err)
                                          d->first_head[x] + h, b->first_token, b->n_rows, slab,
                                          err))
                 return -1;
-    /* Lets the operating system write to disk in the background. */
+    /* Asks the operating system to start writing to disk, without waiting for it. */
     (void)sync_file_range(d->file->fd, 0, 0, SYNC_FILE_RANGE_WRITE);
     return 0;
 }
@@ -99,7 +100,7 @@ static double between(cudaEvent_t from, cudaEvent_t to)
     return cudaEventElapsedTime(&ms, from, to) ? 0 : 1e-3 * (double)ms;
 }
 
-/* Writes full buffers to the file, or discards them after an error. */
+/* Thread that writes full buffers to the file, or discards them after an error. */
 static void *write_all(void *ctx)
 {
     kvd_gpu_dump *d = ctx;
@@ -114,7 +115,8 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /* Waits for the buffer's copy to the host even if a failure means it is not written. */
+        /* Waits for the buffer's copy to the host even if the buffer is then discarded after a
+         * failure. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();

@@ -7,10 +7,11 @@
 
 typedef struct kvd_gpu_dump kvd_gpu_dump;
 
-/* Starts threads that write this GPU's heads (`share`) to the open file. */
+/* Starts threads that write Q, K and V of this GPU's heads (`share`) to the open file. */
 kvd_gpu_dump *kvd_gpu_dump_new(kvd_activations *file, const kvd_gpu_share *share, size_t max_tokens,
                                kvd_err *err);
-/* Frees *d, whose device must be current. Layers since the last flush may be lost. */
+/* Frees *d, whose device must be current. Layers added since the last kvd_gpu_dump_flush may be
+ * lost. */
 void kvd_gpu_dump_free(kvd_gpu_dump *d);
 /* Returns how many bytes of device and pinned memory kvd_gpu_dump_new takes. */
 size_t kvd_gpu_dump_bytes(const kvd_activations *file, const kvd_gpu_share *share,

@@ -24,10 +24,11 @@ typedef struct {
     kvd_gpu_capture capture;
 } gpu;
 
-/* gradients that are kept: of K after RoPE, before RoPE, before its norm, and of V */
+/* number of gradients that are kept of a layer: with respect to K after RoPE, K before RoPE, K
+ * before its norm, and V */
 enum { GRADIENTS = 4 };
 
-/* Backward pass, or NULL, and its gradients on the host. */
+/* Backward pass, NULL if no gradients are wanted, and a layer's gradients in host memory. */
 typedef struct {
     kvd_gpu_backward *pass;
     kvd_information *sums;
@@ -44,7 +45,7 @@ struct cuda {
     gpu gpu[KVD_GPUS_MAX];
     gradients gradients;
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    /* second moments of which the devices hold a copy, or NULL */
+    /* second moments in host memory of which the GPUs hold a copy; NULL if they hold no copy */
     kvd_moments *held;
     /* true if the second moments on the devices contain batches that the host's copy *held lacks */
     bool ahead;
@@ -76,7 +77,8 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* Copies *sums to the devices, after copying back the sums that the devices held. */
+/* Copies the second moments *sums to the GPUs, after copying back to the host those that the GPUs
+ * hold. */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)
@@ -321,7 +323,8 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /* Keeps only spec.sums on the GPUs: the caller may change other second moments meanwhile. */
+    /* Forgets the GPUs' copy of second moments other than spec.sums, because the caller may change
+     * these second moments. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;

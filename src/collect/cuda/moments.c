@@ -7,11 +7,11 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* model and recorded layers; its `gram` is unused */
+    /* model and recorded layers of the second moments; the field `gram` is unused */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
-    /* sums X^T X on the device, [n_layers][this GPU's heads][d_head][d_head], or NULL */
+    /* sums X^T X on the device, [n_layers][this GPU's heads][d_head][d_head]; NULL if not wanted */
     double *gram[KVD_N_G];
     double *scratch;
 };

@@ -11,17 +11,20 @@ typedef struct kvd_gpu_moments kvd_gpu_moments;
  * and the model and layers of `shape`, or NULL with *err. */
 kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_share *share,
                                      kvd_err *err);
-/* Frees *m, whose device must be current, as for all functions here. */
+/* Frees *m. Its device must be current, as for all functions of this header. */
 void kvd_gpu_moments_free(kvd_gpu_moments *m);
 size_t kvd_gpu_moments_bytes(const kvd_moments *shape, const kvd_gpu_share *share);
 
-/* Queues adding a layer's second moments of Q, K, V on in->stream. Ignores unrecorded layers. */
+/* Queues on in->stream that one layer's second moments of Q, K and V are added. Does nothing for a
+ * layer that is not recorded. */
 int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_err *err);
-/* Queues the second moments of W_O and W_V, which replace earlier ones. */
+/* Queues the computation of one layer's second moments of W_O and W_V, which replace earlier
+ * ones. */
 int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int layer,
                             cudaStream_t stream, kvd_err *err);
 
-/* Copy the moments to the host, or back, and wait. Fail if one is not finite. */
+/* kvd_gpu_moments_get copies the second moments to the host and fails if one is not finite;
+ * kvd_gpu_moments_set copies them back to the GPU. Both wait for the copy. */
 int kvd_gpu_moments_get(kvd_gpu_moments *m, kvd_moments *sums, cudaStream_t stream, kvd_err *err);
 int kvd_gpu_moments_set(kvd_gpu_moments *m, const kvd_moments *sums, cudaStream_t stream,
                         kvd_err *err);
