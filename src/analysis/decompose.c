@@ -1,4 +1,5 @@
-/* Singular values and right singular vectors (rotations) of each head's Q with K, V with W_O. */
+/* Computes singular values and right singular vectors (rotations) of matrices of each head, such as
+ * Q stacked on K, or V on W_O. */
 #include "analysis/pairs.h"
 
 #include <assert.h>

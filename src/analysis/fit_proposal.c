@@ -81,7 +81,8 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
                : kvd_no_memory(err, "proposals", n * (sizeof *x->proposal + 6 * sizeof(double)));
 }
 
-/* Chooses kept dimensions: removes the fraction p[0] of Q's and K's, and p[1] of V's. */
+/* Chooses each head's kept dimensions: removes the fraction p[0] of the dimensions of Q and K, and
+ * p[1] of those of V. */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
 {
@@ -140,7 +141,7 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
     *x = (kvd_fit_proposal){.n = 0};
 }
 
-/* Returns the mean removed fraction of K and V of a prompt (ZDC Eq. 5). */
+/* Returns the mean removed fraction of the dimensions of K and V over a prompt (ZDC Eq. 5). */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
     const int layers = r->model.n_layers;
@@ -154,7 +155,8 @@ static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
     return sum / layers;
 }
 
-/* Writes the names of parameters that were limited to their range, such as "g, p_u_v". */
+/* Writes the names of the parameters whose values were limited to their ranges, separated by
+ * commas. */
 static void say_moved(const kvd_proposal *p, char *text, size_t size)
 {
     *text = '\0';

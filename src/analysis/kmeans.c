@@ -12,7 +12,7 @@
 #include "common/run.h"
 #include "common/threads.h"
 
-/* A block of products takes 1 MiB in float32, which stays in the L2 cache. */
+/* A block of products of vectors and centroids takes 1 MiB in float32 and stays in the L2 cache. */
 enum { BLOCK_ROWS = 128, BLOCK_CENTROIDS = 2048 };
 
 typedef struct {
@@ -68,7 +68,8 @@ static void state_free(state *s)
     free(s->scores);
 }
 
-/* Returns the squared distance, added in a fixed order: equal centroids have equal distances. */
+/* Returns the squared distance of y and c. Adds in a fixed order, so that equal centroids have
+ * equal distances. */
 static double squared_distance(const float *y, const double *c, size_t d)
 {
     double sum[4] = {0};
@@ -96,9 +97,9 @@ static void centre(state *s, const float *X, const size_t *start)
             s->C[c * s->d + j] = s->Y[start[c] * s->d + j];
 }
 
-/* The nearest centroid c of y has the largest score y . c - ||c||^2 / 2. In float32 it is off by at
- * most ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||) (Higham, Accuracy and Stability of
- * Numerical Algorithms, section 3.1). */
+/* The nearest centroid c of y has the largest score y . c - ||c||^2 / 2. In float32 the score is
+ * off by at most ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||) (Higham, Accuracy and Stability
+ * of Numerical Algorithms, section 3.1). */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
@@ -130,7 +131,8 @@ static float bound_scores(const float *restrict half, const float *restrict leng
     return least;
 }
 
-/* Assigns a vector to its present centroid or one of first .. first + k - 1, the nearest. */
+/* Assigns a vector to the nearest of k centroids, from index `first` on, unless its present
+ * centroid is nearer. */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
 {

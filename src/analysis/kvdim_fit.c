@@ -16,7 +16,7 @@ static const char program[] = "kvdim-fit";
 typedef struct {
     kvd_common_options common;
     const char *spectrum, *error_table;
-    /* --pair, such as "qk,vw" (Q with K, V with W_O); NULL: the first names that the file has */
+    /* value of --pair, such as "qk,vw" (Q with K, V with W_O); NULL if not given */
     const char *pairs;
     bool wanted[KVD_N_PAIRS];
     bool energy, by_p, by_loss;
@@ -95,8 +95,8 @@ static const kvd_program description = {
 static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
-/* Stores in *pair the decomposition that --pair names, else the first of `side` that the file has.
- * Without --pair, skips those of Q, K or V alone. */
+/* Stores in *pair the decomposition to use for one side (Q and K, or V): the one that --pair names
+ * or, without --pair, the first of `side` that the file has, except those of Q, K or V alone. */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)
 {

@@ -131,7 +131,8 @@ static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, js
     return 0;
 }
 
-/* Fails if two files are equal, because their tokens would count twice. */
+/* Fails if the newest input file equals an earlier one, because a file need not be compared with
+ * itself. */
 static int check_new(const kvd_run *run, kvd_err *err)
 {
     const kvd_run_input *const last = &run->inputs[run->n_inputs - 1];

@@ -35,7 +35,8 @@ static int decompose(const config *cfg, const kvd_moments *m, const bool *wanted
     return status;
 }
 
-/* Matrices to decompose by X^T X (any: true if at least one), and tensors to read (need). */
+/* Plan of a run. by_gram: matrices to decompose through X^T X; any: true if there is such a matrix;
+ * need: tensors to read from the input. */
 typedef struct {
     bool by_gram[KVD_N_PAIRS], any, need[KVD_N_X];
 } plan;
@@ -52,7 +53,8 @@ static plan make_plan(const config *cfg)
     return p;
 }
 
-/* Vectors (Q, K, V) of one layer: a source per input file, or one with centroids of all files. */
+/* Q, K and V vectors of one layer: a source per input file or, after k-means, one source with the
+ * centroids of all files. */
 typedef struct {
     const kvd_source *source;
     size_t n;
@@ -85,7 +87,8 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
     return 0;
 }
 
-/* Decomposes a layer from vectors. With --method gram, only heads that X^T X does not resolve. */
+/* Decomposes matrices of a layer from their rows. With --method gram, does so only for heads whose
+ * smallest singular values X^T X cannot resolve. */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
 {
@@ -147,7 +150,8 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
                              kvd_err *err)
 {
     const plan p = make_plan(cfg);
-    /* A GPU decomposes all layers at once for speed, the CPU one at a time to save memory. */
+    /* A GPU decomposes the matrices of all layers at once, for speed. The CPU decomposes one layer
+     * at a time, to save memory. */
     const int at_once = p.any && cfg->common.device == KVD_DEVICE_CUDA && !cfg->reduction.centroids
                             ? s->n_layers
                             : 1;
@@ -165,8 +169,8 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* Returns the number of rows of a decomposed matrix. Each token counts, or each centroid if
- * centroids without weights replace the tokens. */
+/* Returns the number of rows of a decomposed matrix: those of all tokens or, if centroids without
+ * weights replace the tokens, those of the centroids. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;
@@ -216,7 +220,7 @@ static bool device_pays(const config *cfg, const kvd_moments *sum)
     return 2.6e-9 * heads * d * d * d / cfg->common.threads > 0.5;
 }
 
-/* Replaces --device auto. A GPU is chosen only if cuSOLVER is installed. */
+/* Replaces --device auto by cpu or cuda. Chooses a GPU only if cuSOLVER is installed. */
 static int resolve_device(config *cfg, const kvd_moments *sum, char *gpu, size_t size, kvd_err *err)
 {
     const bool asked = cfg->common.device == KVD_DEVICE_CUDA;

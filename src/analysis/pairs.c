@@ -8,7 +8,7 @@
 
 #include "common/linalg.h"
 
-/* vectors per call of a kvd_row_sink: 2 MiB at d_head 128 */
+/* number of vectors that are passed to a callback at a time: 2 MiB at d_head 128 */
 enum { BLOCK_ROWS = 4096 };
 
 static int group_of(const kvd_model_info *m)
@@ -16,7 +16,8 @@ static int group_of(const kvd_model_info *m)
     return m->n_heads / m->n_kv_heads;
 }
 
-/* heads whose vectors form a decomposed matrix: q_count query heads from q_first, KV head `kv` */
+/* heads whose vectors make up a decomposed matrix: q_count query heads from q_first on, and KV head
+ * kv */
 typedef struct {
     int q_first, q_count, kv;
 } members;
@@ -153,7 +154,7 @@ int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_ro
     return status;
 }
 
-/* Passes a head's W_O or W_V [d_head][d_model] to `sink`, transposed. */
+/* Passes a head's W_O or W_V [d_head][d_model], transposed, to the callback `sink`. */
 static int send_weight(kvd_activations *a, buffers *b, bool w_o, int layer, int head,
                        kvd_row_sink sink, void *ctx, kvd_err *err)
 {

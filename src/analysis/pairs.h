@@ -1,5 +1,5 @@
-/* Matrices of a head's Q, K, V and weights: rows, Gram matrices X^T X, singular values,
- * rotations. */
+/* Matrices to decompose, made of the Q, K, V, W_O and W_V of a head: their rows, Gram matrices X^T
+ * X, singular values and rotations. */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
 
@@ -9,11 +9,11 @@
 
 /* Returns how many rows the decomposed matrix of a head has:
  *
- * - qk: per token, one of Q per query head of the group and one of K
- * - q: per token, one per query head of the group
- * - k, v: one per token
- * - vw: one per token, and d_model of W_O per query head
- * - wv: d_model
+ * - qk: a row of Q per token and query head of the group, and a row of K per token
+ * - q: a row per token and query head of the group
+ * - k, v: a row per token
+ * - vw: a row of V per token, and d_model rows of W_O per query head of the group
+ * - wv: d_model rows of W_V
  *
  * For bqk (the product Q K^T) and bvw (V W_O), returns the number of elements of the product. */
 size_t kvd_pair_rows(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing, size_t n_tokens);
@@ -30,33 +30,36 @@ typedef struct {
     size_t *n_rows[KVD_N_X];
 } kvd_layer_rows;
 
-/* Source of Q, K and V: `rows` or, if NULL, the tokens of file `dump`. */
+/* Source of Q, K and V: the vectors `rows` or, if `rows` is NULL, those of tokens in the file
+ * `dump`. */
 typedef struct {
     kvd_activations *dump;
     size_t n_tokens; /* largest number of rows per tensor and head */
-    /* [n_spans] ranges of tokens to use; NULL: the first n_tokens */
+    /* [n_spans] ranges of tokens to use; NULL means the first n_tokens tokens */
     const kvd_span *span;
     size_t n_spans;
     const kvd_layer_rows *rows;
 } kvd_source;
 
-/* Receives n float32 vectors [n][d_head]. A failure stops reading. */
+/* Callback that receives n float32 vectors [n][d_head]. If it fails, no more vectors are read. */
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
 /* Pass the rows of the matrix that is decomposed for head h to `sink`: vectors of Q, K or V, or
- * rows of W_O or W_V. `pair` must not have two projections (bqk, bvw, fqk, fvw). */
+ * rows of W_O or W_V. `pair` must not be one with two projections (bqk, bvw, fqk, fvw). */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
 int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                            kvd_row_sink sink, void *ctx, kvd_err *err);
 
-/* Sets need[x] for each tensor (Q, K, V, before RoPE if before_rope) of the matrices `wanted`. */
+/* Sets need[x] to true for each tensor x (Q, K, V or, if before_rope, Q and K before RoPE) of which
+ * the `wanted` matrices are made. */
 void kvd_pair_tensors(const bool wanted[KVD_N_PAIRS], bool before_rope, bool need[KVD_N_X]);
 
 int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_row_sink sink,
                     void *ctx, kvd_err *err);
 
-/* Adds X^T X of one layer's Q, K and V that `wanted` needs and, if `weights`, of W_O and W_V. */
+/* Adds X^T X of one layer's Q, K and V that the `wanted` matrices need and, if `weights`, of W_O
+ * and W_V. */
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
 
@@ -77,8 +80,8 @@ void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_h
  *
  * left = Cl^{-1/2} U, right = Cl^{1/2} U
  *
- * The first m columns A, B minimise ||Cl^{1/2} (I - A B^T) Cr^{1/2}||_F. Eigenvectors of Cl with
- * eigenvalues near 0 get zeros. Writes S to sigma [d], and left, right [d][d]. */
+ * The first m columns, A of left and B of right, minimise ||Cl^{1/2} (I - A B^T) Cr^{1/2}||_F.
+ * Eigenvalues of Cl near 0 count as 0. Writes S to sigma [d], and left, right [d][d]. */
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);
 

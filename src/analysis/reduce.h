@@ -1,4 +1,5 @@
-/* Pruning and K-means of calibration data (ZDC paper, section 4.1). */
+/* Reduction of calibration data (ZDC paper, section 4.1): dropping random sequences, and
+ * k-means. */
 #ifndef KVD_ANALYSIS_REDUCE_H
 #define KVD_ANALYSIS_REDUCE_H
 
@@ -7,7 +8,8 @@
 #include "analysis/pairs.h"
 #include "common/err.h"
 
-/* Largest number of iterations. An empty cluster receives the vector farthest from its centroid. */
+/* Largest number of iterations of k-means. A cluster that becomes empty gets the vector farthest
+ * from its centroid. */
 
 enum { KVD_KMEANS_ITERATIONS = 100 };
 /* K-means ends when the sum of squared distances falls by less than this fraction. */
@@ -15,13 +17,14 @@ enum { KVD_KMEANS_ITERATIONS = 100 };
 
 typedef struct {
     size_t n_iterations;
-    /* [n_iterations] sum of squared distances before each update */
+    /* [n_iterations] sum of squared distances before each update of the centroids */
     double objective[KVD_KMEANS_ITERATIONS];
     double last;   /* sum of squared distances to the final centroids */
     double energy; /* sum over rows of |x|^2 */
 } kvd_kmeans_trace;
 
-/* Clusters X [n][d] from vectors start [k]. Writes centroid [k][d] and count [k]. */
+/* Divides the rows of X [n][d] into k clusters by k-means. The first centroids are the rows start
+ * [k]. Writes the clusters' means to centroid [k][d] and their sizes to count [k]. */
 int kvd_kmeans(const float *X, size_t n, size_t d, size_t k, const size_t *start, double *centroid,
                size_t *count, kvd_kmeans_trace *trace, kvd_err *err);
 
@@ -39,8 +42,8 @@ typedef struct {
     size_t n_sequences, n_tokens; /* number of dropped sequences, and of their tokens */
 } kvd_pruned;
 
-/* Drops round(prune * sequences) random sequences of each file. *out owns the remaining ranges.
- * Fails if none remains. */
+/* Drops round(prune * sequences) random sequences of each input file. *out owns the remaining
+ * ranges of tokens. Fails if no tokens remain. */
 int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed, kvd_pruned *out,
               kvd_err *err);
 void kvd_pruned_release(kvd_pruned *p);
@@ -52,7 +55,8 @@ typedef struct {
     double read_s, kmeans_s;
 } kvd_reduced;
 
-/* Replaces all files' vectors by r->centroids cluster means per head. Fails with too few tokens. */
+/* Replaces the vectors of all files, in one layer, by r->centroids cluster means per head. Fails if
+ * there are too few tokens. */
 int kvd_reduce_layer(const kvd_source *source, size_t n_sources, const bool need[KVD_N_X],
                      int layer, const kvd_reduction *r, kvd_layer_rows *out, kvd_reduced *sum,
                      kvd_err *err);

@@ -23,8 +23,8 @@ static bool is_rate(const char *item)
     return false;
 }
 
-/* Splits the settings of method ZDC: stores importance.g and importance.rise in *t, omits removed
- * fractions of dimensions, and writes all other parameters to `rest`. */
+/* Splits a list of settings of method ZDC. Stores importance.g and importance.rise in *t, leaves
+ * out removed fractions of dimensions, and writes all other settings to `rest`. */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
     static const char *const key[] = {"importance.g=", "importance.rise="};
@@ -173,7 +173,8 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
     return kept;
 }
 
-/* Fills a x = y: `a` has a column per model and one of ln(loss), `y` the parameters. */
+/* Fills the regression's equations a x = y, a row per measurement. `a` has a 0-or-1 column for each
+ * model and a column of ln(loss); `y` has the ZDC parameters of the measurement. */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
 {

@@ -41,16 +41,18 @@ typedef struct {
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
-/* Writes the Pareto front of loss and cache size to best [n], by rising size. */
+/* Writes the Pareto-optimal measurements of loss and cache size to best [n], in order of rising
+ * size. Returns their number. */
 size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best);
 
 enum { KVD_REGRESSION_MODELS = 16 };
 
 typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
-    /* range of fitted losses, beyond which the regression extrapolates */
+    /* range of the losses of the fitted measurements, beyond which the regression extrapolates */
     double loss_lo, loss_hi;
-    /* each model's ZDC parameters at loss 1, that is at twice the uncompressed perplexity */
+    /* each model's fitted ZDC parameters at loss 1 (a perplexity twice that of the uncompressed
+     * model) */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
     double slope[KVD_N_SET]; /* change of each parameter if the logarithm of the loss rises by 1 */
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
@@ -68,14 +70,15 @@ typedef struct {
     bool moved[KVD_N_SET]; /* true if the fitted value was limited to its range */
 } kvd_proposal;
 
-/* Proposes ZDC's parameters, limited to their ranges, for a loss > 0. Removed fractions are at most
- * `most`. If model >= n_models (not measured), averages over the measured models. */
+/* Proposes ZDC's parameters, limited to their ranges, for a loss > 0. Removes at most the fraction
+ * `most` of dimensions. If model >= n_models (not measured), averages over the measured models. */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns the value of ZDC parameter `number` at loss 1 (twice the uncompressed perplexity). */
+/* Returns ZDC parameter `number` at loss 1 (a perplexity twice that of the uncompressed model). */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
-/* Writes *p as a value of --method. Other parameters are those of *like. */
+/* Writes proposal *p as a value of --method. Parameters that *p does not set are those of the
+ * measurements *like. */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
 /* largest number of sweeps (result files of kvdim-eval) that kvdim-fit --regression reads */
@@ -85,7 +88,7 @@ enum { KVD_FIT_SWEEPS = KVD_REGRESSION_MODELS };
 typedef struct {
     kvd_sweep sweep[KVD_FIT_SWEEPS];
     size_t n_sweeps, n_tried;
-    /* index of the model of each file, and number of models */
+    /* for each sweep (result file), the index of its language model; and the number of models */
     size_t model_of[KVD_FIT_SWEEPS], n_models;
     size_t target;   /* index of the model of the proposals; n_models if it was not measured */
     kvd_tried *best; /* [n_best] measurements to which the regression is fitted */
@@ -105,7 +108,8 @@ int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n
                           kvd_err *err);
 void kvd_fit_proposal_release(kvd_fit_proposal *x);
 
-/* Writes ZDC's proposed parameters to /rows, the regression's coefficients to /regression. */
+/* Writes ZDC's proposed parameters to group /rows, and the regression's coefficients to
+ * /regression. */
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
 void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);
 /* Returns the regression and the proposed parameters as JSON, or NULL if memory runs out. */

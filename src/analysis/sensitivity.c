@@ -111,7 +111,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* These singular values are already per token, so they count as those of one row. */
+        /* These singular values are already averages over tokens, so they are stored as those of a
+         * matrix with one row. */
         out->pair[pair[side]].n_rows = 1;
     }
     /* index of the first job that fails, so that the error does not depend on threads */
@@ -133,8 +134,9 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     return failed == jobs ? 0 : -1;
 }
 
-/* Returns the loss in nats if each direction has the error min(theta, sigma^2 / 2). *bits receives
- * the mean number of bits per direction that this takes. */
+/* Returns the total loss in nats if quantisation causes the loss min(theta, sigma^2 / 2) in each
+ * singular direction. *bits receives the mean number of bits per direction for this
+ * quantisation. */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
@@ -156,7 +158,7 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /* bounds of ln(theta), which bisection finds; theta: largest error per direction, in nats */
+    /* bounds of ln(theta) for bisection, where theta is the largest loss in a direction, in nats */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;

@@ -1,8 +1,8 @@
 /* Estimates how much predictions change (KL divergence) if dimensions of a head are removed.
  *
  * Projecting a query q or head output o by A B^T changes it by d = q M or o M, with M = I - A B^T.
- * The KL divergence is (1/2) d F d^T, where F is the mean of g^T g over gradients g with respect to
- * q or o. With N tokens,
+ * The KL divergence is (1/2) d F d^T, where F is the mean of g^T g over tokens, and g is the
+ * gradient dL/dq or dL/do of the loss L. With N tokens,
  *
  * loss per token = (1 / 2 N^2) tr(C M G M^T),   C = sum q^T q or o^T o,   G = sum g^T g
  *
@@ -18,7 +18,8 @@
 
 typedef struct kvd_sensitivity kvd_sensitivity;
 
-/* kinds of sums of x x^T, for x: queries, their gradients, head outputs, their gradients */
+/* number of kinds of vector x whose x x^T are summed: queries q, gradients dL/dq of the loss L,
+ * head outputs o, gradients dL/do */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
 /* Returns sums of x x^T per layer, KV head and kind of vector x (such as queries), all set to 0, or
@@ -26,15 +27,16 @@ enum { KVD_SENSITIVITY_KINDS = 4 };
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
-/* Adds x x^T of queries, head outputs and their gradients of one layer of a batch to the sums. */
+/* Adds one layer of a batch to the sums of x x^T, where the vectors x are queries, head outputs,
+ * and the gradients of the loss with respect to both. */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
-/* Returns the sums of x x^T over vectors x (queries, head outputs, their gradients),
- * [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. */
+/* Returns the sums of x x^T, [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. Kinds
+ * of x: queries q, gradients dL/dq of the loss L, head outputs o, gradients dL/do. */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
-/* Computes, from the sums, projections for Q with K (fqk) and for V with W_O (fvw). The caller sets
- * out's model, n_layers and pairing. */
+/* Computes, from the sums of x x^T, projections for Q with K (fqk) and for V with W_O (fvw). The
+ * caller sets out's model, n_layers and pairing. */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
 
@@ -44,8 +46,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
  * loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2) */
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 
-/* Arguments for an engine that runs the model forward and backward and adds x x^T of queries, head
- * outputs and their gradients to `sums`. */
+/* Arguments for an engine that runs the model forward and backward. It adds x x^T to `sums`, where
+ * the vectors x are queries, head outputs, and the gradients of the loss with respect to both. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller; the CPU engine uses it until `free` */
@@ -63,14 +65,14 @@ struct kvd_sensitivity_engine {
     double loss;
     size_t n_predicted;
     int (*run)(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err);
-    /* Waits until the sums of x x^T of queries, outputs and gradients include every batch. */
+    /* Waits until the sums of x x^T include every batch. */
     int (*flush)(kvd_sensitivity_engine *e, kvd_err *err);
     /* Returns a description of the engine, valid until `free`. */
     const char *(*describe)(const kvd_sensitivity_engine *e);
     void (*free)(kvd_sensitivity_engine *e);
 };
 
-/* Return an engine on the CPU, or on GPU 0. */
+/* Return an engine that computes on the CPU, or on GPU 0. On failure return NULL. */
 kvd_sensitivity_engine *kvd_sensitivity_engine_cpu(const kvd_sensitivity_spec *s, kvd_err *err);
 #ifdef KVD_CUDA
 kvd_sensitivity_engine *kvd_sensitivity_engine_cuda(const kvd_sensitivity_spec *s, kvd_err *err);

@@ -20,7 +20,8 @@ double kvd_mean_abs(const double *R, size_t d)
 
 double kvd_delta(const double *A, const double *B, size_t d)
 {
-    /* Adds in the same order as kvd_delta_aligned, which gives equal bits if it flips no column. */
+    /* Adds column by column, as kvd_delta_aligned does, so that both results are equal bit for bit
+     * if kvd_delta_aligned flips no column. */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
         for (size_t i = 0; i < d; i++)
@@ -42,7 +43,7 @@ double kvd_delta_aligned(const double *A, const double *B, size_t d)
     return sum / (double)(d * d);
 }
 
-/* Returns C [d][d] = A^T B, which the caller frees. */
+/* Returns C [d][d] = A^T B, the cosines between columns of A and of B. The caller frees C. */
 static double *cosines(const double *A, const double *B, size_t d, kvd_err *err)
 {
     const int n = (int)d;
@@ -58,7 +59,7 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     double *C = cosines(A, B, d, err);
     if (!C)
         return -1;
-    /* sum of squares of the leading m x m block of C */
+    /* sum of squares of the first m rows and columns of C = A^T B */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
         const size_t k = m - 1;
@@ -178,13 +179,14 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Measures of how alike one head's rotations in two files are: mean absolute difference, the same
- * with column signs aligned, overlap, and kept energy. They are averaged later in a fixed order. */
+/* Measures of how similar one head's rotations in two files are: mean absolute difference, the same
+ * after aligning column signs, overlap of the leading columns, and kept energy. They are averaged
+ * later, in a fixed order. */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /* [head][b][a][N_CELL] comparison of file a's rotation with file b's; a = n_files: a random
-     * one */
+    /* [head][b][a][N_CELL] similarity of file a's rotation to file b's; index a = n_files is for a
+     * random rotation */
     double *cell;
     /* [head][n_files + 1] mean absolute element of each file's rotation, then of a random one */
     double *epsilon;
@@ -244,8 +246,8 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/* Writes the difference of two files' mean |R|, where R is a head's rotation. The delta of the ZACK
- * paper may be this or mean |R_a - R_b|. */
+/* Writes the difference of two files' mean |R|, where R is a head's rotation. The ZACK paper's
+ * delta may be this difference, or mean |R_a - R_b|. */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {
     const size_t F = c->n_files, heads = c->n_layers * c->n_h;

@@ -1,4 +1,5 @@
-/* Similarity of rotations, as in ZACK, section 4, and without regard to column signs. */
+/* Measures how similar rotations (orthogonal matrices) are: as the ZACK paper does in section 4,
+ * and also after aligning the signs of their columns. */
 #ifndef KVD_ANALYSIS_SIMILARITY_H
 #define KVD_ANALYSIS_SIMILARITY_H
 
@@ -12,16 +13,17 @@
 double kvd_mean_abs(const double *R, size_t d);
 /* Returns the mean absolute element of A - B. */
 double kvd_delta(const double *A, const double *B, size_t d);
-/* Returns mean |A - B| after flipping columns of B whose product with A's column is negative. */
+/* Returns mean |A - B| after negating each column of B whose dot product with A's column is
+ * negative. */
 double kvd_delta_aligned(const double *A, const double *B, size_t d);
 
-/* Fills overlap [d] with ||A_m^T B_m||_F^2 / m for the first m = 1 .. d columns. Random matrices
- * give m / d on average. */
+/* Fills overlap [d], for m = 1 .. d, with ||A_m^T B_m||_F^2 / m, where A_m and B_m are the first m
+ * columns. Random matrices give m / d on average. */
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
-/* Fills energy [d] with the share of the squared norm of vectors X_B that remains after projection
- * on the first m = 1 .. d columns of A. X_B has right singular vectors R_B and singular values
- * sigma_B. */
+/* Fills energy [d], for m = 1 .. d, with the fraction of the squared norm of vectors X_B that
+ * projection on the first m columns of A keeps. R_B and sigma_B are the right singular vectors and
+ * singular values of X_B. */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
 
@@ -31,11 +33,12 @@ int kvd_random_basis(size_t d, uint64_t seed, uint64_t stream, double *R, kvd_er
 /* Returns d / 2 rounded down, but at least 1. */
 size_t kvd_half(size_t d);
 
-/* Fails unless all files have equal model, layers, RoPE and pairing (one rotation per KV head or
- * per query head), and equal labels mean equal calibration texts. */
+/* Fails unless all files agree in model, layers, use of RoPE and pairing (one rotation per KV head
+ * or per query head), and files with equal labels have equal calibration texts. */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
-/* Compares the rotations of all files and a random one. Refuses KVD_PAIR_BQK and KVD_PAIR_BVW. */
+/* Compares the rotations of all files with each other and with a random one. Refuses KVD_PAIR_BQK
+ * and KVD_PAIR_BVW, which have two projections instead of a rotation. */
 int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t seed,
                 kvd_comparison *out, kvd_err *err);
 void kvd_comparison_release(kvd_comparison *c);

@@ -44,9 +44,9 @@ typedef struct {
     size_t tokens_cut; /* number of tokens of the dumps that are not used */
 } kvd_sources;
 
-/* Opens all files of activations or second moments, and adds up the latter. If tokens > 0, uses the
- * first `tokens`, file after file. Fails if models or layers differ, or if two files have equal
- * texts. Borrows the paths. */
+/* Opens all input files, which hold activations or second moments, and adds up the second moments.
+ * If tokens > 0, uses the first `tokens` tokens, file after file. Fails if models or layers differ,
+ * or if two files have equal texts. Borrows the paths. */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);
 void kvd_sources_close(kvd_sources *in);

@@ -24,7 +24,7 @@ static void curve_of(kvd_a f, const kvd_word *histogram, double *to)
 
 static double decades(const double *curve)
 {
-    /* indices of the quantiles 0.1 % and 99.9 % among the stored quantiles */
+    /* indices in curve[] of the quantiles 0.1 % and 99.9 % */
     enum { LOW = 1, HIGH = KVD_N_CURVE - 2 };
     return log10(curve[HIGH] / curve[LOW]);
 }
@@ -98,7 +98,8 @@ typedef struct {
     size_t token;
 } ranked;
 
-/* Orders by value, then by position, so that every machine chooses the same tokens. */
+/* Orders by value, and equal values by token position, so that every machine chooses the same
+ * tokens. */
 static int rising(const void *a, const void *b)
 {
     const ranked *x = a, *y = b;
@@ -135,7 +136,7 @@ typedef struct {
     const kvd_attention_stats *s;
     size_t k;      /* number of important tokens, and of unimportant tokens */
     ranked *order; /* [seq_len] tokens to sort */
-    /* [2][n_layers][seq_len] set[0] marks unimportant tokens, set[1] important ones */
+    /* [2][n_layers][seq_len] 1 for tokens that are unimportant (set[0]) or important (set[1]) */
     uint8_t *set;
 } sets;
 
@@ -177,7 +178,8 @@ static void resolve(double *sum, double *squares, size_t count, double n)
 
 static void overlaps(sets *z, kvd_tokens *t, kvd_ranking by)
 {
-    /* result arrays: fractions of the unimportant and important tokens that two layers share */
+    /* result arrays for the fractions of unimportant and of important tokens that two layers
+     * share */
     static const kvd_t to[2] = {KVD_T_UNIMPORTANT, KVD_T_IMPORTANT};
     const size_t n_layers = (size_t)z->s->n_layers, first = (size_t)by * n_layers * n_layers;
     for (size_t r = 0; r < z->s->n_kept; r++) {

@@ -3,8 +3,9 @@
 
 #include "formats/tokens.h"
 
-/* Finds important tokens, a fraction `share` (ZDC: 0.35), and allocates *out. A group's layers
- * share more than `group_overlap` (ZDC: 0.95) of them with its first layer. */
+/* Finds the most and the least important tokens of each layer, the fraction `share` (ZDC: 0.35) of
+ * each kind. Layers form a group if each shares more than `group_overlap` (ZDC: 0.95) of both kinds
+ * with the group's first layer. Allocates *out. */
 int kvd_tokens_study(const kvd_attention_stats *s, double share, double group_overlap,
                      kvd_tokens *out, kvd_err *err);
 

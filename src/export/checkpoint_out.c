@@ -80,7 +80,7 @@ static int name_dtype(json_t *root, kvd_dtype dtype, kvd_err *err)
     return status ? kvd_no_memory(err, "config.json", 0) : 0;
 }
 
-/* Writes config.json, as a copy if `dtype` is NULL. */
+/* Writes config.json with the number type *dtype or, if `dtype` is NULL, as an exact copy. */
 static int write_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const kvd_output *folder,
                         kvd_err *err)
 {
@@ -95,7 +95,8 @@ static int write_config(const kvd_checkpoint *c, const kvd_dtype *dtype, const k
     return kvd_status(status);
 }
 
-/* Returns true for files to copy: no model cards, which describe the uncompressed model. */
+/* Returns true for files to copy from the checkpoint. Model cards are left out, because they
+ * describe the uncompressed model. */
 static bool belongs(const char *name)
 {
     static const char *const patterns[] = {"generation_config.json",
@@ -158,7 +159,8 @@ static int copy_tokenizer(const kvd_checkpoint *c, const kvd_output *folder, kvd
     return status;
 }
 
-/* Copies tokenizer and licence; if the configuration is NAME.config.json, only the tokenizer. */
+/* Copies the checkpoint's other files, such as tokenizer and licence. If its configuration is
+ * called NAME.config.json instead of config.json, copies only the tokenizer. */
 static int copy_others(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err)
 {
     const char *const config = kvd_checkpoint_config_path(c), *const slash = strrchr(config, '/');
@@ -196,8 +198,8 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Converts x [n] to the type t->to. Fails if a result is not finite, unless a stored weight was
- * not. */
+/* Converts x [n] to the number type t->to. Fails if a result is not finite, except elements of
+ * unchanged tensors (`folded` is false) that were not finite in the checkpoint. */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
     kvd_from_f32(t->to, x, t->buffer, n);
@@ -264,7 +266,8 @@ static int transfer_tensor(kvd_checkpoint_out *w, const kvd_safetensors *file, c
                            kvd_err *err)
 {
     kvd_tensor tensor;
-    /* reason why a tensor's type is not supported, ignored: the tensor is then copied unchanged */
+    /* reason why a tensor's type is not supported; not reported, because the tensor is copied
+     * unchanged */
     kvd_err ignored;
     transfer t = {.out = w, .writer = writer, .name = name};
     const kvd_folded *const f = kvd_folded_find(w->folded, name);
@@ -321,7 +324,8 @@ static planned *plan_file(const kvd_checkpoint_out *w, const kvd_safetensors *fi
     return all;
 }
 
-/* Returns a file's metadata with "format", without which Hugging Face refuses it. */
+/* Returns the metadata of a safetensors file plus the entry "format", which Hugging Face
+ * requires. */
 static kvd_safetensors_note *notes_of(const kvd_safetensors *file, kvd_err *err)
 {
     const char *key, *value;

@@ -13,7 +13,8 @@
 #include "methods/points.h"
 #include "model/checkpoint/checkpoint.h"
 
-/* copy of a checkpoint with projected weights; other tensors are unchanged */
+/* copy of a checkpoint, in which weights are multiplied by projections; other tensors are
+ * unchanged */
 
 typedef struct {
     const kvd_checkpoint *from;
@@ -24,17 +25,18 @@ typedef struct {
     double bytes_done;
 } kvd_checkpoint_out;
 
-/* Writes all files. Fails if a number is not finite or too large, or on an interrupt. */
+/* Writes all files of the checkpoint. Fails if a weight is not finite or too large for its number
+ * type, or if the user interrupts the program. */
 int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_err *err);
 
-/* Computes the bytes of weights to write. */
+/* Computes how many bytes the weights take that kvd_checkpoint_write would write. */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
 typedef struct {
     kvd_common_options common;
     const char *model;
     kvd_method_paths files; /* one spectrum, at most one file of kept dimensions */
-    /* text of --method; NULL: the method of the --rates file */
+    /* text of --method; NULL means the method that suits the --rates file */
     const char *method_text;
     char *own_text; /* allocated copy of method_text, or NULL */
     kvd_method method;
@@ -64,14 +66,15 @@ typedef struct {
 /* Writes rates.json, which describes the projections. */
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
-/* Returns the fraction of the dimensions of K and V that projections in the weights remove. */
+/* Returns the removed fraction of the dimensions of K and V, counting only projections that are
+ * multiplied into weights. */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 
 /* Returns true if `folder` has a rates.json of kvdim-export and no subfolders. */
 bool kvd_rates_note_found(const char *folder);
 
-/* Writes rotations.safetensors: float32 layers.L.kv_heads.H.{a_q, a_k} [d_head][d_qk], .a_v
- * [d_head][d_v], .b_v [d_v][d_head]. */
+/* Writes rotations.safetensors, float32 projections of each KV head: a_q, a_k [d_head][d_qk], a_v
+ * [d_head][d_v], b_v [d_v][d_head]. Names are layers.L.kv_heads.H.a_q and so on. */
 int kvd_rotations_write(const kvd_dims *dims, const kvd_output *folder, kvd_err *err);
 
 #endif

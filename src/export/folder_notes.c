@@ -18,7 +18,8 @@ static int kept_of(const kvd_dims_head *h, int side)
     return side ? h->d_v : h->d_qk;
 }
 
-/* Returns as JSON the kept dimensions [layer][kv_head] of Q and K (`side` 0) or V (1). */
+/* Returns as JSON the number of kept dimensions, [layer][kv_head], of Q and K (`side` 0) or V (1).
+ * If `padded`, numbers are rounded up to multiples of 16. */
 static json_t *widths(const kvd_dims *d, int side, bool padded)
 {
     json_t *const all = json_array();
@@ -158,7 +159,8 @@ typedef struct {
     const float *data;
 } rotation;
 
-/* Returns matrix k (0 a_q, 1 a_k, 2 a_v, 3 b_v) of a head and its shape, or NULL. */
+/* Returns projection matrix k of a head (0: a_q, 1: a_k, 2: a_v, 3: b_v) and its shape, or NULL if
+ * the head has none. */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {
     const float *const data[MATRICES] = {h->a_q, h->a_k, h->a_v, h->b_v};

@@ -20,7 +20,7 @@ typedef struct {
     kvd_model_info info;
     kvd_method_files files;
     kvd_point point;
-    /* projections that are multiplied into the weights; `point` owns their matrices */
+    /* projections that are multiplied into the weights; their matrices belong to `point` */
     kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;
@@ -41,7 +41,8 @@ static int load(exporting *x, kvd_err *err)
     return kvd_method_files_load(&x->files, &cfg->files, &x->info, cfg->model, err);
 }
 
-/* Chooses the default method: the first with the rotations of Q, K and V of the --rates file. */
+/* Chooses the default of --method: the first method that uses the same rotations, of Q with K and
+ * of V, as the --rates file. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -61,8 +62,8 @@ static int resolve_method(exporting *x, kvd_err *err)
                     kvd_pair_name[x->files.rates[0].pair[1]]);
 }
 
-/* Chooses kept dimensions from the --rates file: point number --point, the smallest removed
- * fraction that reaches --overall-p, or the only point. */
+/* Chooses a point (kept dimensions of all heads) of the --rates file: number --point, or the point
+ * with the smallest removed fraction of at least --overall-p, or the only point. */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;
@@ -93,7 +94,7 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p,
                         cfg->files.rates[0], largest);
-    /* Tolerates 0.01: kvdim-fit may miss the removed fraction by one dimension of a head. */
+    /* Tolerates a difference of 0.01: kvdim-fit may miss --overall-p by one dimension of a head. */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->files.rates[0], cfg->overall_p, r->overall_p[best]);
@@ -117,7 +118,8 @@ static int make_point(exporting *x, kvd_err *err)
     return kvd_point_of_rates(m, i, &x->point, err);
 }
 
-/* Returns the largest magnitude in right * left - I; right is [m][d], or transposed [d][m]. */
+/* Returns the largest absolute element of right * left - I; right is [m][d], or transposed
+ * [d][m]. */
 static double off_identity(size_t d, size_t m, const float *right, bool transposed,
                            const float *left)
 {
@@ -132,7 +134,8 @@ static double off_identity(size_t d, size_t m, const float *right, bool transpos
     return worst;
 }
 
-/* Fails if the two matrices of a projection are not inverse, as after too little calibration. */
+/* Fails if the two matrices of a projection are not inverse to each other, which happens after
+ * calibration with too few tokens. */
 static int check_projectors(const kvd_dims *dims, kvd_err *err)
 {
     const double limit = 1e-2;
@@ -152,7 +155,8 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/* Decides which projections go into the weights: V's, and, without RoPE and norms, Q's and K's. */
+/* Decides which projections are multiplied into the weights: V's if V loses dimensions, Q's and K's
+ * only in a model without RoPE and without norms of Q and K. */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;
@@ -236,7 +240,8 @@ static int write_folder(exporting *x, kvd_err *err)
                       kvd_output_folder_commit(&x->folder, cfg->force, err));
 }
 
-/* Writes the --method of kvdim-eval that gives the predictions of the exported checkpoint. */
+/* Writes the value of --method with which kvdim-eval gives the same predictions as the exported
+ * checkpoint. */
 static void predicting_method(const exporting *x, char *text, size_t size)
 {
     const bool left_whole = !x->note.folds[0] && kvd_dims_cuts(&x->point.dims, 0);

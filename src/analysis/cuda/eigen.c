@@ -15,7 +15,7 @@ typedef struct {
     cusolverDnParams_t params;
     cudaStream_t stream;
     cudaEvent_t begin, end;
-    /* rows of a matrix, and number of matrices that are decomposed at once */
+    /* number of rows of each matrix, and number of matrices that are decomposed at once */
     size_t d, batch;
     kvd_device_memory memory;
     double *A, *lambda; /* device memory, [batch][d][d] and [batch][d] */
@@ -40,7 +40,8 @@ static int work_of(const solver *s, size_t n, size_t *device, size_t *host, kvd_
                         "the work space of eigenvalues", err);
 }
 
-/* Halves s->batch, the matrices decomposed at once, until they fit into free device memory. */
+/* Halves s->batch, the number of matrices decomposed at once, until they fit into free GPU
+ * memory. */
 static int choose_batch(solver *s, size_t n, kvd_err *err)
 {
     size_t free_bytes, total;
@@ -104,7 +105,8 @@ static void solver_close(solver *s)
         (void)cudaStreamDestroy(s->stream);
 }
 
-/* Decomposes m matrices [m][d][d]. Eigenvalues rise, eigenvectors are column-major. */
+/* Decomposes m symmetric matrices gram [m][d][d] into rising eigenvalues and column-major
+ * eigenvectors. */
 static int run_batch(solver *s, const double *gram, size_t m, double *lambda, double *vectors,
                      double *seconds, kvd_err *err)
 {
@@ -131,7 +133,8 @@ static int run_batch(solver *s, const double *gram, size_t m, double *lambda, do
     return 0;
 }
 
-/* Reverses the order of rising eigenvalues, takes their roots, and makes R row-major. */
+/* Turns rising eigenvalues of X^T X into falling singular values of X, and eigenvectors into
+ * row-major R. */
 static int finish(double *sigma, double *R, size_t d, int info, kvd_err *err)
 {
     if (info)

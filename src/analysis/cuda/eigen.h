@@ -7,8 +7,8 @@
 #include "common/err.h"
 
 /* Computes the singular values sigma [n][d], falling, and right singular vectors (columns of R
- * [n][d][d]) of n matrices X, on the current GPU. `gram` [n][d][d] holds X^T X. *device_s receives
- * seconds, unless NULL. On failure *bad is the index of the first bad matrix, or n. */
+ * [n][d][d]) of n matrices X, on the current GPU, from gram [n][d][d] = X^T X. *device_s, unless
+ * NULL, receives GPU seconds. *bad receives the first matrix that fails, or n. */
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
 

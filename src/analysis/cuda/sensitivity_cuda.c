@@ -1,4 +1,5 @@
-/* Sums outer products x x^T over tokens on a GPU: of queries, head outputs, and their gradients. */
+/* Sums x x^T over tokens on a GPU, where the vectors x are queries, head outputs, and the gradients
+ * of the loss with respect to both. */
 #include <stdlib.h>
 
 #include "analysis/sensitivity.h"
@@ -15,8 +16,8 @@ typedef struct {
     kvd_gpu_backward *pass;
     size_t n_layers, n_kv_heads, group, d;
     kvd_device_memory memory;
-    /* [n_layers][KINDS][n_kv_heads][d][d] sums over tokens of x x^T, lower triangles only; the
-     * KINDS of x are queries, head outputs and their gradients */
+    /* [n_layers][KINDS][n_kv_heads][d][d] sums over tokens of x x^T, lower triangles only. Kinds of
+     * x: queries q, gradients dL/dq of the loss L, head outputs o, gradients dL/do. */
     double *sum;
     double *scratch;
 } engine;
@@ -49,7 +50,8 @@ static int allocate(engine *s, kvd_err *err)
         kvd_device_zero(s->sum, bytes, what, err));
 }
 
-/* Queues X^T X of queries and head outputs (`kind` 0), or of their gradients (1). */
+/* Queues the sums of x x^T, where the vectors x are queries and head outputs (`kind` 0), or the
+ * gradients of the loss with respect to queries and head outputs (`kind` 1). */
 static int add_two(const engine *s, const kvd_gpu_gradients *g, size_t member, int kind, bool bf16,
                    const void *const x[2], const size_t ld[2], kvd_err *err)
 {
