@@ -21,7 +21,7 @@ int kvd_arg_size(const char *option, const char *text, size_t lo, size_t hi, siz
     return 0;
 }
 
-/* Prints a limit with all its digits: 1048576, not 1.04858e+06. */
+/* Prints a limit of an option's value with all its digits: 1048576, not 1.04858e+06. */
 static void print_bound(double v, char text[40])
 {
     for (int digits = 6; digits <= 17; digits++) {

@@ -12,7 +12,7 @@ int kvd_arg_double(const char *option, const char *text, double lo, double hi, d
                    kvd_err *err);
 
 enum { KVD_ARG_FIELD = 64 };
-/* Copies n bytes of `text` to field[]. A longer text is cut and ends in "...". */
+/* Copies the n bytes of `text` to field[]. A text that does not fit is cut and ends in "...". */
 void kvd_arg_field(const char *text, size_t n, char field[KVD_ARG_FIELD]);
 
 /* Parses "a,b,c" or "first:last:step" into *out, which the caller frees. Values must differ. */

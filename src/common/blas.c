@@ -83,7 +83,8 @@ static void refuse_without_buffer(const char *program)
     }
 }
 
-/* If memory is limited, restarts with one OpenBLAS thread, because each thread maps 128 MiB. */
+/* If the memory of the process is limited, restarts the program with one OpenBLAS thread, because
+ * each thread maps 128 MiB. */
 __attribute__((no_sanitize("address", "undefined"))) static void
 start_without_pool(int argc, char **argv, char **envp)
 {

@@ -5,12 +5,14 @@
 
 #include "common/err.h"
 
-/* Restarts the program with better kernels if OpenBLAS does not know the processor. Call first. */
+/* Restarts the program with better kernels if OpenBLAS does not know the processor. Call first in
+ * main. */
 void kvd_blas_choose_core(char **argv);
 
 const char *kvd_blas_core(void);
 
-/* Returns the largest number of threads that may call OpenBLAS at once, 64 in Debian. */
+/* Returns the largest number of threads that may call OpenBLAS at once, which is 64 in Debian's
+ * build. */
 int kvd_blas_most_threads(void);
 
 /* Makes OpenBLAS and OpenMP use up to `threads` threads. Returns their number or -1. Call once. */

@@ -1,4 +1,4 @@
-/* Finds folders that are installed with the programs, such as plot scripts. */
+/* Finds folders of files that are installed with the programs, such as plot scripts. */
 #ifndef KVD_COMMON_DATADIR_H
 #define KVD_COMMON_DATADIR_H
 
@@ -6,8 +6,9 @@
 
 #include "common/err.h"
 
-/* Stores in `found` the folder that contains `file`: `given` (value of the option `option`) or, if
- * NULL, in_tree in the source tree, else `installed` in the installation's data folder. */
+/* Stores in `found` the folder that contains `file`: `given`, the value of option `option`. If
+ * `given` is NULL, tries in_tree in the source tree, then `installed` in the installation's data
+ * folder. */
 int kvd_data_folder(const char *given, const char *option, const char *in_tree,
                     const char *installed, const char *file, char found[2 * PATH_MAX],
                     kvd_err *err);

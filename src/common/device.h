@@ -16,10 +16,11 @@ static inline bool kvd_cuda_has_code(int major, int minor)
     return major == 8 || (major == 9 && minor == 0);
 }
 
-/* Stores the name of the CUDA device. If none can be used, the message says what is missing. */
+/* Stores the name of a CUDA device that can be used. If there is none, fails with a message that
+ * says what is missing. */
 int kvd_cuda_here(char *name, size_t size, kvd_err *err);
 
-/* Writes the driver version, such as "580.95.05", or "unknown". */
+/* Writes the version of the NVIDIA driver, such as "580.95.05", to `text`, or "unknown". */
 void kvd_cuda_driver(char *text, size_t size);
 
 /* Replaces --device `auto` by `cuda` or `cpu`. `name` receives the GPU's name or "". */

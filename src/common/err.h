@@ -25,13 +25,13 @@ typedef struct {
 /* Stores a formatted message and returns -1. Control characters become '?'. */
 int kvd_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Puts a formatted text ("layer 3: ...") before the message and returns -1. */
+/* Puts a formatted text such as "layer 3: " before the message in *err. Returns -1. */
 int kvd_in(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /* Stores a message with the text of errno. Returns -1. */
 int kvd_fail_errno(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Stores the message for a failed allocation. Returns -1. */
+/* Stores the message that `bytes` bytes of memory for `what` cannot be allocated. Returns -1. */
 int kvd_no_memory(kvd_err *err, const char *what, unsigned long long bytes);
 
 /* Returns -1 if `failed` is true, otherwise 0. */
@@ -40,7 +40,8 @@ static inline int kvd_status(bool failed)
     return failed ? -1 : 0;
 }
 
-/* Returns n zeroed elements, which the caller frees. On failure returns NULL and fills *err. */
+/* Returns n zeroed elements of `size` bytes, which the caller frees. On failure returns NULL and
+ * fills *err. */
 void *kvd_new(size_t n, size_t size, const char *what, kvd_err *err);
 
 /* Returns true if memory is limited. `text` describes the limit: "... (ulimit -v)". */

@@ -52,7 +52,7 @@ static uint16_t f32_to_f16(float x)
     const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (a >> 13 & 0x1ffu));
-    /* Rounds numbers from 65520 on to infinity. */
+    /* Rounds numbers of at least 65520, which float16 cannot hold, to infinity. */
     if (a >= 0x477ff000u)
         return (uint16_t)(sign | 0x7c00u);
     if (a < 0x38800000u) {

@@ -13,7 +13,7 @@ static inline json_t *kvd_json_real(double x)
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-/* Prints `summary` for --json and releases it. NULL is an error. */
+/* Prints `summary` as the output of --json, and releases it. Fails if `summary` is NULL. */
 static inline int kvd_json_print(json_t *summary, kvd_err *err)
 {
     const int failed = !summary ||

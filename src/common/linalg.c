@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Allocates a matrix. LAPACK reads it as the transpose, so right vectors come as left ones. */
+/* Allocates a row-major matrix. LAPACK reads it as its transpose, so that LAPACK's left singular
+ * vectors are this matrix's right ones. */
 
 static double *alloc_doubles(size_t rows, size_t cols, const char *what, kvd_err *err)
 {
@@ -52,7 +53,7 @@ static void transpose(const double *src, size_t d, double *dst)
             dst[i * d + j] = src[j * d + i];
 }
 
-/* Returns the sign of the first entry of largest magnitude in column j. */
+/* Returns the sign of the largest-magnitude element of column j, the first among equals. */
 static double column_sign(const double *R, size_t d, size_t j)
 {
     double largest = 0;
@@ -345,7 +346,7 @@ size_t kvd_gram_scratch(size_t d)
     return GRAM_ROWS * d;
 }
 
-/* Fails. The message names the first element of X that is not finite. */
+/* Fails with a message that names the first element of X that is not finite. */
 static int blame_row(const float *X, size_t n, size_t d, size_t ld, kvd_err *err)
 {
     for (size_t i = 0; i < n; i++)
@@ -440,7 +441,7 @@ int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size
                                               (lapack_int)m, a, (lapack_int)k, y, (lapack_int)m);
         memcpy(C, y, k * m * sizeof *C);
         status = info ? kvd_fail(err, "least squares: dgels failed, info %d", (int)info) : 0;
-        /* dgels reports dependent columns only if a pivot is exactly 0. */
+        /* dgels reports linearly dependent columns only if a pivot is exactly 0. */
         for (size_t j = 0; !status && j < k; j++)
             if (!(fabs(a[j * k + j]) > 1e-12 * fabs(a[0])))
                 status = kvd_fail(err, "least squares: column %zu depends on those before it", j);

@@ -25,7 +25,8 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
 /* Replaces falling eigenvalues by their square roots. A clearly negative one is an error. */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
-/* kvd_gram_add adds X^T X of n rows to G [d][d], with kvd_gram_scratch(d) doubles of scratch. */
+/* kvd_gram_add adds X^T X of n rows to G [d][d], with scratch memory of kvd_gram_scratch(d)
+ * doubles. */
 size_t kvd_gram_scratch(size_t d);
 int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, double *scratch,
                  kvd_err *err);
@@ -33,7 +34,8 @@ int kvd_gram_add(double *G, size_t d, const float *X, size_t n, size_t ld, doubl
 /* Decomposes M [d][d] = U diag(s) V^T. Entries of largest magnitude in U's columns are positive. */
 int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, kvd_err *err);
 
-/* Computes S = G^{1/2} of a symmetric G [d][d], its rank, and its pseudo-inverse P unless NULL. */
+/* Computes S = G^{1/2} of a symmetric G [d][d], the rank of G and, unless P is NULL, the
+ * pseudo-inverse P of S. */
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank,
                  kvd_err *err);
 

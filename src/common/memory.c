@@ -10,7 +10,7 @@
 
 static const double share = 0.9, gib = 1073741824.;
 
-/* Returns the number in the first line of a file that starts with `key`, or NaN. */
+/* Returns the number in a file's first line that starts with `key`, or NaN if there is none. */
 static double field(const char *path, const char *key)
 {
     const size_t n = strlen(key);
@@ -67,7 +67,7 @@ static double group_field(const char *folder, const char *file, const char *key)
     return x;
 }
 
-/* Returns how many bytes are left in a control group, or infinity if it has no limit. */
+/* Returns how many more bytes a memory control group allows, or infinity if it has no limit. */
 static double group_left(const char *folder, int v)
 {
     const double limit = group_field(folder, version[v].limit, ""),
@@ -80,7 +80,7 @@ static double group_left(const char *folder, int v)
     return limit - fmax(used - cached, 0);
 }
 
-/* Returns the least bytes left in a control group and all its parents. */
+/* Returns how many more bytes a memory control group and all its parents allow. */
 static double groups_left(const char *root, const char *path, int v)
 {
     char *folder;

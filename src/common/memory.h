@@ -26,7 +26,8 @@ typedef struct {
     double bytes;
 } kvd_memory_part;
 
-/* Fails if a run's parts need more memory than is free. `advice` names helpful options. */
+/* Fails if the parts of a run need more memory than is free. `advice`, a part of the message, names
+ * options that reduce memory. */
 int kvd_memory_check(const kvd_memory_part *part, size_t n, const char *advice, kvd_err *err);
 
 /* list of zeroed allocations that are freed together; begins as {0} */
@@ -36,16 +37,18 @@ typedef struct {
     bool failed;
 } kvd_pool;
 
-/* Returns zeroed memory that kvd_pool_free frees, or NULL. kvd_pool_check then fails. */
+/* Returns zeroed memory that kvd_pool_free frees. If memory runs out, returns NULL, and
+ * kvd_pool_check then fails. */
 void *kvd_pool_new(kvd_pool *p, size_t bytes);
 int kvd_pool_check(const kvd_pool *p, const char *what, kvd_err *err);
 void kvd_pool_free(kvd_pool *p);
 
-/* The first returns a zeroed object that begins with a kvd_pool, or NULL. The second frees the
- * object with all other memory of that pool. */
+/* kvd_pool_open returns a zeroed object that begins with a kvd_pool, or NULL. kvd_pool_close frees
+ * the object and all other memory of that pool. */
 void *kvd_pool_open(size_t bytes);
 void kvd_pool_close(void *self);
-/* Stores `opened` in *self and returns 0. If `failed`, closes it and returns -1. */
+/* Stores `opened`, an object of kvd_pool_open, in *self and returns 0. If `failed` is true, closes
+ * the object and returns -1. */
 int kvd_pool_give(void *opened, bool failed, void **self);
 
 #endif

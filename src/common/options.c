@@ -74,7 +74,8 @@ void kvd_option_nearest(const char *text, const char *candidate, const char **ne
     const size_t length = strlen(text);
     size_t n = edits(text, candidate);
     if (length > 2 && n > 1 && strstr(candidate, text))
-        /* A text that is part of the option's name has distance 1, such as rate in request-rate. */
+        /* A text that is a part of the option's name, such as rate in request-rate, gets edit
+         * distance 1. */
         n = 1;
     if (n <= (length < 4 ? 1 : (length + 2) / 3) && (!*nearest || n < *distance)) {
         *nearest = candidate;
@@ -528,7 +529,7 @@ void kvd_options_release(const kvd_program *p, void *config)
 
 enum { HELP_COLUMN = 26, RIGHT = 80 };
 
-/* Prints a text with line breaks. New lines begin at `column`; `at` is the current one. */
+/* Prints a text with line breaks. New lines begin at `column`; `at` is the current column. */
 static void print_wrapped(const char *text, int column, int at)
 {
     while (*text) {
@@ -584,7 +585,7 @@ static FILE *next_fact(FILE *f, bool *open)
     return f;
 }
 
-/* Writes range, default and unit, such as "(2 .. 8; default 4 bits)". */
+/* Writes an option's range, default and unit, such as "(2 .. 8; default 4 bits)". */
 static void put_facts(const kvd_option *o, FILE *f)
 {
     char all[400];

@@ -65,7 +65,8 @@ typedef struct {
     const char *help;
 } kvd_option;
 
-/* KVD_INTO stores a value in field `f` of type `T`, KVD_INTO_LIST also a list's length in `n`. */
+/* KVD_INTO makes an option store its value in field `f` of type `T`; KVD_INTO_LIST also stores the
+ * length of a list in `n`. */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
 #define KVD_GIVEN(T, f)        .given = offsetof(T, f)
@@ -155,7 +156,8 @@ extern const char *const kvd_switch_words[3];
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)
 
-/* Sets *nearest to `candidate` if it is more like `text`. Begin with NULL and distance 0. */
+/* Sets *nearest to `candidate` if that is more similar to `text`. Before the first candidate,
+ * *nearest must be NULL and *distance 0. */
 void kvd_option_nearest(const char *text, const char *candidate, const char **nearest,
                         size_t *distance);
 

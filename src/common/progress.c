@@ -38,7 +38,8 @@ static void print(const kvd_progress *p, double t, bool last)
             bar[WIDTH] = '\0';
             fprintf(stderr, "[%s] ", bar);
         }
-        /* Adds 1e-6, which allows for rounding errors. */
+        /* Adds 1e-6 before rounding down, so that a rounding error does not hide a finished
+         * part. */
         fprintf(stderr, "%.0f of %.0f %s (%.0f %%), ", floor(p->done + 1e-6), p->total, p->unit,
                 100 * part);
     } else {

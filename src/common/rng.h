@@ -16,7 +16,8 @@ uint64_t kvd_rng_u64(kvd_rng *r);
 uint64_t kvd_rng_below(kvd_rng *r, uint64_t n);
 double kvd_rng_uniform(kvd_rng *r);
 double kvd_rng_normal(kvd_rng *r);
-/* Draws k different numbers of 0 .. n - 1 into index[0 .. k - 1]. The other numbers follow. */
+/* Draws k different random numbers of 0 .. n - 1 into index[0 .. k - 1]. The other numbers follow
+ * in index[k .. n - 1]. */
 void kvd_rng_choose(kvd_rng *r, size_t n, size_t k, size_t *index);
 
 #endif

@@ -28,7 +28,8 @@ static _Atomic double stop_asked_s;
 static volatile sig_atomic_t reader_gone;
 static atomic_int failing_status = 1;
 
-/* Handles a request to stop. `timeout` sends one twice, so a quick second is ignored. */
+/* Handles a signal that asks the program to stop. Ignores a second signal within 0.5 s, because the
+ * command `timeout` sends two. */
 static void on_stop(int sig)
 {
     const double now = kvd_clock_s();
@@ -102,7 +103,8 @@ static void note_hang_up(void)
     hang_up_ignored = !sigaction(SIGHUP, NULL, &now) && now.sa_handler == SIG_IGN;
 }
 
-/* Notes whether SIGHUP is ignored before constructors of libraries can change it. */
+/* Notes at the very start if SIGHUP is ignored, before constructors of libraries can change its
+ * handling. */
 __attribute__((section(".preinit_array"), used)) static void (*const at_start)(void) = note_hang_up;
 
 /* Lets SIGINT, SIGTERM and SIGHUP request a stop, and SIGXFSZ and SIGPIPE make writes fail. */
@@ -189,7 +191,8 @@ int kvd_fail_interrupted(kvd_err *err)
     return kvd_fail(err, "interrupted");
 }
 
-/* Names the memory limit in the error message: libraries report lack of memory as other errors. */
+/* Adds the memory limit to the error message, because libraries report a lack of memory as other
+ * errors. */
 static void name_the_limit(kvd_err *err)
 {
     char limit[KVD_MEMORY_LIMIT_TEXT];
@@ -225,7 +228,7 @@ enum { READ_BYTES = 1 << 20 };
 FILE *kvd_run_open_input(const char *path, kvd_err *err)
 {
     struct stat st;
-    /* Opens with O_NONBLOCK, which avoids waiting for the writer of a FIFO. */
+    /* Opens with O_NONBLOCK, so that a FIFO without a writer does not block the program. */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     FILE *f = NULL;
     if (fd < 0 || fstat(fd, &st))

@@ -1,4 +1,5 @@
-/* State of a program's run: data for /provenance, number of threads, requests to stop. */
+/* State of a program's run: data for /provenance of result files, number of threads, requests to
+ * stop. */
 #ifndef KVD_COMMON_RUN_H
 #define KVD_COMMON_RUN_H
 
@@ -17,7 +18,8 @@ enum { KVD_HASH_TEXT = 40 };
 enum { KVD_CORPUS_HASH_TEXT = 56 };
 /* Returns true if two hashes are of equal tokens in equal sequences. */
 bool kvd_corpus_hash_same(const char *a, const char *b);
-/* Returns true if both hashes have parts after '+' (first 256 bytes of the texts) that differ. */
+/* Returns true if both corpus hashes have a part after '+' (hash of the texts' first 256 bytes) and
+ * these parts differ. */
 bool kvd_corpus_hash_begins_differently(const char *a, const char *b);
 
 typedef struct {

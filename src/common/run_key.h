@@ -16,7 +16,8 @@ typedef struct {
 int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *fmt, ...)
     KVD_PRINTF(4, 5);
 
-/* Fails unless the text `then` of file `path` equals *now. The message names the difference. */
+/* Fails unless `then`, the options and inputs recorded in file `path`, equals *now. The message
+ * names the first difference. */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);
 

@@ -115,7 +115,8 @@ double kvd_mad(const double *x, size_t n)
     return v;
 }
 
-/* Returns the mean over strata of sum(num) / sum(den). r, unless NULL, resamples each stratum. */
+/* Returns the mean over strata of sum(num) / sum(den). If r is not NULL, resamples the clusters of
+ * each stratum with replacement. */
 static double mean_ratio(const double *num, const double *den, const size_t *first, size_t n_strata,
                          kvd_rng *r)
 {

@@ -14,7 +14,8 @@ double kvd_cv(const double *x, size_t n);
 void kvd_sort(double *x, size_t n);
 void kvd_sort_falling(double *x, size_t n);
 
-/* element of a ranking; the comparisons for qsort order by value or by index */
+/* Element of a ranking. The functions after it compare two elements by value or by index, for
+ * qsort. */
 typedef struct {
     double value;
     size_t index;
@@ -34,11 +35,12 @@ typedef struct {
 /* smallest number of clusters for which a bootstrap interval is computed */
 enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 
-/* Computes sum(num) / sum(den) of n clusters with a 95 % bootstrap interval. */
+/* Computes sum(num) / sum(den) over n clusters of measurements, with a 95 % bootstrap interval. */
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/* Like kvd_bootstrap_ratio, for the mean ratio of strata: clusters first[i] .. first[i + 1] - 1. */
+/* Like kvd_bootstrap_ratio, but for the mean over strata of each stratum's ratio. Stratum i has
+ * clusters first[i] .. first[i + 1] - 1. */
 int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
                          int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);
 

@@ -8,8 +8,8 @@ unsigned kvd_utf8_width(char lead)
     return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
 }
 
-/* Returns a character's length or, if malformed, 0 and in *prefix how many bytes could begin
- * one. */
+/* Returns the length of the character at s, or 0 if it is malformed. *prefix then receives how many
+ * of its bytes could begin a character. */
 static size_t one_character(const unsigned char *s, size_t len, size_t *prefix)
 {
     unsigned char low = 0x80, high = 0xbf;

@@ -66,7 +66,7 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 #endif
 }
 
-/* Adds the products of 16 rows of X to a block of X^T X. PITCH is the length of a row. */
+/* Adds the products of 16 rows of X to a block of X^T X. PITCH is the length of a row in `tile`. */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
                                          double (&acc)[2][4][4])
@@ -213,7 +213,8 @@ int most_slices(int n_heads)
     return n_heads < MAX_CTAS ? MAX_CTAS / n_heads : 1;
 }
 
-/* Returns the number of slices of X's rows with the least time, estimated in 160-clock units. */
+/* Returns the number of slices, into which X's rows are divided, that takes the least estimated
+ * time. */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {
     const double extra = 0.045 * n_heads * pairs_of(blocks);

@@ -4,8 +4,8 @@
 
 #include <cuda_runtime.h>
 
-/* Queues the launch of kernel(args...). If `early`, the kernel may start before the preceding one
- * ends; it must execute griddepcontrol.wait. */
+/* Queues the launch of kernel(args...). If `early`, the kernel may start before the preceding
+ * kernel ends, and must execute griddepcontrol.wait. */
 template <class... Parameters, class... Args>
 inline cudaError_t kvd_launch_early(bool early, void (*kernel)(Parameters...), dim3 grid,
                                     dim3 block, size_t shared_bytes, cudaStream_t stream,
@@ -35,7 +35,8 @@ inline cudaError_t kvd_launch(void (*kernel)(Parameters...), dim3 grid, dim3 blo
     return kvd_launch_early(false, kernel, grid, block, shared_bytes, stream, args...);
 }
 
-/* Returns the sum of x over lanes 0 to the caller's. All 32 lanes of the warp must call it. */
+/* Returns the sum of x over lanes 0 .. i, where i is the calling thread's lane. All 32 lanes of the
+ * warp must call it. */
 template <class T> __device__ __forceinline__ T kvd_sum_to_lane(T x)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -46,7 +47,8 @@ template <class T> __device__ __forceinline__ T kvd_sum_to_lane(T x)
     return x;
 }
 
-/* Returns the last i below `end` for which f(i) is true. f is true first, then false. */
+/* Returns the last i of first .. end - 1 for which f(i) is true, by bisection. f must be true up to
+ * that i and false after it. */
 template <class F> __device__ __forceinline__ int kvd_last_true(int first, int end, const F &f)
 {
     while (end - first > 1) {

@@ -19,7 +19,7 @@ static void *failed(kvd_device_memory *m, const kvd_err *err)
     return NULL;
 }
 
-/* Makes room for one more pointer in a list that has n. */
+/* Makes room for one more pointer in *list, which has n pointers. */
 static int grow(void ***list, int n, int *room, kvd_err *err)
 {
     if (n < *room)

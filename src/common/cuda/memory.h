@@ -23,7 +23,8 @@ void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_e
 /* Returns a new device array whose bytes all have the value `byte`. */
 void *kvd_device_filled(kvd_device_memory *m, size_t bytes, int byte, const char *what,
                         kvd_err *err);
-/* Return zeroed host memory, pinned or pageable, that kvd_device_release frees. */
+/* kvd_device_pinned returns pinned and kvd_device_host pageable memory of the host, zeroed.
+ * kvd_device_release frees both. */
 void *kvd_device_pinned(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
 void *kvd_device_host(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
 /* Returns a new device array with a copy of `host`. */
@@ -32,19 +33,21 @@ void *kvd_device_from(kvd_device_memory *m, const void *host, size_t bytes, cons
 /* Queues the copy of `host` to a new device array. `host` must not change until the copy ends. */
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);
-/* Write zeros or a copy of host data to device memory, and wait for the end. */
+/* kvd_device_zero writes zeros, and kvd_device_put a copy of `host`, to device memory. Both wait
+ * for the end. */
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
 /* Returns new pinned host memory, which cudaFreeHost frees. */
 void *kvd_pinned_new(size_t bytes, const char *what, kvd_err *err);
-/* Queue a copy between host and device. The host memory must not be used until the copy ends. */
+/* Queue a copy to the GPU (put), to the host (get), or within the GPU (copy). Host memory must not
+ * be used until the copy ends. */
 int kvd_queue_put(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err);
 int kvd_queue_get(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                   kvd_err *err);
 int kvd_queue_copy(void *to, const void *from, size_t bytes, cudaStream_t stream, const char *what,
                    kvd_err *err);
-/* Frees all arrays of the list. Their device must be current. */
+/* Frees all arrays of the list. The device that holds the arrays must be current. */
 void kvd_device_release(kvd_device_memory *m);
 
 /* Returns 0 if e is success. Otherwise returns -1 and stores CUDA's text for e. */
