@@ -1,8 +1,10 @@
-/* Reads a kvdim/spectrum file through the HDF5 library alone: prints the singular values of one
- * head and checks them against the other datasets of the file.
+/* Example that reads a kvdim/spectrum file with the HDF5 library alone: prints the singular values
+ * of one head, and checks that the head's rotation R is orthogonal.
  *
- * usage: read_spectrum FILE PAIR LAYER HEAD     PAIR: qk (queries and keys), vw (values and output
- * projection) or another entry of "pairs" */
+ * usage: read_spectrum FILE PAIR LAYER HEAD
+ *
+ * PAIR names the two matrices: qk (queries and keys), vw (values and output projection) or another
+ * pair in the file. */
 #include <hdf5.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +17,7 @@ _Noreturn static void die(const char *what)
     exit(1);
 }
 
-/* Reads a text attribute of fixed length, padded with zero bytes. */
+/* Reads a text attribute of fixed length (at most 127 bytes), padded with zero bytes. */
 static void get_text(hid_t file, const char *object, const char *name, char text[128])
 {
     const hid_t a = H5Aopen_by_name(file, object, name, H5P_DEFAULT, H5P_DEFAULT),
@@ -37,7 +39,7 @@ static long long get_int(hid_t file, const char *object, const char *name)
     return value;
 }
 
-/* One head of a dataset [layer][head][d] or [layer][head][d][d], allocated; *d is set. */
+/* Reads one head of a dataset [layer][head][d] or [layer][head][d][d] into new memory. Sets *d. */
 static double *get_head(hid_t file, const char *pair, const char *name, int rank, hsize_t layer,
                         hsize_t head, size_t *d)
 {
@@ -101,7 +103,8 @@ int main(int argc, char **argv)
         }
     printf("\northogonal: max |R^T R - I| is %s 1e-12\n", off < 1e-12 ? "below" : "NOT below");
 
-    /* Energy: sum of squared singular values. The first m columns of R keep the first m terms. */
+    /* Energy is the sum of the squared singular values. The first m columns of R keep the first m
+     * of these squares. */
     double total = 0;
     for (size_t j = 0; j < d; j++)
         total += sigma[j] * sigma[j];

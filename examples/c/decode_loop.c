@@ -1,6 +1,7 @@
 /* Runs libkvdim-attention on a prompt and decode steps of one layer, whose KV heads keep different
- * numbers of dimensions: cc decode_loop.c $(pkg-config --cflags --libs kvdim-attention).
- * On the GPU: add -DWITH_CUDA, -I and -L of the CUDA toolkit, and -lcudart. */
+ * numbers of dimensions.
+ * Build: cc decode_loop.c $(pkg-config --cflags --libs kvdim-attention)
+ * For the GPU, add -DWITH_CUDA, -I and -L of the CUDA toolkit, and -lcudart. */
 #include <kvdim/attention.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,7 +45,7 @@ int main(void)
     check(kvdim_layer_create(&heads, &layer) || kvdim_layer_get_sizes(layer, &size));
     printf("%zu of %d bytes per token\n", size.page_bytes / KVDIM_PAGE_TOKENS,
            4 * KV_HEADS * D_HEAD);
-    /* The only request owns the pages 0, 1, 2, ... of the pool. */
+    /* The batch has one request, which owns the pages 0, 1, 2, ... of the pool. */
     int32_t kv_len = PROMPT, *const table = allocate(PAGES * sizeof *table);
     for (int32_t i = 0; i < PAGES; i++)
         table[i] = i;

@@ -1,5 +1,5 @@
-/* signs: a plugin that stores `group` numbers of a key or value as signs and one bfloat16 scale,
- * their mean magnitude.
+/* signs: a plugin that stores every `group` numbers of a key or value as their signs and one
+ * bfloat16 scale, the mean magnitude of these numbers.
  *
  *   cc -shared -fPIC -O2 -I/usr/local/include signs.c -o signs.so
  *   kvdim-eval MODEL --text book.txt --plugin signs.so --method signs,group=16 -o a.h5 */

@@ -3,14 +3,15 @@
  *
  * Terms. A layer has n_heads query heads and n_kv_heads KV heads of d_head dimensions. KV head g
  * keeps d_qk[g] dimensions of Q and K and d_v[g] of V. Query head h reads KV head h / (n_heads /
- * n_kv_heads) and has its widths. Scores keep the scale 1/sqrt(d_head). Request b has kv_len[b]
- * tokens in the cache, the last q_len[b] of which are new. New token t has position kv_len[b] -
- * q_len[b] + t and attends to the tokens up to itself. A batch in which every q_len is 1 is decode;
- * any other is prefill.
+ * n_kv_heads) and has as many dimensions. Scores keep the scale 1/sqrt(d_head). Request b has
+ * kv_len[b] tokens in the cache, the last q_len[b] of which are new. New token t has the position
+ * kv_len[b] - q_len[b] + t and attends to the tokens up to itself. If every q_len of a batch is 1,
+ * the batch is a decode step, otherwise prefill.
  *
  * Use. Create a layer object per layer of the model. In every step create a plan for the batch (or
  * advance the last plan by one token), then call kvdim_append and kvdim_attend for each layer.
- * A plan belongs to one layer object; layers with equal widths may share both.
+ * A plan belongs to one layer object. Layers whose heads keep the same numbers of dimensions may
+ * share one layer object and its plan.
  *
  * Memory. The caller owns every buffer. On a CUDA layer, pointers not marked "host" are device
  * memory of the current device; calls launch work on `stream` (a cudaStream_t) and do not wait; x,
@@ -20,8 +21,8 @@
  *
  * Cache. A layer's pool is an array of pages of KVDIM_PAGE_TOKENS tokens, each
  * kvdim_layer_sizes.page_bytes bytes, aligned to 128 bytes. page_table[b][j] is the page of tokens
- * 64 j .. 64 j + 63 of request b. A page holds K and V of all KV heads without padding (order:
- * docs/kernels.md). After a request's last token it may hold anything.
+ * 64 j .. 64 j + 63 of request b. A page holds K and V of all KV heads without padding, in the
+ * order that docs/kernels.md describes. After a request's last token it may hold anything.
  *
  * Errors. Functions that can fail return a kvdim_status. Errors of a launched kernel appear in
  * later CUDA calls.
@@ -29,7 +30,7 @@
  * Threads. Objects are not locked. One thread at a time may use a plan; many threads may read a
  * layer object.
  *
- * Source: ZACK and FDC, arXiv 2408.04107. */
+ * Source of the idea: the paper on ZACK and FDC, arXiv 2408.04107. */
 #ifndef KVDIM_ATTENTION_H
 #define KVDIM_ATTENTION_H
 
@@ -40,7 +41,8 @@
 extern "C" {
 #endif
 
-/* Version of the binary interface, which kvdim_attention_abi() must equal. */
+/* Version of this binary interface. A library fits this header if kvdim_attention_abi() returns the
+ * same number. */
 #define KVDIM_ATTENTION_ABI 1
 
 int kvdim_attention_abi(void);
@@ -55,7 +57,7 @@ typedef enum {
     KVDIM_ERROR_CUDA = 4
 } kvdim_status;
 
-/* Returns one line on the calling thread's last failure, or "". */
+/* Returns one line that describes the last failed call of this thread, or "" if none has failed. */
 const char *kvdim_last_error(void);
 
 enum { KVDIM_CPU = 0, KVDIM_CUDA = 1 };
@@ -67,23 +69,24 @@ typedef struct kvdim_heads {
     int32_t device;     /* KVDIM_CPU or KVDIM_CUDA */
     int32_t dtype;      /* KVDIM_F16 or KVDIM_BF16 */
     int32_t n_heads;    /* 1 .. 128 */
-    /* Must divide n_heads. On CUDA, at most 16 query heads share a KV head. */
+    /* Number of KV heads. Must divide n_heads. On CUDA, at most 16 query heads share a KV head. */
     int32_t n_kv_heads;
     int32_t d_head; /* 16 .. 256, a multiple of 16 */
-    /* Kept dimensions per KV head, host [n_kv_heads]: multiples of 16 from 16 to d_head. */
+    /* Host arrays [n_kv_heads]: dimensions that each KV head keeps of Q and K (d_qk) and of V
+     * (d_v). Multiples of 16 from 16 to d_head. */
     const int32_t *d_qk, *d_v;
 } kvdim_heads;
 
 typedef struct kvdim_layer kvdim_layer;
 
-/* Creates *layer, copying *heads. Destroy the layer after its plans (kvdim_plan_create). */
+/* Creates *layer from a copy of *heads. A layer must be destroyed after the plans made for it. */
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* NULL is ignored */
 
 typedef struct kvdim_layer_sizes {
     size_t struct_size; /* set by the caller: sizeof(kvdim_layer_sizes) */
     size_t page_bytes;  /* bytes of one cache page (KVDIM_PAGE_TOKENS tokens of one layer) */
-    /* elements per token of kvdim_append_args.x: (n_heads + 2 n_kv_heads) d_head */
+    /* Elements per token of the input x of kvdim_append: (n_heads + 2 n_kv_heads) d_head. */
     int32_t x_columns;
     int32_t q_columns; /* Elements per row of Q: sum of d_qk over the query heads. */
     int32_t o_columns; /* Elements per row of the output O: sum of d_v over the query heads. */
@@ -92,7 +95,8 @@ typedef struct kvdim_layer_sizes {
 /* Fills *sizes. The caller must have set sizes->struct_size. */
 kvdim_status kvdim_layer_get_sizes(const kvdim_layer *layer, kvdim_layer_sizes *sizes);
 
-/* Returns a query head's first column in O, or -1 for a bad `head`. */
+/* Returns the first column of query head `head` in the attention output O, or -1 if there is no
+ * such head. */
 int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 
 typedef struct kvdim_batch {
@@ -100,74 +104,81 @@ typedef struct kvdim_batch {
     int32_t n_requests; /* at least 1 */
     /* Number of columns of page_table. A request has at most 64 max_pages tokens. */
     int32_t max_pages;
-    /* Number of pages in kvdim_append_args.pool. A CPU layer refuses larger page numbers. */
+    /* Number of pages in kvdim_append_args.pool. On the CPU, other page numbers are an error. */
     int32_t pool_pages;
-    /* Numbers of new tokens, host [n_requests], at least 1 each. NULL: 1 each. */
+    /* Host array [n_requests]: number of new tokens of each request, at least 1. NULL: 1 each. */
     const int32_t *q_len;
-    /* Numbers of cached and new tokens together, host [n_requests], at most 64 max_pages each. */
+    /* Host array [n_requests]: number of tokens of each request, cached and new together, at most
+     * 64 max_pages. */
     const int32_t *kv_len;
-    /* [n_requests][max_pages] [b][j]: page of tokens 64 j .. 64 j + 63 of request b. Not copied. */
+    /* [n_requests][max_pages] Entry [b][j] is the number of the page with tokens 64 j .. 64 j + 63
+     * of request b. The plan keeps this pointer and copies nothing. */
     const int32_t *page_table;
 } kvdim_batch;
 
-/* Sets *bytes to the size of the workspace for this batch: 0 on the CPU. */
+/* Sets *bytes to the size of the workspace that kvdim_plan_create needs for this batch. The size is
+ * 0 on the CPU. */
 kvdim_status kvdim_workspace_bytes(const kvdim_layer *layer, const kvdim_batch *batch,
                                    size_t *bytes);
 
 typedef struct kvdim_plan kvdim_plan;
 
-/* Creates a plan, which divides the attention of a batch among processors. `workspace`:
- * kvdim_workspace_bytes bytes, aligned to 256, valid until the plan is destroyed. On CUDA, launches
- * at most one kernel on `stream`. */
+/* Creates a plan, which divides the attention of a batch among processors. `workspace` has the size
+ * that kvdim_workspace_bytes gives, is aligned to 256 bytes, and must stay valid until the plan is
+ * destroyed. On CUDA, launches at most one kernel on `stream`. */
 kvdim_status kvdim_plan_create(const kvdim_layer *layer, const kvdim_batch *batch, void *workspace,
                                size_t workspace_bytes, void *stream, kvdim_plan **plan);
-/* Advances a decode plan (division of the work) by one token per request, for which page_table must
- * have a page. */
+/* Updates the plan of a decode step for the next step, in which every request has one more token.
+ * page_table must already have the pages of these tokens. */
 kvdim_status kvdim_plan_advance(kvdim_plan *plan, void *stream);
-/* Destroys a plan (division of the work). NULL is ignored. */
+/* Destroys a plan. NULL is ignored. */
 void kvdim_plan_destroy(kvdim_plan *plan);
 
-/* Returns the number of rows (tokens) in Q and O. In prefill, requests start at multiples of 8. */
+/* Returns the number of rows of Q and of the attention output O. In decode, each request has one
+ * row. In prefill, the rows of each request start at a multiple of 8. */
 int32_t kvdim_plan_rows(const kvdim_plan *plan);
-/* Returns the row of a request's first new token in Q and O, or -1. */
+/* Returns the row of a request's first new token in Q and in the attention output O, or -1 if there
+ * is no such request. */
 int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request);
 
 typedef struct kvdim_append_args {
     size_t struct_size; /* set by the caller: sizeof(kvdim_append_args) */
-    /* Input [sum of q_len][x_columns]: per token Q, K and V of all heads, before RoPE. */
+    /* Input [sum of q_len][x_columns]: for each new token, Q, K and V of all heads, before RoPE. */
     const void *x;
-    /* float32 [positions][rope_dim / 2]; NULL: no RoPE */
+    /* Cosines and sines of RoPE, float32 [positions][rope_dim / 2]. If NULL, there is no RoPE. */
     const float *rope_cos, *rope_sin;
     int32_t rope_dim; /* Leading dimensions of a head that RoPE rotates; even, at most d_head. */
-    /* RoPE rotates dimensions i and i + rope_dim/2 (0, as in Llama), or 2i and 2i + 1 (1). */
+    /* If 0, RoPE rotates dimensions i and i + rope_dim/2, as in Llama. If 1, 2i and 2i + 1. */
     int32_t rope_interleaved;
-    /* Rotations, head after head, row-major: [d_head][d_qk] for Q and K (after RoPE), [d_head][d_v]
-     * for V. NULL: the first dimensions are kept. With r_v, the caller multiplies O or W_O by its
-     * transpose. */
+    /* Rotation matrices of all KV heads, one after another, row-major. r_qk is [d_head][d_qk], for
+     * Q and K after RoPE; r_v is [d_head][d_v], for V. NULL: no rotation. If r_v is given, the
+     * caller must multiply the output (or W_O) by the transpose of r_v. */
     const void *r_qk, *r_v;
-    /* Output [kvdim_plan_rows][q_columns]: rotated Q for kvdim_attend, in an internal order. */
+    /* Output [kvdim_plan_rows][q_columns]: rotated Q, in an order that only kvdim_attend reads. */
     void *q;
     void *pool; /* output: pages of this layer's cache, which receive the new K and V */
 } kvdim_append_args;
 
-/* Applies RoPE and rotation to new tokens and keeps the first dimensions. Writes Q for
- * kvdim_attend, and K and V into the cache. */
+/* Applies RoPE to Q and K of new tokens, then rotates Q, K and V and keeps the first dimensions of
+ * each head. Writes Q to args->q, and K and V to the cache. */
 kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args, void *stream);
 
 typedef struct kvdim_attend_args {
     size_t struct_size; /* set by the caller: sizeof(kvdim_attend_args) */
     const void *q;      /* Q as kvdim_append wrote it with the same plan */
     const void *pool;   /* pages of this layer's cache, filled by kvdim_append */
-    /* Output [kvdim_plan_rows][o_stride]. Request b starts at row kvdim_plan_first_row(b). */
+    /* Attention output [kvdim_plan_rows][o_stride]. The first new token of request b has the row
+     * kvdim_plan_first_row(plan, b). */
     void *o;
-    /* Elements between rows of `o`: >= o_columns, a multiple of 8. 0: o_columns. */
+    /* Elements from one row of `o` to the next: at least o_columns and a multiple of 8. 0 means
+     * o_columns. */
     int64_t o_stride;
-    /* Output or NULL: float32 logs of softmax denominators, [n_requests][n_heads] in decode,
-     * [n_heads][kvdim_plan_rows] in prefill. */
+    /* Output, or NULL if not wanted: float32 natural logs of the softmax denominators,
+     * [n_requests][n_heads] in decode, [n_heads][kvdim_plan_rows] in prefill. */
     float *lse;
 } kvdim_attend_args;
 
-/* Computes the attention of new tokens to all tokens of their request. */
+/* Computes causal attention of each request's new tokens to the request's cached and new tokens. */
 kvdim_status kvdim_attend(const kvdim_plan *plan, const kvdim_attend_args *args, void *stream);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-/* Plugin interface of kvdim: methods that make a KV cache smaller, in a shared library that you
- * write.
+/* Plugin interface of kvdim. A plugin is a shared library that you write, with methods that make a
+ * KV cache smaller.
  *
  *   cc -shared -fPIC -I/usr/local/include mine.c -o mine.so
  *   kvdim-eval MODEL --text book.txt --prompt 128 --plugin mine.so --method mine,key=0.5 -o a.h5
@@ -7,10 +7,10 @@
  * A plugin needs only these headers. It must define kvdim_plugin_v1, which returns a table of
  * methods (macro KVDIM_PLUGIN). Each axis along which a method can shrink the cache has a header:
  *
- * - kvdim/plugin_tokens.h: tokens that stay in the cache, and tokens that a decode step reads
- * - kvdim/plugin_bits.h: bits with which each number of K and V is stored
- * - kvdim/plugin_dims.h: dimensions of a head (the subspace) that are stored
- * - kvdim/plugin_layers.h: layers that share the K and V of a prompt
+ * - kvdim/plugin_tokens.h: methods that store or read fewer tokens
+ * - kvdim/plugin_bits.h: methods that store each number of K and V with fewer bits
+ * - kvdim/plugin_dims.h: methods that store fewer dimensions of each head
+ * - kvdim/plugin_layers.h: methods that store the K and V of several layers together
  *
  * Names. kvdim refuses a method name that it or another plugin already uses.
  *
@@ -36,7 +36,7 @@
 extern "C" {
 #endif
 
-/* kvdim refuses a plugin whose table has another version. */
+/* Version of the plugin interface. kvdim refuses plugins that were built for another version. */
 #define KVDIM_PLUGIN_ABI 1
 
 enum { KVDIM_ERROR_BYTES = 256 };
@@ -44,17 +44,17 @@ enum { KVDIM_ERROR_BYTES = 256 };
 /* Axis that a method shrinks: tokens, bits per number, dimensions per head, or layers. */
 enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AXIS_LAYERS = 4 };
 
-/* Data that a method asks for (kvdim_method.needs). */
+/* Data that a method asks kvdim for, as bits of kvdim_method.needs. */
 enum {
     /* attention probabilities that each token received, summed */
     KVDIM_NEEDS_PROBABILITIES = 1,
-    /* Q, K and V of a calibration text (--calibration); KVDIM_AXIS_DIMS only */
+    /* Q, K and V of a calibration text (--calibration); only for methods of KVDIM_AXIS_DIMS */
     KVDIM_NEEDS_CALIBRATION = 2
 };
 
 enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
 
-/* A parameter, such as `budget` in `--method mine,budget=0.5`. */
+/* Parameter of a method, such as `budget` in `--method mine,budget=0.5`. */
 typedef struct kvdim_key {
     const char *name; /* 1 to 16 characters a-z, 0-9 and '_', a letter first */
     double value;     /* default; if NaN, the user must give a value */
@@ -63,16 +63,19 @@ typedef struct kvdim_key {
     const char *help; /* one line, printed by --list-methods */
 } kvdim_key;
 
-/* Shape of the model. Later versions may add fields beyond struct_size. */
+/* Shape of the model, filled in by kvdim. struct_size is the size of this structure in the kvdim
+ * that runs. */
 typedef struct kvdim_model {
     uint32_t struct_size;
-    /* Query head h reads KV head h / (n_heads / n_kv_heads). */
+    /* Numbers of layers, query heads and KV heads. Query head h reads KV head h / (n_heads /
+     * n_kv_heads). */
     int32_t n_layers, n_heads, n_kv_heads;
     int32_t d_head, d_model;
     uint64_t seed; /* value of --seed, which methods with random numbers must use */
 } kvdim_model;
 
-/* First member of structures that describe a method of any kind. Unused fields are 0 or NULL. */
+/* Description of a method, common to all axes. It is the first member of kvdim_tokens_method and of
+ * the structures for other axes. Unused fields are 0 or NULL. */
 typedef struct kvdim_method {
     /* size of the enclosing structure, such as sizeof(kvdim_tokens_method) */
     uint32_t struct_size;
@@ -82,8 +85,9 @@ typedef struct kvdim_method {
     const kvdim_key *key; /* Parameters, [n_keys]. Functions receive their values in this order. */
     uint32_t n_keys;      /* at most 8 */
     uint32_t needs;       /* Sum of KVDIM_NEEDS_... bits, or 0. */
-    /* Parameter that sets the cache's size, or NULL; --sweep and --target vary it. The cache is
-     * largest at `sweep_most`. Steps are geometric if `sweep_ratio` is 1. */
+    /* Name of the parameter that sets the size of the cache, or NULL. Options --sweep and --target
+     * vary it from `sweep_most` (largest cache) to `sweep_least`, in geometric steps if
+     * `sweep_ratio` is 1. */
     const char *sweep_key;
     double sweep_most, sweep_least;
     int32_t sweep_ratio;
@@ -98,10 +102,11 @@ typedef struct kvdim_plugin {
     const kvdim_method *const *method; /* [n_methods] */
 } kvdim_plugin;
 
-/* Every plugin must define this function. */
+/* Returns the plugin's version and methods. Every plugin must define this function. */
 const kvdim_plugin *kvdim_plugin_v1(void);
 
-/* Defines kvdim_plugin_v1 from a version and 1 .. 32 pointers to static methods. */
+/* Defines kvdim_plugin_v1 for a plugin with the version text `plugin_version` and 1 .. 32 methods,
+ * given by pointers to static structures. */
 #define KVDIM_PLUGIN(plugin_version, ...)                                                          \
     const kvdim_plugin *kvdim_plugin_v1(void)                                                      \
     {                                                                                              \

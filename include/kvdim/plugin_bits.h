@@ -1,7 +1,7 @@
-/* Plugins that store K and V with fewer bits. Read kvdim/plugin.h first.
+/* Interface of plugins that store K and V with fewer bits. Read kvdim/plugin.h first.
  *
- * Each token is quantised once, after other methods have dropped tokens and dimensions. It is
- * quantised again if a token method lowers its precision. */
+ * Each token is quantised once, after other methods have dropped tokens and dimensions. If a token
+ * method later lowers the precision of a token, that token is quantised again. */
 #ifndef KVDIM_PLUGIN_BITS_H
 #define KVDIM_PLUGIN_BITS_H
 
@@ -11,38 +11,41 @@
 extern "C" {
 #endif
 
-/* Tokens of K or V that are quantised together, of one KV head of one layer. */
+/* Part of K or V that is quantised together: some tokens of one KV head of one layer. */
 typedef struct kvdim_block {
     uint32_t struct_size;
-    /* KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES */
+    /* KVDIM_SIDE_KEYS if x holds keys, KVDIM_SIDE_VALUES if it holds values */
     int32_t side;
     int32_t layer, kv_head;
-    /* 1 at the end of a prompt, 0 in a decode step */
+    /* 1 if the tokens are quantised at the end of the prompt, 0 if in a decode step */
     int32_t prompt;
     /* numbers of tokens and dimensions; d < d_head if another method removed dimensions */
     size_t n, d;
     const float *x;           /* numbers to be coded, [n][d], finite */
     const uint32_t *position; /* position of each token in its sequence, [n] */
-    /* [n] Sum of the attention probabilities that token i received, and their number. NULL without
-     * KVDIM_NEEDS_PROBABILITIES. */
+    /* [n] Attention probabilities that each token received: their sum (mass) and their number
+     * (seen). NULL if the method does not set KVDIM_NEEDS_PROBABILITIES. */
     const double *mass, *seen;
 } kvdim_block;
 
-/* `self` is `open`'s pointer or, if `open` is NULL, the parameter values, const double [n_keys]. */
+/* A quantisation method. `self` is the pointer that `open` stored. If `open` is NULL, `self` points
+ * to the parameter values, const double [n_keys]. */
 typedef struct kvdim_bits_method {
     kvdim_method method;
-    /* If 1, keys are quantised before RoPE, which kvdim applies on reading. */
+    /* If 1, keys are stored before RoPE, and kvdim applies RoPE when it reads them. */
     int32_t keys_before_rope;
-    /* Checks the values [n_keys], and stores a pointer in *self. `open` and `close` may be NULL. */
+    /* Checks the parameter values `value` [n_keys], and sets *self to the pointer that the other
+     * functions receive. `open` and `close` may be NULL. */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
-    /* The newest *window tokens stay exact (0 .. 2^24); *block tokens (1 .. 2^20) are quantised
-     * together. NULL: window 0, block 1.
+    /* Sets how many of the newest tokens stay exact (*window, 0 .. 2^24) and how many tokens are
+     * quantised together (*block, 1 .. 2^20). If this function is NULL: 0 and 1.
      *
      * Of m stored tokens the first (m - window) / block * block are quantised. */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
-    /* Quantises `b`. `decoded` [n][d] receives finite numbers, *payload the bits of the codes,
-     * *side_bits those of scales and indices. Must accept zeros and any n >= 1. */
+    /* Quantises `b`. Writes the dequantised numbers, which must be finite, to `decoded` [n][d], the
+     * bits of the codes to *payload, and the bits of scales and indices to *side_bits. Must accept
+     * zeros and any n >= 1. */
     int (*code)(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error);
 } kvdim_bits_method;

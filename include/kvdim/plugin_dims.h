@@ -1,6 +1,7 @@
-/* Plugins that remove dimensions of heads. Read kvdim/plugin.h first.
+/* Interface of plugins that remove dimensions of heads. Read kvdim/plugin.h first.
  *
- * A method defines either `project` (projections) or `prune` (channels of keys). */
+ * A method defines one of two functions: `project`, which projects K and V of each head, or
+ * `prune`, which drops channels of keys. */
 #ifndef KVDIM_PLUGIN_DIMS_H
 #define KVDIM_PLUGIN_DIMS_H
 
@@ -10,7 +11,8 @@
 extern "C" {
 #endif
 
-/* Q, K, V of a KV head in a calibration text, after RoPE; n = 0 without KVDIM_NEEDS_CALIBRATION. */
+/* Q, K and V of a calibration text at one KV head, after RoPE. If the method does not set
+ * KVDIM_NEEDS_CALIBRATION, n is 0. */
 typedef struct kvdim_rows {
     uint32_t struct_size;
     int32_t layer, kv_head;
@@ -20,8 +22,9 @@ typedef struct kvdim_rows {
     const float *k, *v; /* keys and values, [n][d] */
 } kvdim_rows;
 
-/* Projections of one KV head, row-major, with room for d * d numbers. kvdim stores k a_k and v a_v
- * for rows k, v. Scores are (q a_q) . (k a_k) / sqrt(d); the output is (P v a_v) b_v. */
+/* Projection matrices of one KV head, row-major, with room for d * d numbers each. kvdim stores a
+ * key k as k a_k and a value v as v a_v. The score of query q is (q a_q) . (k a_k) / sqrt(d). With
+ * attention weights P, the output is (P V a_v) b_v. */
 typedef struct kvdim_matrices {
     uint32_t struct_size;
     int32_t d_qk, d_v; /* Stored dimensions of a key and of a value: 1 .. d. On entry both are d. */
@@ -29,7 +32,8 @@ typedef struct kvdim_matrices {
     float *a_v, *b_v;  /* a_v is [d][d_v], b_v is [d_v][d]. */
 } kvdim_matrices;
 
-/* Queries and keys of a prompt at one KV head. Dropped tokens have no keys. */
+/* Queries and keys of a prompt at one KV head. Tokens that another method has dropped from the
+ * cache have queries but no keys. */
 typedef struct kvdim_channels {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
@@ -43,12 +47,13 @@ typedef struct kvdim_channels {
 
 typedef struct kvdim_dims_method {
     kvdim_method method;
-    /* Writes the projections of one KV head to *m. Called once per layer and KV head, before the
-     * run. `value` [n_keys]: parameters. */
+    /* Writes the projection matrices of one KV head to *m. Called before the run, for each KV head
+     * of each layer. `value` [n_keys]: parameter values. NULL if `prune` is defined. */
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
-    /* Chooses the key channels that stay after a prompt: keep[i] is 1 or 0; at least one stays.
-     * *newest (0 on entry) receives how many newest tokens keep all channels. */
+    /* Chooses the channels of a KV head's keys that stay after a prompt: sets keep[i] to 1 or 0, at
+     * least one to 1. *newest, 0 on entry, receives the number of newest tokens that keep all
+     * channels. NULL if `project` is defined. */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);
 } kvdim_dims_method;

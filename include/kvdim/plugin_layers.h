@@ -1,4 +1,5 @@
-/* Plugins that merge the K and V of a prompt in consecutive layers. Read kvdim/plugin.h first.
+/* Interface of plugins that merge K and V of a prompt across consecutive layers. Read
+ * kvdim/plugin.h first.
  *
  * K and V of later tokens are not merged. */
 #ifndef KVDIM_PLUGIN_LAYERS_H
@@ -10,10 +11,10 @@
 extern "C" {
 #endif
 
-/* K or V of a prompt in a group of consecutive layers. */
+/* K or V of a prompt in consecutive layers that are merged. */
 typedef struct kvdim_layers {
     uint32_t struct_size;
-    /* KVDIM_SIDE_KEYS or KVDIM_SIDE_VALUES */
+    /* KVDIM_SIDE_KEYS if x holds keys, KVDIM_SIDE_VALUES if it holds values */
     int32_t side;
     int32_t first_layer, n_layers;
     size_t n, heads, d; /* number of tokens, of KV heads, and of dimensions of a head */
@@ -22,13 +23,14 @@ typedef struct kvdim_layers {
 
 typedef struct kvdim_layers_method {
     kvdim_method method;
-    /* If 1, `merge` receives keys before RoPE, and kvdim applies it to the result. */
+    /* If 1, `merge` receives keys before RoPE, and kvdim applies RoPE to the merged keys. */
     int32_t keys_before_rope;
-    /* Returns the number of layers in the group that begins at `layer`; 1: not merged. `value`
-     * [n_keys]: parameters. */
+    /* Returns how many layers are merged together, from `layer` on. 1 means that `layer` is not
+     * merged. `value` [n_keys]: parameter values. */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
-    /* Replaces K or V of the layers in b->x by their merged, finite values. *numbers: stored
-     * numbers of the cache's type, *bits: bits of indices and flags. */
+    /* Overwrites the K or V in b->x with the finite numbers that attention reads after merging.
+     * *numbers receives how many numbers are stored in the data type of the cache, *bits the bits
+     * of other stored data, such as indices and flags. */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);
 } kvdim_layers_method;

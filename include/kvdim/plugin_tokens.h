@@ -1,10 +1,11 @@
-/* Plugins that drop tokens: per KV head, they choose the entries (K and V of one token) that stay,
- * and that a decode step reads. Read kvdim/plugin.h first.
+/* Interface of plugins that drop tokens. For each KV head, a plugin chooses which tokens stay in
+ * the cache, and which of them a decode step reads. Read kvdim/plugin.h first.
  *
- * The prompt attends to itself uncompressed, then `prompt` chooses what stays. Each later token is
- * appended and attends, then `step` chooses what stays. A dropped entry never returns.
+ * The prompt attends to itself uncompressed. Then the function `prompt` chooses the tokens that
+ * stay. Each later token is added to the cache and attends, then the function `step` chooses. A
+ * dropped token never returns.
  *
- * Layers with a window shorter than the sequence are left alone. */
+ * Layers with a sliding window shorter than the sequence are not compressed. */
 #ifndef KVDIM_PLUGIN_TOKENS_H
 #define KVDIM_PLUGIN_TOKENS_H
 
@@ -26,17 +27,20 @@ typedef struct kvdim_prompt {
     size_t stride;
     const float *q; /* queries after RoPE, [n][group][d]: tokens are `q_stride` numbers apart */
     size_t q_stride;
-    /* The fields from here on are unset without KVDIM_NEEDS_PROBABILITIES. */
-    /* [n] attention that each token received from the prompt, summed over query heads */
+    /* kvdim fills the fields from here on only if the method sets KVDIM_NEEDS_PROBABILITIES. */
+    /* [n] Attention probabilities that each token received from all prompt tokens, summed over
+     * query tokens and query heads */
     const double *mass;
     const double *own; /* [n] part of `mass` that each token received from itself. */
-    /* last tokens whose attention is in `recent`, set by the function `window` */
+    /* Number of tokens at the end of the prompt that `recent` covers, as the method's function
+     * `window` returned it */
     size_t window;
-    /* [group][n] attention that each token received from the last `window` tokens */
+    /* [group][n] Attention probabilities that each token received from the last `window` prompt
+     * tokens, summed for each query head */
     const double *recent;
 } kvdim_prompt;
 
-/* A token after the prompt (a decode step) at one KV head. */
+/* Attention of one decode step at one KV head. */
 typedef struct kvdim_step {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
@@ -45,55 +49,61 @@ typedef struct kvdim_step {
     const float *prob;        /* attention probabilities of this step, [group][n] */
     const float *score;       /* attention scores q.k of this step after scaling, [group][n] */
     size_t now;               /* position in the sequence of the newest token */
-    /* number of prompt tokens, and expected number of tokens of the whole sequence */
+    /* Number of prompt tokens, and expected number of tokens of prompt and generation together */
     size_t n_prompt, n_expected;
 } kvdim_step;
 
-/* Stored keys and a decode step's queries at one KV head, before its attention. */
+/* Cached keys and the queries of a decode step at one KV head, before the step's attention. */
 typedef struct kvdim_read {
     uint32_t struct_size;
     int32_t layer, kv_head, group;
     size_t n, d; /* Tokens in the cache, and dimensions of a key. */
-    /* [n] rising position of each cached token; the newest is last */
+    /* [n] Position of each cached token in the sequence, rising; the newest token is last */
     const uint32_t *position;
     const float *k; /* keys, [n][d] */
     const float *q; /* queries, [group][d]: rows are `q_stride` numbers apart */
     size_t q_stride;
 } kvdim_read;
 
-/* `self` is the pointer that `open` stored or, if `open` is NULL, the parameter values, const
- * double [n_keys].
+/* A method that drops tokens. `self` is the pointer that `open` stored. If `open` is NULL, `self`
+ * points to the parameter values, const double [n_keys].
  *
- * `state`: zeroed memory for one KV head of one sequence, never used by two threads at once.
+ * `state` is memory for one KV head of one sequence, zeroed at first. Two threads never use it at
+ * the same time.
  *
- * `kept` holds 0 .. n - 1 on entry. `prompt` and `step` write the rising indices of tokens that
- * stay, at least one, and their number. */
+ * `kept` [n] holds 0 .. n - 1 on entry. `prompt` and `step` write the rising indices of the tokens
+ * that stay, at least one, to `kept`, and their number to *n_kept. */
 typedef struct kvdim_tokens_method {
     kvdim_method method;
-    /* bits per cached token in addition to K and V */
+    /* Bits that the method stores per cached token, in addition to K and V */
     double entry_bits;
-    /* Checks the values [n_keys], and stores a pointer in *self. `open` and `close` may be NULL. */
+    /* Checks the parameter values `value` [n_keys], and sets *self to the pointer that the other
+     * functions receive. `open` and `close` may be NULL. */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
-    /* Returns a KV head's bytes of `state` for up to n cached tokens, at most 1 GiB. NULL: none. */
+    /* Returns the bytes of `state` for a KV head with up to n cached tokens, at most 1 GiB. If this
+     * function is NULL, there is no state. */
     size_t (*state_bytes)(const void *self, size_t n);
-    /* Returns the number of last prompt tokens whose attention kvdim_prompt.recent holds. NULL:
-     * 0. */
+    /* Returns the number of tokens at the end of the prompt that kvdim_prompt.recent covers. If
+     * this function is NULL, the number is 0. */
     size_t (*window)(const double *value);
     int (*prompt)(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error);
     int (*step)(const void *self, void *state, const kvdim_step *s, uint32_t *kept, size_t *n_kept,
                 char *error);
-    /* Like `prompt` and `step`, but for all KV heads of a layer at once; arrays are [n_heads]. */
+    /* Like `prompt` and `step`, but called once for all KV heads of a layer. Arguments that are
+     * pointers to one head's data become arrays [n_heads]. */
     int (*prompt_heads)(const void *self, void *const *state, const kvdim_prompt *p, size_t n_heads,
                         uint32_t *const *kept, size_t *n_kept, char *error);
     int (*step_heads)(const void *self, void *const *state, const kvdim_step *s, size_t n_heads,
                       uint32_t *const *kept, size_t *n_kept, char *error);
-    /* Chooses the cached tokens that a decode step reads: rising indices in `read`, their number in
-     * *n_read. Tokens that are not read stay stored. NULL: all are read. */
+    /* Chooses the cached tokens whose K and V a decode step reads: writes their rising indices to
+     * `read` and their number to *n_read. Other tokens stay stored. If this function is NULL, all
+     * are read. */
     int (*select)(const void *self, void *state, const kvdim_read *r, uint32_t *read,
                   size_t *n_read, char *error);
-    /* Returns the bits that `select` needs apart from K and V; every step reads them. NULL: 0. */
+    /* Returns the number of bits that `select` reads in a decode step to choose among n tokens of d
+     * numbers. If this function is NULL, the number is 0. */
     double (*select_bits)(const void *self, const void *state, size_t n, size_t d);
 } kvdim_tokens_method;
 
