@@ -91,7 +91,8 @@ static double dot(const float *x, const float *y, size_t n)
     return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
 }
 
-/* Computes out = sum over n keys of softmax(scale q . k) v. Returns the log of the denominator. */
+/* Computes out = sum of softmax(scale q . k) v over n keys, with exp(sink) added to the softmax
+ * denominator. Returns the natural log of the denominator. */
 static double attend(const float *q, const float *k, const float *v, size_t n, size_t d_qk,
                      size_t d_v, double scale, double sink, double *scores, double *out)
 {

@@ -32,7 +32,7 @@ int kvd_attention_ref_sinks(const kvd_attn_heads *heads, const kvd_attn_batch *b
                             const float *sinks, const float *q, const float *k, const float *v,
                             double *out, double *lse, kvd_err *err);
 
-/* Computes the attention output [d_v] of query t of query head h of request b. */
+/* Computes the attention output [d_v] of query head h for the new token t of request b. */
 int kvd_attention_ref_row(const kvd_attn_heads *heads, const kvd_attn_batch *batch, int b, int h,
                           size_t t, const float *q, const float *k, const float *v, double *out,
                           kvd_err *err);

@@ -1,4 +1,4 @@
-/* kvdim-attn: times and checks attention kernels on heads of different widths. */
+/* kvdim-attn: times and checks attention kernels on heads with different numbers of dimensions. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -262,7 +262,7 @@ static void on_skipped(void *ctx, const char *line)
     if (s->progress.terminal && !s->progress.quiet)
         fputc('\n', stderr);
     fprintf(stderr, "%s: %s\n", program, line);
-    /* If memory runs out here, the result file lacks the reason for skipping the case. */
+    /* If memory runs out here, the result file does not say why this case was skipped. */
     if (strlen(s->skipped ? s->skipped : "") < 16000 &&
         asprintf(&grown, "%s%s%s", s->skipped ? s->skipped : "", s->skipped ? "\n" : "", line) >=
             0) {
@@ -340,7 +340,7 @@ static int run_cases(sweep *s, kvd_err *err)
                         return -1;
                     s->done++;
                     if (write(s, err)) {
-                        /* The case counts as done only after it is written. */
+                        /* A case does not count as done if its results could not be written. */
                         s->done--;
                         return -1;
                     }

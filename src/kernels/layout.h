@@ -4,7 +4,8 @@
  * dimensions, V and O have d_v[g].
  *
  * Requests. Request b has kv_len[b] tokens, and the last q_len[b] of them are queries. A query
- * attends to keys up to its own position; with a window, to the newest `window` of them.
+ * attends to keys up to its own position; with a sliding window, only to the newest `window` of
+ * these keys.
  *
  * PLAIN, for CPU code: a row-major matrix [tokens][dimensions] per head, one head after another.
  * The tokens of a head are those of all requests, one request after another.
@@ -35,7 +36,8 @@ enum {
     KVD_PAGE_TOKENS = 64,
     KVD_WIDTH_STEP = 16, /* d_qk and d_v are multiples of this number in CUDA */
     KVD_WIDTH_MAX = 256,
-    /* Kernels are compiled twice: for layers with heads up to this width, and for wider heads. */
+    /* Each kernel has two variants: one for layers whose widest head has at most this many
+     * dimensions, and one for layers with wider heads. */
     KVD_WIDTH_NARROW = 128,
     KVD_HEADS_MAX = 128,
     KVD_GROUP_MAX = 16 /* largest number of query heads per KV head in CUDA decode */
@@ -56,7 +58,8 @@ typedef struct {
     const int32_t *kv_len; /* [batch] number of all tokens, >= q_len */
 } kvd_attn_batch;
 
-/* Offsets of each head in cache pages, in Q and in O, in elements, with the heads' dimensions. */
+/* Numbers of dimensions of each head, and the head's offsets in cache pages, in Q and in the output
+ * O, in elements. */
 typedef struct {
     int32_t n_heads, n_kv_heads, group;
     float scale;              /* factor of scores, 1/sqrt(d_head) */
@@ -65,7 +68,7 @@ typedef struct {
     int32_t page_elements;
     int32_t window;
     int16_t d_qk[KVD_HEADS_MAX], d_v[KVD_HEADS_MAX]; /* [n_kv_heads] kept dimensions */
-    /* [n_heads] First column of each query head in Q and in O. */
+    /* [n_heads] First column of each query head in Q and in the output O. */
     int32_t q_offset[KVD_HEADS_MAX], o_offset[KVD_HEADS_MAX];
     int32_t kv_offset[KVD_HEADS_MAX]; /* [n_kv_heads] first element of K in a page; V follows K */
 } kvd_attn_map;
@@ -76,8 +79,8 @@ static inline int kvd_width_fits(int d, int most)
     return d >= KVD_WIDTH_STEP && d <= most && d % KVD_WIDTH_STEP == 0;
 }
 
-/* Fills *map with the offsets of heads. Returns -1 if a number of heads, d_head or `window` is out
- * of range, or a width is not a multiple of KVD_WIDTH_STEP up to KVD_WIDTH_MAX. */
+/* Fills *map with the offsets of heads. Returns -1 if n_heads, n_kv_heads, d_head or `window` is
+ * out of range, or a d_qk or d_v is not a multiple of KVD_WIDTH_STEP up to KVD_WIDTH_MAX. */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
 int kvd_attn_widest(const kvd_attn_map *map);
@@ -88,20 +91,20 @@ static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the number of rows of Q if every request starts at a multiple of 8 rows. Writes the
- * requests' first rows to q_start [batch], unless it is NULL. */
+/* Returns the number of rows of Q in prefill, where every request starts at a multiple of 8 rows.
+ * Writes the first row of each request to q_start [batch], unless q_start is NULL. */
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
-/* Convert row-major float32 to 16-bit numbers in 8 x 8 blocks. kvd_pack_kv writes only the tokens
- * and the zeros that kernels read. */
+/* kvd_pack_q, kvd_pack_q_decode and kvd_pack_kv convert row-major float32 matrices to the 16-bit
+ * layouts that CUDA kernels read. kvd_pack_kv leaves elements that no kernel reads unchanged. */
 void kvd_pack_q(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *q,
                 uint16_t *q_blocked);
 void kvd_pack_q_decode(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype,
                        const float *q, uint16_t *q_rows);
 void kvd_pack_kv(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *k,
                  const float *v, const int32_t *page_table, int max_pages, uint16_t *pool);
-/* Converts 16-bit attention output to float32, one row-major matrix per head. In prefill, row
- * q_start[b] + t of `o_rows` belongs to query t of request b. */
+/* Converts 16-bit attention output to float32, one row-major matrix per head. In prefill, query t
+ * of request b is row q_start[b] + t of `o_rows`, with q_start from kvd_blocked_rows. */
 void kvd_unpack_o(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, int decode,
                   const uint16_t *o_rows, float *o);
 

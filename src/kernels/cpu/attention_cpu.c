@@ -7,7 +7,8 @@
 #include "kernels/attention_ref.h"
 #include "kernels/cpu/attention_cpu_task.h"
 
-/* Number of parts of the work per thread, and least and most blocks of keys in a part. */
+/* PIECES: number of parts per thread into which the work is split. MIN_BLOCKS, MAX_BLOCKS: limits
+ * on the blocks of keys in a part. */
 enum { PIECES = 4, MIN_BLOCKS = 4, MAX_BLOCKS = 64 };
 
 kvd_cpu_isa kvd_cpu_isa_best(void)
@@ -49,7 +50,7 @@ static const kvd_cpu_kernel *kernel_of(kvd_cpu_isa isa, kvd_err *err)
     return &kvd_cpu_kernel_portable;
 }
 
-/* Range of keys of one KV head whose attention one thread computes. */
+/* Part of the work, done by one thread: attention of some query rows to some keys of a KV head. */
 typedef struct {
     kvd_cpu_task task;
     double cost;
@@ -105,8 +106,8 @@ static size_t pieces_of(const plan *x, const piece *p, double wanted)
     return wished > fewest ? wished : fewest;
 }
 
-/* Cuts tasks (query rows of a KV head) into key ranges of about `wanted` multiply-adds (0: uncut).
- * Returns the multiply-adds of all tasks. */
+/* Splits the attention of all KV heads into pieces of about `wanted` multiply-adds, each with a
+ * range of keys. If `wanted` is 0, keys are not split. Returns the multiply-adds of all pieces. */
 static double walk(plan *x, double wanted)
 {
     double cost = 0;

@@ -1,10 +1,11 @@
-/* CPU attention of some query rows of one KV head, included once per instruction set. Lanes of a
- * vector are query rows.
+/* CPU attention of some query rows of one KV head. The file is included once per instruction set.
+ * Each lane of a vector has one query row.
  *
  * The including file must define:
- * - VL, NV: floats per vector, and vectors of query rows.
- * - MR: keys (or columns of V) whose sums are in registers. MR_ONE: the same for one vector.
- * - PANELS: groups of NV vectors per task.
+ * - VL, NV: floats per vector, and most vectors of query rows in a panel.
+ * - MR: keys (or columns of V) that are processed together, with sums in registers.
+ * - MR_ONE: as MR, for panels with a single vector of query rows.
+ * - PANELS: most panels (groups of up to NV vectors of query rows) in a task.
  * - KERNEL: name of the kvd_cpu_kernel.
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
  * - v_max(a, b): a > b ? a : b, hence b if either is NaN.
@@ -49,14 +50,15 @@ enum { AHEAD = 4096, LINE = 64 };
 
 typedef struct {
     size_t nv, from, rows; /* number of vectors, first row within the task, number of rows */
-    /* Every query row attends to the keys below `common`, and none to keys from `end` on. */
+    /* All query rows of this panel attend to keys below `common`, none to keys from `end` on. */
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
     float *q;  /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
-    /* Unnormalised outputs [d_v][nv vectors of VL rows], with room for TILE(nv) more dimensions. */
+    /* Attention outputs before division by the softmax sums, [d_v][nv vectors of VL rows]. The
+     * memory has room for TILE(nv) more dimensions, which the last tile may overwrite. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
-    /* [PANEL] Number of keys from index `common` on to which each query row attends. */
+    /* [PANEL] Number of keys that each query row attends to beyond the first `common` keys. */
     float *limit;
 } panel;
 
@@ -66,7 +68,8 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
         __builtin_prefetch((const void *)*line);
 }
 
-/* Computes scores of a tile of keys, causal if `masked`, and raises each query row's maximum. */
+/* Computes the scores of some keys (a tile) for all query rows of a panel. If `masked`, masks keys
+ * after the query. Raises the maximum score of each query row. */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
                         const float *v, size_t v_step)
@@ -119,7 +122,8 @@ INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, 
     }
 }
 
-/* Computes the scores of n_keys keys. The causal mask applies to the last `beyond` keys. */
+/* Computes the scores of n_keys keys from index `key` on. Only the last `beyond` of these keys need
+ * the causal mask. */
 INLINE void scores(const size_t nv, const kvd_cpu_task *task, size_t key, size_t n_keys,
                    size_t beyond, const panel *p, float *s, float *max)
 {
@@ -236,7 +240,8 @@ static int all_finite(const float *x, size_t n)
     return rest == 0;
 }
 
-/* Adds V only to the query rows that attend to its key, because 0 * NaN is NaN. */
+/* Adds weighted values V to the outputs of those query rows that attend to the key. Other rows are
+ * skipped: their weight is 0, but 0 times NaN is NaN. */
 static void output_seen(const float *s, const float *v, size_t d, size_t key, size_t from,
                         size_t n_keys, panel *p)
 {
@@ -325,7 +330,8 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/* Writes the output of some query rows. Partial results are not divided by the softmax sums. */
+/* Writes the outputs of the query rows of a panel. They are divided by the softmax sums unless the
+ * task is a partial result. */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

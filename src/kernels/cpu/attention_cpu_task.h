@@ -1,5 +1,5 @@
-/* Work item of the CPU attention: some query rows and keys of one KV head. Row r is new token r /
- * group and query head g * group + r % group. */
+/* Work item of the CPU attention: some query rows and keys of one KV head g. Query row r is the new
+ * token r / group and the query head g * group + r % group. */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 
@@ -14,7 +14,8 @@ typedef struct {
     size_t position; /* position of the request's first query: kv_len - q_len */
     size_t row, rows;
     size_t key, key_end; /* A row ignores keys after its own position. */
-    /* Partial result or NULL: maxima [rows], softmax sums [rows], outputs [rows][d_v]. */
+    /* Result of a task that has only part of the keys: maxima [rows], softmax sums [rows], outputs
+     * [rows][d_v] not yet divided by the sums. NULL if the task has all keys. */
     float *partial;
 } kvd_cpu_task;
 

@@ -196,7 +196,8 @@ __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_p
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);
     const float width = (float)(widths_of(p, x.head) + 1), rows = (float)x.n_rows;
     if (p.map.window) {
-        /* The first `rising` queries attend to all keys so far, later ones to `window` keys. */
+        /* The window is not yet full for the first `rising` queries, which attend to all earlier
+         * keys. Later queries attend to `window` keys. */
         const float window = (float)p.map.window, rising = fminf(rows, fmaxf(0.f, window - before));
         return width * (rising * (before + 0.5f * (rising + 1)) + (rows - rising) * window);
     }

@@ -1,4 +1,5 @@
-/* Interface of the CPU and CUDA implementations of attention.h; library.c checks arguments. */
+/* Functions that the CPU and CUDA implementations of kvdim/attention.h provide to library.c, which
+ * checks the arguments before it calls them. */
 #ifndef KVD_KERNELS_LIBRARY_BACKEND_H
 #define KVD_KERNELS_LIBRARY_BACKEND_H
 
@@ -22,7 +23,8 @@ struct kvdim_plan {
     bool decode;
     int32_t max_pages, pool_pages;
     const int32_t *page_table; /* owned by the caller, in memory of the layer's device */
-    /* Per request, in host memory: new tokens, all tokens, and first row in Q and O. */
+    /* For each request, in host memory: number of new tokens, number of all tokens, and first row
+     * in Q and in the output O. */
     int32_t *q_len, *kv_len, *row;
     kvd_attn_batch batch; /* batch with the pointers q_len and kv_len of this struct */
     int32_t n_rows;       /* number of rows of Q and O */
@@ -36,7 +38,7 @@ struct kvd_backend {
     kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
     /* Sets *bytes to the device memory needed to divide a batch's attention among CTAs. */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
-    /* Creates p->state on first use, and divides the batch's attention among CTAs. */
+    /* Divides the batch's attention among CTAs. The first call for a plan also creates p->state. */
     kvdim_status (*plan)(kvdim_plan *p, void *stream, kvd_err *err);
     kvdim_status (*append)(const kvdim_plan *p, const kvdim_append_args *args, void *stream,
                            kvd_err *err);

@@ -12,7 +12,7 @@ _Static_assert((int)KVDIM_PAGE_TOKENS == (int)KVD_PAGE_TOKENS, "tokens of a page
 
 static _Thread_local kvd_err last;
 
-/* Sets the calling thread's last error message. The value of the expression is `status`. */
+/* Sets the calling thread's last error message, and has the value `status`. */
 #define FAIL(status, ...) (kvd_fail(&last, __VA_ARGS__), (status))
 
 int kvdim_attention_abi(void)
@@ -190,7 +190,7 @@ static void place_rows(kvdim_plan *p)
         p->row[i] = i;
 }
 
-/* Creates the division of a batch's attention among processors. On failure returns NULL. */
+/* Creates a plan: the division of a batch's attention among processors. On failure returns NULL. */
 static kvdim_plan *new_plan(const kvdim_layer *layer, const kvdim_batch *b)
 {
     const size_t n = (size_t)b->n_requests;
@@ -302,7 +302,8 @@ int32_t kvdim_plan_first_row(const kvdim_plan *plan, int32_t request)
     return plan && request >= 0 && request < plan->batch.batch ? plan->row[request] : -1;
 }
 
-/* Returns the alignment in bytes of 16-bit arrays: `on_cuda` on a GPU, one element on the CPU. */
+/* Returns the alignment in bytes that a 16-bit array needs: `on_cuda` bytes if the layer is on a
+ * GPU, 2 if it is on the CPU. */
 static size_t alignment(const kvdim_layer *layer, size_t on_cuda)
 {
     return layer->backend == &kvd_backend_cpu ? sizeof(uint16_t) : on_cuda;

@@ -1,4 +1,5 @@
-/* kvdim/attention.h on the CPU, for development: attention converts the whole cache to float32. */
+/* Implements kvdim/attention.h on the CPU, for development. Attention converts the whole cache to
+ * float32. */
 #include <string.h>
 
 #include "common/half.h"
@@ -162,7 +163,7 @@ static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, 
     return KVDIM_OK;
 }
 
-/* Writes the attention output, and the logs of softmax denominators unless NULL. */
+/* Writes the attention output and, unless `lse` is NULL, the logs of the softmax denominators. */
 static void write_rows(const kvdim_plan *p, const float *o, const double *lse,
                        const kvdim_attend_args *a)
 {

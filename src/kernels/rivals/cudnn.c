@@ -53,7 +53,7 @@ struct kvd_cudnn_plan {
     int n_forms;
     candidate *list;
     int n_list, chosen;
-    /* [FORMS_MAX][batch] in device memory: for each graph, number of query rows of each request. */
+    /* [FORMS_MAX][batch] Device memory: number of query rows of each request in each graph. */
     int32_t *rows_dev;
     float scale, minus_inf;
     int32_t q_len, kv_len;
@@ -65,7 +65,8 @@ static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
-/* Names a candidate engine, for example "composite heads engine 5 knobs 24=33". */
+/* Names a candidate engine by its graph, its number and its settings, for example "composite heads
+ * engine 5 knobs 24=33". */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
     int64_t n = 0, index = -1;
@@ -94,7 +95,7 @@ static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *
     }
 }
 
-/* Adds the engines that cuDNN's heuristics propose for graph fi to the candidates. */
+/* Adds the engines that cuDNN's heuristics propose for cuDNN graph number fi to the candidates. */
 static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
 {
     static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B,
@@ -132,7 +133,7 @@ static void gather(kvd_cudnn_plan *p, int fi, kvd_cudnn_steps *b)
     }
 }
 
-/* Compiles a candidate engine on the first call, which may take cuDNN a long time. */
+/* Makes a candidate engine ready to run. The first call compiles it, which may take long. */
 static int ready(kvd_cudnn_plan *p, candidate *c, kvd_err *err)
 {
     if (c->plan)
@@ -202,7 +203,8 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/* Fills p->rows_dev with the number of query rows per request that each graph reads. */
+/* Allocates p->rows_dev and fills it with the number of query rows that each cuDNN graph has for
+ * each request. */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;
@@ -253,7 +255,8 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
         goto done;
     }
 
-    /* The first cuDNN graph must build. Other graphs may fail and then add no candidate engines. */
+    /* Builds up to four cuDNN graphs of the same attention. The first must succeed. If another one
+     * fails, only its engines are missing from the candidates. */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
     if (add_form(p, 0, 0, err))
@@ -397,7 +400,8 @@ static int time_once(kvd_cudnn_plan *p, int i, const kvd_cudnn_io *io, const sto
     return 0;
 }
 
-/* Allocates one workspace for all candidate engines, dropping those for which memory is short. */
+/* Allocates one workspace that all candidate engines share. Drops the engines whose workspace does
+ * not fit into memory. */
 static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
 {
     for (int i = 0; i < p->n_list; i++)
@@ -421,7 +425,8 @@ static int shared_workspace(kvd_cudnn_plan *p, void **workspace, kvd_err *err)
     }
 }
 
-/* Measures the engines in turn in each round, so that a slower GPU affects all of them. */
+/* Times the candidate engines in rounds, one run of each engine per round, so that a change of the
+ * GPU's clock affects all of them. */
 static int time_all(kvd_cudnn_plan *p, const kvd_cudnn_io *io, const stopwatch *w, kvd_err *err)
 {
     double least = INFINITY, us, rounds[CANDIDATES_MAX][TIMED];
@@ -488,7 +493,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* This call cannot fail, because this engine was chosen before. */
+        /* Chooses the earlier engine again. This call cannot fail, because it succeeded before. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)

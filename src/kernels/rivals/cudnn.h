@@ -19,7 +19,7 @@
 typedef struct kvd_cudnn_plan kvd_cudnn_plan;
 
 /* Strides of a tensor in elements: dimension i of token t of head h of request b is at b * batch +
- * h * head + t * token + i. Strides are multiples of 8, addresses of 16 bytes. */
+ * h * head + t * token + i. Strides must be multiples of 8, and addresses multiples of 16 bytes. */
 typedef struct {
     int64_t batch, head, token;
 } kvd_cudnn_stride;
@@ -31,27 +31,30 @@ typedef struct {
     int q_len, kv_len; /* lengths of every request, or the largest if ragged */
     /* If 1, query t attends to positions up to kv_len - q_len + t; if 0, to all keys. */
     int causal;
-    /* If 1, runs read the requests' lengths from the device. If 0, lengths are equal. */
+    /* If 1, requests have different lengths, which each run reads from device memory. If 0, all
+     * requests have the same lengths. */
     int ragged;
     float scale; /* factor of scores, 1/sqrt(d_head of the uncompressed head) */
-    /* q and o are [batch][n_heads][q_len][d], k and v [batch][n_kv_heads][kv_len][d]. */
+    /* Strides of the tensors q, o [batch][n_heads][q_len][d] and k, v
+     * [batch][n_kv_heads][kv_len][d]. */
     kvd_cudnn_stride q, k, v, o;
 } kvd_cudnn_shape;
 
 typedef struct {
     const void *q, *k, *v;
     void *o; /* output; if ragged, rows from q_len on are unspecified */
-    /* Device memory, kvd_cudnn_workspace() bytes, aligned to 256 bytes. NULL for 0 bytes. */
+    /* Device memory of kvd_cudnn_workspace() bytes, aligned to 256 bytes. NULL if they are 0. */
     void *workspace;
-    /* [batch] on the device: number of queries. Read if ragged and shape.q_len > 1. */
+    /* [batch] Device memory: number of queries of each request. Not read if all requests have equal
+     * lengths (shape.ragged is 0) or one query (shape.q_len is 1). */
     const int32_t *q_len;
     const int32_t *kv_len; /* [batch] lengths 1 .. shape.kv_len, read only if ragged */
 } kvd_cudnn_io;
 
-/* Sets the strides of q, k, v and o to the packed layout [batch][head][token][dim]. */
+/* Sets the strides of q, k, v and o to those of arrays [batch][head][token][dim] without gaps. */
 void kvd_cudnn_packed(kvd_cudnn_shape *shape);
 
-/* Stores cuDNN's version, such as 91900 for 9.19.0. Fails if cuDNN is not available. */
+/* Sets *version to cuDNN's version, such as 91900 for 9.19.0. Fails if cuDNN is not available. */
 int kvd_cudnn_version(int *version, kvd_err *err);
 
 /* Opens cuDNN attention for a shape, which may take seconds. Fails without cuDNN. */
@@ -60,20 +63,21 @@ void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */
 
 /* The functions below exist only where KVD_HAVE_CUDNN is defined. */
 
-/* Returns the workspace bytes that a run of the chosen engine needs. */
+/* Returns the number of workspace bytes that a run of the chosen engine needs. */
 size_t kvd_cudnn_workspace(const kvd_cudnn_plan *plan);
 
 /* Returns the chosen engine's name, such as "9.19.0 composite heads engine 5 knobs 18=0 24=33". */
 const char *kvd_cudnn_name(const kvd_cudnn_plan *plan);
 
-/* Launches attention on `stream`, a cudaStream_t, without waiting. *err holds cuDNN's status. */
+/* Launches attention on `stream` (a cudaStream_t), without waiting for the result. On failure *err
+ * holds cuDNN's status. */
 int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
 /* Times all of cuDNN's engines on the caller's data with cold caches, and chooses the fastest. */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
-/* Count, describe and choose cuDNN's engines. *us: measured time, NaN if unknown, < 0 if
- * refused. */
+/* Functions to count, name and choose the candidate engines of cuDNN. *us is the engine's measured
+ * time in microseconds: NaN if it was not measured, negative if the engine cannot run. */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);
 int kvd_cudnn_choose(kvd_cudnn_plan *plan, int i, kvd_err *err);

@@ -18,7 +18,7 @@ int kvd_cudnn_load(kvd_err *err)
         return kvd_fail(err, "cuDNN: libcudnn.so.9 is not there (%s)", dlerror());
     const struct {
         const char *name;
-        /* Address of a variable that receives a function pointer of libcudnn. */
+        /* Address of the variable that receives the pointer to the libcudnn function `name`. */
         void *to;
     } want[] = {
         {"cudnnGetVersion", &kvd_cudnn_lib.version},
@@ -71,7 +71,7 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/* Tensors inside graph i have 100 ids, from UID_INNER + 100 * i on. */
+/* Intermediate tensors of graph number i have ids from UID_INNER + 100 * i on, fewer than 100. */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {
@@ -106,7 +106,8 @@ static desc tensor(builder *b, int64_t uid, cudnnDataType_t type, const int64_t 
     return d;
 }
 
-/* Adds an intermediate tensor with one element per score, or per row of scores if `per_row`. */
+/* Adds an intermediate tensor to the graph: one element per score or, if `per_row`, per query
+ * row. */
 static desc inner(builder *b, cudnnDataType_t type, int per_row)
 {
     return tensor(b, b->uid++, type, per_row ? b->row : b->score,
@@ -132,7 +133,8 @@ static void add_op(builder *b, desc op, const char *what)
     b->ops[b->n_ops++] = op;
 }
 
-/* Adds a pointwise operation and returns its output. `other` and `select` may be NULL. */
+/* Adds an elementwise operation on x to the graph, and returns its output y. The second operand
+ * `other` and the condition `select` may be NULL. */
 static desc pointwise(builder *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis,
                       desc x, desc other, desc select, desc y)
 {
@@ -176,7 +178,9 @@ static desc reduce(builder *b, cudnnReduceTensorOp_t how, desc x)
     return y;
 }
 
-/* Adds c = a b to the graph. m, n and k are tensors with the sizes of each request, or NULL. */
+/* Adds the matrix product c = a b to the graph. If requests have different lengths, tensors m, n
+ * and k hold each request's numbers of rows of a, columns of b and columns of a; otherwise they are
+ * NULL. */
 static void matmul(builder *b, desc a, desc bb, desc c, desc m, desc n, desc k)
 {
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
@@ -214,7 +218,7 @@ static desc float_op(builder *b, cudnnPointwiseMode_t mode, desc x, desc other, 
     return pointwise(b, mode, CUDNN_DATA_FLOAT, 0, x, other, select, inner(b, CUDNN_DATA_FLOAT, 0));
 }
 
-/* Sets scores to -inf in rows after a request's last query and columns after its last key. */
+/* Sets scores to -inf in rows after each request's last query and in columns after its last key. */
 static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
     desc row = index_of(b, 2, CUDNN_DATA_INT32, s), col = index_of(b, 3, CUDNN_DATA_INT32, s);
@@ -225,7 +229,8 @@ static desc mask_padding(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc
                     number(b, f, UID_NO_PADDING, CUDNN_DATA_FLOAT), in_both);
 }
 
-/* Masks future keys: keeps scores with row + kv_len - q_len >= col (kv_len NULL: row >= col). */
+/* Masks future keys: keeps scores with row + kv_len - q_len >= col. If kv_len is NULL, keeps scores
+ * with row >= col. */
 static desc mask_future(builder *b, kvd_cudnn_form *f, desc s, desc q_len, desc kv_len)
 {
     desc row = index_of(b, 2, CUDNN_DATA_FLOAT, s), col = index_of(b, 3, CUDNN_DATA_FLOAT, s);
@@ -264,7 +269,8 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
                   o_row = folded ? s->o.head : s->o.token;
     desc q = tensor(&b, UID_Q, io, (int64_t[]){batch, heads, rows, s->d_qk},
                     (int64_t[]){s->q.batch, q_head, q_row, 1}, REAL);
-    /* The one-operation graph (`whole`) takes K as [kv_len][d_qk], the others the transpose. */
+    /* If attention is a single operation of the graph (`whole`), the operation takes K as
+     * [kv_len][d_qk]. Otherwise the graph takes the transpose of K. */
     desc k = whole ? tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->kv_len, s->d_qk},
                             (int64_t[]){s->k.batch, s->k.head, s->k.token, 1}, REAL)
                    : tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->d_qk, s->kv_len},
@@ -320,7 +326,7 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
         desc e = float_op(&b, CUDNN_POINTWISE_SUB, x, top, NULL);
         e = float_op(&b, CUDNN_POINTWISE_EXP, e, NULL, NULL);
         desc sum = reduce(&b, CUDNN_REDUCE_TENSOR_ADD, e);
-        /* cuDNN recognises softmax by this logarithm. No later operation uses it. */
+        /* cuDNN recognises softmax by this logarithm of the sum. No later operation uses it. */
         desc log_sum = pointwise(&b, CUDNN_POINTWISE_LOG, CUDNN_DATA_FLOAT, 0, sum, NULL, NULL,
                                  inner(&b, CUDNN_DATA_FLOAT, 1));
         pointwise(&b, CUDNN_POINTWISE_ADD, CUDNN_DATA_FLOAT, 0, top, log_sum, NULL,

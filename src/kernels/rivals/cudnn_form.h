@@ -3,7 +3,7 @@
 
 #include "kernels/rivals/cudnn.h"
 
-/* Access to cuDNN's backend API, empty in a build without cuDNN. */
+/* Access to cuDNN's backend API. In a build without cuDNN, this file declares nothing. */
 
 #ifdef KVD_HAVE_CUDNN
 
@@ -33,7 +33,7 @@ typedef struct {
 
 extern kvd_cudnn_library kvd_cudnn_lib;
 
-/* Loads libcudnn.so.9 once. */
+/* Loads libcudnn.so.9 and looks up its functions. Later calls do nothing. */
 int kvd_cudnn_load(kvd_err *err);
 
 enum { KVD_CUDNN_DESCS_MAX = 4096 };
@@ -136,15 +136,16 @@ enum {
 typedef struct {
     const char *name;
     desc graph;
-    /* Query rows per head: q_len or, if `folded`, the number of query heads per KV head. */
+    /* Query rows per head of this graph: q_len or, if the query heads of a KV head are rows of one
+     * head (`folded`), the number of these query heads. */
     int64_t rows;
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;
 
-/* Builds one graph of attention for a checked shape and adds its descriptors to `heap`.
+/* Builds one graph of attention for a shape that was checked, and adds its descriptors to `heap`.
  *
- * `folded`: query heads of a KV head are rows of one head, which requires q_len 1. `whole`:
- * attention is one operation, which requires q_len 1 or causal 0. */
+ * If `folded`, query heads that share a KV head become rows of one head, which requires q_len 1. If
+ * `whole`, attention is one cuDNN operation, which requires q_len 1 or causal 0. */
 int kvd_cudnn_form_build(const kvd_cudnn_shape *shape, cudnnHandle_t handle, int number, int folded,
                          int whole, kvd_cudnn_heap *heap, kvd_cudnn_form *form, kvd_err *err);
 

@@ -1,6 +1,7 @@
-/* Palu's decode attention on Hopper: rebuilds K from latent vectors that 4 KV heads share.
+/* Palu's decode attention on Hopper GPUs: rebuilds K from latent vectors that 4 KV heads share.
  *
- * A cluster of two CTAs processes a range of pages. A second launch merges the ranges. */
+ * Each cluster of two CTAs processes a range of pages. A second launch merges the results of the
+ * ranges. */
 #ifndef KVD_KERNELS_RIVALS_PALU_DECODE_CUH
 #define KVD_KERNELS_RIVALS_PALU_DECODE_CUH
 
@@ -20,7 +21,7 @@ enum {
     D = KVD_PALU_D_HEAD,
     TOKENS = KVD_PALU_PAGE_TOKENS,
     PIECE_RANKS = 64,
-    /* Bytes of 64 latent dimensions of 64 tokens in shared memory. */
+    /* Bytes in shared memory of 64 latent dimensions of 64 tokens, in 16-bit numbers. */
     PIECE_BYTES = PIECE_RANKS * TOKENS * 2,
     PLACES_MAX = 24,
     QUERIES = 8, /* number of columns of S: 2 KV heads x 4 query heads */
@@ -31,11 +32,12 @@ enum {
     OFF_QUERY = 0,
     /* Byte offset in shared memory of the softmax weights of 2 warpgroups. */
     OFF_P = OFF_QUERY + 2 * QUERIES * QUERY_PITCH,
-    /* Byte offset in shared memory of the maxima (later sums) of 8 warps. */
+    /* Byte offset in shared memory of the score maxima of 8 warps, which are later replaced by the
+     * softmax sums. */
     OFF_MAX = OFF_P + 2 * TOKENS * QUERIES * 2,
     OFF_FULL = OFF_MAX + 2 * 4 * QUERIES * 4,
     OFF_EMPTY = OFF_FULL + PLACES_MAX * 8,
-    /* Byte offset of the barriers of the projection matrices in shared memory. */
+    /* Byte offset in shared memory of the barriers for copying the projection matrices. */
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
     /* Byte offset in shared memory of the RoPE cosines and sines that are not kept in registers. */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
@@ -44,8 +46,8 @@ enum {
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/* Returns how many 64 x 64 pieces of latent vectors fit next to the projections in shared
- * memory. */
+/* Returns how many 64 x 64 pieces of latent vectors fit into shared memory in addition to the
+ * projection matrices. */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
     return (SMEM_MAX - OFF_UP - rank_k * 512) / PIECE_BYTES < PLACES_MAX
@@ -55,10 +57,11 @@ __host__ __device__ constexpr int places_for(int rank_k)
 
 struct params {
     const uint16_t *pool, *up, *q;
-    /* `prefix` [batch + 1] has the number of pages before each request. */
+    /* `prefix` [batch + 1] holds, for each request, the number of pages of all earlier requests. */
     const int32_t *kv_len, *page_table, *prefix;
     const float *cosine, *sine;
-    /* Partial results of each warpgroup: outputs [8][rank_v], maxima and sums [8][2]. */
+    /* Partial results of each warpgroup for its 8 queries: outputs [8][rank_v], and score maxima
+     * and softmax sums [8][2]. */
     float *part, *part_ml;
     uint16_t *o;
     /* Sizes of the batch. `group` is the number of query heads per KV head. */
@@ -106,7 +109,7 @@ template <int dtype> __device__ __forceinline__ float half_of(uint32_t two, int 
                              : __half2float(__ushort_as_half(static_cast<uint16_t>(x)));
 }
 
-/* Index in a ring buffer, and parity for waiting until the element is filled. */
+/* Index in a ring buffer, and the parity with which to wait until the element is filled. */
 struct place {
     uint32_t at, parity;
 };
@@ -136,8 +139,8 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /* Pages begin .. end - 1 belong to this cluster of two CTAs. They are numbered over all groups
-     * of 4 KV heads, each of which has per_group pages. */
+    /* This cluster of two CTAs processes pages begin .. end - 1. Page numbers count through all
+     * groups of 4 KV heads; each group has per_group pages. */
     int begin, end, per_group, cluster;
 };
 
@@ -157,7 +160,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
     return kvd_last_true(0, batch, [=](int i) { return __ldg(prefix + i) <= x; });
 }
 
-/* Copies projections and latent vectors to shared memory, in one thread, K one page ahead of V. */
+/* Copies projection matrices and latent vectors to shared memory. Runs in one thread. K of each
+ * page is copied before V of the page before it. */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
     const run mine = my_run(p);
@@ -263,7 +267,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     bar_sync(5, 256);
 
     float d[128];
-    /* Number of pieces of pages that were copied for earlier groups of heads. */
+    /* Number of pieces (64 latent dimensions of a page) copied for earlier groups of 4 KV heads. */
     uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {
@@ -324,9 +328,11 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 if (x + i + 1 < end)
                     bar_arrive(2 - w, 256);
 
-                /* K is rotated by offsets in the page, so Q is rotated back by the page's start. */
+                /* RoPE rotates the rebuilt keys only by their offsets in the page. To make up for
+                 * that, the query is rotated back by the position of the page's first token. */
                 {
-                    /* Keeps the compiler from reading c4 and s4 before the products above. */
+                    /* Keeps the compiler from using cosines c4 and sines s4 earlier, so that their
+                     * loads overlap with the matrix products above. */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
                     asm volatile("" : "+f"(s4.x), "+f"(s4.y), "+f"(s4.z), "+f"(s4.w)::"memory");
                     const float c[4] = {c4.x, c4.y, c4.z, c4.w}, s[4] = {s4.x, s4.y, s4.z, s4.w};
@@ -357,7 +363,7 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                     asm volatile("" : "+f"(d[e])::"memory");
                 bar_sync(3 + w, 128);
 
-                /* Four separate accumulators let four chains of mma overlap. */
+                /* Four separate accumulators let four chains of mma instructions overlap. */
                 float s[4][4] = {};
 #pragma unroll
                 for (int k = 0; k < 4; k++) {
@@ -474,7 +480,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                             barrier_arrive_at(empty + at.at * 8, lane);
                         step(at, places);
                     }
-                /* In a single chain of sums, each product would wait for the previous one. */
+                /* Four separate accumulators: in a single one, each product would wait for the
+                 * previous one. */
                 float t[4][4][4] = {};
 #pragma unroll
                 for (int k = 0; k < 4; k++)

@@ -23,7 +23,8 @@ typedef struct {
     const float *rope_cos, *rope_sin;
     void *o;            /* output, device [batch][n_heads * rank_v] */
     int32_t n_clusters; /* return value of kvd_palu_decode_clusters() */
-    /* Device memory of kvd_palu_decode_workspace_bytes(), kept from planning to decoding. */
+    /* Device memory of kvd_palu_decode_workspace_bytes() bytes. kvd_palu_decode reads results that
+     * kvd_palu_decode_plan has written to it. */
     void *workspace;
 } kvd_palu_decode_args;
 
@@ -31,9 +32,10 @@ typedef struct {
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
-/* Divides the pages among clusters of two CTAs, for all layers with the same kv_len. */
+/* Divides the pages among clusters of two CTAs. The result can be used for all layers whose
+ * requests have the same kv_len. */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
-/* Computes Palu's decode attention. Returns cudaErrorNotSupported on other GPUs than Hopper. */
+/* Computes Palu's decode attention. Returns cudaErrorNotSupported on GPUs other than Hopper. */
 cudaError_t kvd_palu_decode(const kvd_palu_decode_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -11,7 +11,8 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     if (threadIdx.x == 0) {
         for (int i = 0; i < p.places; i++) {
             mbar_init(smem + OFF_FULL + i * 8, 1);
-            /* Eight arrivals free a ring buffer slot: 4 warps that read it, in each of 2 CTAs. */
+            /* Eight arrivals free a slot of the ring buffer: one by each of the 4 warps that read
+             * it, in each of 2 CTAs. */
             mbar_init(smem + OFF_EMPTY + i * 8, 8);
         }
         mbar_init(smem + OFF_UP_BARRIERS, 1);
@@ -31,7 +32,8 @@ __global__ void __launch_bounds__(THREADS, 1) palu_kernel(const __grid_constant_
     cluster_sync(); /* the other CTA may still be writing to this CTA's memory */
 }
 
-/* Merges outputs of page ranges: one query head of a request per CTA, one dimension per thread. */
+/* Merges the outputs of page ranges. Each CTA has one query head of one request, and each thread
+ * has one dimension. */
 template <int dtype> __global__ void merge_kernel(const __grid_constant__ params p)
 {
 #if __CUDA_ARCH__ >= 900
@@ -65,7 +67,7 @@ template <int dtype> __global__ void merge_kernel(const __grid_constant__ params
         static_cast<uint16_t>(pack<dtype == KVD_BF16>(sum / total, 0));
 }
 
-/* Sets prefix [batch + 1] to the number of pages before each request. Runs in one CTA. */
+/* Sets prefix [batch + 1] to the number of pages of all earlier requests. Runs in one CTA. */
 __global__ void plan_kernel(const int32_t *kv_len, int batch, int32_t *prefix)
 {
     __shared__ int32_t sums[1024];
@@ -110,7 +112,8 @@ cudaError_t check(const kvd_palu_decode_args *a)
     return cudaSuccess;
 }
 
-/* Launch of clusters of two CTAs. `config` points to `attribute`, so it must not move. */
+/* Arguments to launch clusters of two CTAs. Must not be copied, because `config` points to
+ * `attribute`. */
 struct pair_launch {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attribute;

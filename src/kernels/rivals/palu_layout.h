@@ -32,7 +32,8 @@ enum {
     KVD_PALU_GROUP = 4, /* number of KV heads that share one latent of K and one of V */
     KVD_PALU_PAGE_TOKENS = 64,
     KVD_PALU_RANK_STEP = 16, /* Ranks are multiples of this number. */
-    /* Smallest rank of the latent vectors of K for which rebuilding K dominates the work. */
+    /* Smallest supported rank of the latent vectors of K. The kernel is made for ranks at which
+     * rebuilding K takes most of the time. */
     KVD_PALU_RANK_K_MIN = 80,
     KVD_PALU_RANK_MAX = 256,
     KVD_PALU_QUERIES_MAX = 4 /* largest number of query heads per KV head */
@@ -46,8 +47,8 @@ typedef struct {
 /* Returns 0 if kvd_palu_decode supports the shape, else -1. */
 int kvd_palu_shape_check(const kvd_palu_shape *shape);
 
-/* Return numbers of 16-bit elements: kvd_palu_page_elements of a page of latent vectors,
- * kvd_palu_up_elements of a layer's projection matrices. */
+/* kvd_palu_page_elements returns the number of 16-bit elements of a page of latent vectors,
+ * kvd_palu_up_elements that of the projection matrices of a layer. */
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 

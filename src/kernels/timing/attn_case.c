@@ -1,4 +1,4 @@
-/* One case of kvdim-attn: all attention implementations are checked, then timed in turns. */
+/* Runs one case of kvdim-attn: checks all attention implementations, then times them in turns. */
 #include "kernels/timing/attn_options.h"
 
 #include <math.h>
@@ -52,7 +52,8 @@ typedef struct {
     kvd_bench_stats stats;
     kvd_row_error error;
     char engine[KVD_IMPL_ENGINE];
-    /* Median time to assign work to CTAs, per layer; largest and mean time that CTAs were busy. */
+    /* Microseconds: median time to assign the work of one layer to CTAs; largest and mean time for
+     * which CTAs were busy. */
     double plan_us, busy_max_us, busy_mean_us;
     double imbalance; /* ratio of the two; times and ratio are NaN if not measured */
 } entry;
@@ -62,8 +63,8 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* Expected output rows, indexed by kvd_width_use. Implementations that pad heads
-     * (KVD_WIDTH_USE_PADDED) are checked against the rows of KVD_WIDTH_USE_OWN. */
+    /* Expected output rows for each way to treat heads of different widths (kvd_width_use). Padding
+     * does not change the output, so KVD_WIDTH_USE_PADDED shares the rows of KVD_WIDTH_USE_OWN. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;

@@ -13,20 +13,24 @@ typedef struct {
     kvd_attn_heads heads;
 } kvd_width_list;
 
-/* Lists of kept dimensions shorter than n_kv_heads repeat; longer ones fail. */
+/* Kept dimensions may be given as a list with one entry per KV head. A shorter list is repeated; a
+ * longer one is an error. */
 
 /* Parses kept dimensions: "64", "64:48" (d_qk:d_v), a list of these, or a CSV file. */
 int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *text, kvd_err *err);
 
-/* Returns the path in an option value such as "FILE.csv:NAME", which the caller frees, or NULL. */
+/* Returns the path FILE.csv in an option value such as "FILE.csv:NAME", or NULL if the value has no
+ * path. The caller frees the path. */
 char *kvd_width_list_path(const char *text);
 
-/* Sets kept dimensions to those of a kvdim/rates file at compression strength `point`, from layer
- * `layer` on, rounded up to multiples of 16. Fails if the file's d_head is not that of *list. */
+/* Sets the kept dimensions of each KV head to those in entry `point` of a kvdim/rates file, from
+ * the file's layer `layer` on, rounded up to multiples of 16. Fails if the d_head of the file and
+ * of *list differ. */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
-/* Finds the entry of a rates file with a removed fraction within 0.01 of `p`, or fails. */
+/* Finds the entry of a kvdim/rates file that removes a fraction within 0.01 of `p` of K and V.
+ * Fails if there is none. */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
 
@@ -39,7 +43,8 @@ typedef struct {
 typedef struct {
     kvd_common_options common;
     const char *rates, *lengths_file;
-    /* [n_overall_p] Removed fractions of K and V to time; NULL means all those in file `rates`. */
+    /* [n_overall_p] Fractions of K and V that are removed in the timed cases. NULL means all
+     * fractions in file `rates`. */
     double *overall_p;
     size_t n_overall_p, layer;
     const char *dims[KVD_ATTN_DIMS];
@@ -50,7 +55,7 @@ typedef struct {
     bool scheduler[KVD_BY_ITSELF];
     bool dtype[3];
     bool dtype_given, scheduler_given;
-    /* Numbers of requests, and sequence lengths in tokens. Every combination is timed. */
+    /* Numbers of requests per batch, and sequence lengths in tokens. Every combination is timed. */
     size_t *batch, *seq_len;
     size_t n_batches, n_seq_lens;
     kvd_attn_size size[KVD_ATTN_SIZES];
@@ -88,7 +93,8 @@ typedef struct {
     const kvd_rate_ceilings *cpu, *gpu;
 } kvd_attn_case;
 
-/* Checks and times one case. Adds a row per implementation to *out, and failures to *n_wrong. */
+/* Checks and times one case. Adds a row per implementation to *out, and the number of
+ * implementations with wrong output to *n_wrong. */
 int kvd_attn_case_run(const kvd_attn_case *c, kvd_bench *bench, kvd_rows *out,
                       void (*skipped)(void *ctx, const char *line), void *ctx, size_t *n_wrong,
                       kvd_err *err);

@@ -231,12 +231,12 @@ static void capture(kvd_bench *b, kvd_bench_rival *r, int i)
 #endif
 
 typedef struct {
-    /* Clocks of SMs and memory in MHz, [samples], one reading per round. */
+    /* [samples] Clocks of the GPU's processors and of its memory in MHz, one reading per round. */
     double *sm, *mem;
     double hottest;
 } readings;
 
-/* Readings of the GPU from NVML in one round: clocks, temperature, throttling. */
+/* State of the GPU in one round of timing, read from NVML: clocks, temperature, throttling. */
 typedef struct {
     double sm_mhz, mem_mhz, temperature;
     bool throttled, power_capped;
@@ -281,7 +281,8 @@ static int run_first(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *
     return time_cpu(b, plan, r, 0, &(double){0}, err);
 }
 
-/* Shuffles launches, because a launch's GPU clock depends on the power of the one before. */
+/* Shuffles the order of launches, because a launch's GPU clock depends on the power of the launch
+ * before it. */
 static void shuffle(kvd_rng *rng, int *order, int n)
 {
     for (int i = n - 1; i > 0; i--) {
@@ -291,7 +292,8 @@ static void shuffle(kvd_rng *rng, int *order, int n)
     }
 }
 
-/* Runs every implementation once. If `sample` is negative, the round is a warm-up. */
+/* Launches every implementation once. `sample` is the index of the measurement; it is negative in a
+ * warm-up round. */
 static int run_round(kvd_bench *b, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                      const int *order, int round, int sample, readings *seen, kvd_err *err)
 {
@@ -380,7 +382,8 @@ static void warn(kvd_bench_stats *s, const char *word)
 
 int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd_err *err)
 {
-    /* An outlier is off by `far` median absolute deviations (10 standard deviations) and by 2 %. */
+    /* An outlier differs from the median by more than 14.8 median absolute deviations (10 standard
+     * deviations) and by more than 2 %. */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;
     memset(s, 0, sizeof *s);
     s->median_us = s->mad_us = s->min_us = s->p05_us = s->p95_us = NAN;

@@ -17,13 +17,14 @@ typedef struct {
     const char *name;
     bool cuda;
     int (*launch)(void *ctx, void *stream, kvd_err *err);
-    /* Runs before each launch, and its time is not counted. May be NULL. */
+    /* Runs before each launch and is not timed. May be NULL. */
     int (*prepare)(void *ctx, void *stream, kvd_err *err);
     void *ctx;
     /* [samples] Microseconds per launch, owned by the caller; NaN if the GPU was throttled. */
     double *us;
     bool graph; /* true if launches were replayed as a CUDA graph */
-    /* Samples dropped because the GPU was throttled, and launches at the power limit. */
+    /* Number of samples dropped because the GPU was throttled, and number of launches at the GPU's
+     * power limit. */
     int throttled, power_capped;
     /* Median clocks in MHz, and highest temperature in degrees Celsius. NaN if unknown. */
     double sm_clock_mhz, mem_clock_mhz, temperature;
@@ -41,18 +42,20 @@ int kvd_bench_wait(kvd_bench *bench, kvd_err *err);
 /* Returns the version of the GPU driver, or "" if unknown. */
 const char *kvd_bench_driver(const kvd_bench *bench);
 
-/* Times the implementations in rounds. After an interrupt, fails at the end of the round. */
+/* Times the implementations in rounds. If the user interrupts, fails at the end of the round. */
 int kvd_bench_run(kvd_bench *bench, const kvd_bench_plan *plan, kvd_bench_rival *rival, int n,
                   kvd_err *err);
 
 typedef struct {
     size_t n; /* number of samples that are not NaN */
     double median_us, mad_us, min_us, p05_us, p95_us;
-    /* Any of: slow-first (sample), outliers, noise, short (near clock resolution), throttled. */
+    /* Warnings about the samples: slow-first, outliers, noise, short (time near the clock's
+     * resolution), throttled. */
     char warnings[96];
 } kvd_bench_stats;
 
-/* Computes statistics of n samples (us per launch), ignoring NaN. Without samples, sets NaN. */
+/* Computes statistics of n samples (microseconds per launch), ignoring NaN. Without samples, the
+ * statistics are NaN. */
 int kvd_bench_summarise(const kvd_bench_rival *rival, int n, kvd_bench_stats *stats, kvd_err *err);
 
 #endif

@@ -29,7 +29,8 @@ void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_flo
     for (int b = 0; b < p->batch; b++) {
         const double q = p->q_len[b], kv = p->kv_len[b];
         const double window = heads->window ? heads->window : kv;
-        /* The first `rising` queries attend to all keys so far, later ones to `window` keys. */
+        /* The window is not yet full for the first `rising` queries, which attend to all earlier
+         * keys. Later queries attend to `window` keys. */
         const double before = kv - q, room = larger(window - before, 0),
                      rising = room < q ? room : q;
         seen += rising * before + rising * (rising + 1) / 2 + (q - rising) * window;
@@ -124,7 +125,8 @@ static double read_rate(const float *x, double *sum)
     return (double)(floats * sizeof *x) / best;
 }
 
-/* The timed loop computes 2^x by a Taylor polynomial of degree 5, in registers for EXPS numbers. */
+/* The rate of exponentials is measured with 2^x of EXPS numbers, EXP_ROUNDS times, by a Taylor
+ * polynomial of degree 5. */
 enum { EXPS = 64, EXP_ROUNDS = 200000 };
 
 static inline __attribute__((always_inline)) void exps_of(float x[EXPS])

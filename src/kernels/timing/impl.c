@@ -10,7 +10,6 @@
 #include "kernels/cpu/attention_cpu.h"
 
 /* State of the CPU implementations `ref` (float64 reference) and `cpu`. */
-
 typedef struct {
     const kvd_problem *p;
     kvd_attn_batch batch;

@@ -9,14 +9,14 @@
 #include "formats/kernels.h"
 #include "kernels/timing/problem.h"
 
-/* Query rows to compare with a reference. AUTO: as ALL in a small case, else as ROWS (a sample). */
-
+/* Output rows to compare with a reference: all (ALL), a sample (ROWS) or none (NONE). AUTO means
+ * all in a small case and a sample in a large one. */
 typedef enum { KVD_CHECK_AUTO, KVD_CHECK_ROWS, KVD_CHECK_ALL, KVD_CHECK_NONE } kvd_check_mode;
 
 typedef struct {
     int request, head; /* indices of request and query head */
     size_t t;          /* index of the query in the request */
-    /* Index of the row's first element in the reference output. */
+    /* Index of this output row's first element in kvd_row_check.ref. */
     size_t at;
     int d_v;
 } kvd_checked_row;
@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     double rel_err; /* ||out - ref|| / ||ref|| over all rows; NaN if an output is not finite */
-    /* Largest relative error of a single output row. */
+    /* Largest relative error ||out - ref|| / ||ref|| of a single row. */
     double worst;
     size_t rows;
 } kvd_row_error;
@@ -37,50 +37,54 @@ typedef struct {
 typedef void (*kvd_row_maker)(const kvd_problem *p, kvd_operand tensor, int request, int head,
                               size_t first, size_t n, int d, float *rows);
 
-/* Chooses query rows and computes their references. KVD_CHECK_AUTO samples large cases. */
+/* Chooses the output rows to check, and computes their expected values. KVD_CHECK_AUTO chooses all
+ * rows in a small case and a sample in a large one. */
 int kvd_row_check_make(kvd_row_check *c, const kvd_problem *p, const kvd_attn_heads *heads,
                        kvd_row_maker make, kvd_check_mode mode, kvd_err *err);
 void kvd_row_check_release(kvd_row_check *c);
 
-/* Copies the output row of query t of query head `head` to `row` [d_v] as float32. */
+/* Copies the output row of query t and query head `head` to `row` [d_v], in float32. */
 typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t, int d_v,
                                float *row);
 
-/* Compares rows with references (c->n 0: errors are NaN). Fails if a reference row is all zeros. */
+/* Compares output rows with their expected values. If there are no rows to check, the errors are
+ * NaN. Fails if an expected row is all zeros. */
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
-/* Returns the largest relative error that passes: 4e-3 for bf16, 1e-3 for fp16, 1e-5 for float32. A
- * single output row may have 3 times this error. */
+/* Returns the largest relative error with which an output passes: 4e-3 for bf16, 1e-3 for fp16,
+ * 1e-5 for float32. A single row may have 3 times this error. */
 double kvd_row_tolerance(kvd_dtype dtype);
 
-/* Lower bounds on a case's time: bytes, FLOP and exponentials divided by the machine's peak rates.
- * Q, K and V are read once and O is written once. A query and key take 2 (d_qk + d_v) FLOP and one
- * exponential. */
-
+/* Lower bounds on a case's time: its bytes, FLOP and exponentials, each divided by the machine's
+ * peak rate. Q, K and V are read once, and O is written once. Each pair of a query and a key takes
+ * 2 (d_qk + d_v) FLOP and one exponential. */
 typedef struct {
     double bytes, flop, exps;
-    /* Times in microseconds at the machine's peak rates; NaN if a rate was not measured. */
+    /* Times in microseconds that the bytes, FLOP and exponentials take at the machine's peak rates.
+     * NaN if the rate was not measured. */
     double bytes_us, flop_us, exps_us;
     double us; /* largest of bytes_us, flop_us and exps_us */
 } kvd_floors;
 
-/* Counts a case's bytes, FLOP and exponentials with the numbers of dimensions in `heads`. */
+/* Counts the bytes, FLOP and exponentials of a case whose heads have the dimensions in `heads`. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
 /* Sets the times of *f: its bytes, FLOP and exponentials, each divided by its peak rate. Bytes of
  * decode are divided by the read rate if it was measured, other bytes by the copy rate. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
-/* Measures CPU rates on all threads: sgemm of 1536^3, memcpy and sum of 128 MiB, exponentials. */
+/* Measures the CPU's rates on all threads: FLOP by sgemm of 1536 x 1536 matrices, bytes by memcpy
+ * and by a sum of 128 MiB, and exponentials. */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 
-/* Measures peak rates of the GPU, in about a second. Fails in a build without CUDA. */
+/* Measures the GPU's peak rates of copying, reading, FLOP and exponentials, in about a second.
+ * Fails in a build without CUDA. */
 int kvd_ceilings_gpu(kvd_rate_ceilings *c, kvd_err *err);
 
 /* Returns a page table [batch][max_pages] whose pages are in random order. The caller frees it. */
 int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pages, kvd_err *err);
 
-/* Returns the largest q_len of a request if `queries`, else the largest kv_len. */
+/* Returns the largest q_len of a request if `queries` is true, else the largest kv_len. */
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 bool kvd_problem_ragged(const kvd_problem *p);
 
@@ -94,12 +98,12 @@ typedef enum {
 } kvd_scheduler;
 extern const char *const kvd_scheduler_name[KVD_N_SCHEDULERS]; /* "none", "papers", "ours", "-" */
 
-/* Rules for the number of dimensions that an implementation computes per head. */
+/* Ways in which an implementation treats heads that keep different numbers of dimensions. */
 typedef enum {
     KVD_WIDTH_USE_OWN,    /* every head at its own d_qk and d_v */
     KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest head */
     KVD_WIDTH_USE_DENSE,  /* every head has d_head dimensions, also in the reference */
-    /* Groups of KV heads share latent vectors, together as large as K and V of the problem. */
+    /* Instead of K and V, groups of KV heads share latent vectors of the same total size. */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
 } kvd_width_use;
@@ -114,7 +118,8 @@ typedef struct {
 /* Size in bytes of the text by which kvd_impl.open describes the code that runs. */
 enum { KVD_IMPL_ENGINE = 256 };
 
-/* One array of attention output, owned by the implementation; some have one per group of heads. */
+/* Array of attention output, owned by the implementation. Most implementations have one such array,
+ * some have one per group of heads. */
 typedef struct {
     void *data;     /* in memory of the implementation's device */
     uint16_t *host; /* copy of data on a GPU; NULL before kvd_impl_fetch */
@@ -127,35 +132,42 @@ struct kvd_impl {
     bool cuda;
     unsigned phases; /* supported phases, bits 1 << kvd_attn_phase */
     unsigned dtypes; /* supported types, bits 1 << kvd_dtype */
-    /* Ways to divide attention among CTAs that are supported, as bits 1 << kvd_scheduler. */
+    /* Supported ways to divide attention among CTAs, as bits 1 << kvd_scheduler. */
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
-    /* Head dimensions as stored and in the output. NULL unless latent vectors replace K and V. */
+    /* `stored` returns the head dimensions of the stored vectors, `answer` those of the output.
+     * Both are NULL unless latent vectors replace K and V. */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
     kvd_row_maker make_rows;
     void (*count)(const kvd_problem *p, kvd_floors *f);
 
-    /* Fails with the reason in *why if the implementation cannot compute the case. */
+    /* Fails, with the reason in *why, if the implementation does not support the case. If this
+     * function is NULL, every case is supported. */
     int (*can)(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
     /* Creates *self for case *p, which must outlive it. `stream` is a cudaStream_t, or NULL on the
      * CPU. `engine` gets a description of the code that runs. */
     int (*open)(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler, void *stream,
                 char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err);
     void (*close)(void *self);
-    /* Assigns the attention of several layers to CTAs. Timed separately. May be NULL. */
+    /* Assigns the attention of plan_layers[phase] layers to CTAs. Timed separately from `launch`.
+     * May be NULL. */
     int (*plan)(void *self, void *stream, kvd_err *err);
     int plan_layers[KVD_N_ATTN_PHASES];
-    /* Resets what a launch uses up, such as the counter of taken tiles. Not timed. May be NULL. */
+    /* Resets data that a launch changes, such as the counter of taken tiles, before the next
+     * launch. Not timed. May be NULL. */
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Returns array i of the attention output, or NULL after the last one (most have one array). */
+    /* Returns array i of the attention output, or NULL after the last. Most implementations have
+     * one. */
     kvd_impl_output *(*output)(void *self, int i);
-    /* Copies one row [d_v] of the output, fetched to host memory before, to `row`. */
+    /* Copies one row [d_v] of the output to `row`. On a GPU, kvd_impl_fetch must have copied the
+     * output to host memory. */
     void (*row)(const void *self, int request, int head, size_t t, int d_v, float *row);
-    /* Computes attention once, measures each CTA's busy time, and waits. May be NULL. */
+    /* Computes attention once and measures for how long each CTA is busy. Waits for the result. May
+     * be NULL. */
     int (*busy)(void *self, void *stream, kvd_busy *out, kvd_err *err);
 };
 
@@ -174,14 +186,16 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 /* Returns 0 if the implementation supports the case, else -1 with the reason in *why. */
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
-/* Returns the head dimensions that the implementation computes, before padding. */
+/* Returns how many dimensions of each head the implementation processes, without padding: the kept
+ * ones, all d_head, or those of latent vectors. */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
 /* Fills the implementation's output with NaN, so that unwritten elements are found. */
 int kvd_impl_poison(const kvd_impl *impl, void *self, void *stream, kvd_err *err);
 /* Copies the GPU's output to host memory. The caller must have waited for the stream. */
 int kvd_impl_fetch(const kvd_impl *impl, void *self, kvd_err *err);
-/* Computes the references of the rows to check. Implementations with equal output share *check. */
+/* Chooses the output rows of this implementation to check, and computes their expected values.
+ * Implementations that have equal output can share *check. */
 int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode,
                         kvd_row_check *check, kvd_err *err);
 

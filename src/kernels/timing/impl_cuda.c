@@ -101,7 +101,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
         kvd_device_from(&s->memory, table, lengths * (size_t)f->max_pages, "a page table", err);
     free(table);
     *q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err);
-    /* Unused memory of the page pool stays NaN, which exposes reads beyond the data. */
+    /* Memory of the page pool without K and V stays NaN, which exposes kernels that read it. */
     *pool = kvd_device_filled(&s->memory, pool_bytes, 0xff, "K and V", err);
     f->longest = kvd_problem_longest(p, true);
     if (s->memory.status ||
@@ -113,7 +113,8 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
                       kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err));
 }
 
-/* Writes descriptions of LAYERS equal layers to the device, to time assigning tiles to CTAs. */
+/* Writes descriptions of LAYERS equal layers to the device. They are used to time how long
+ * assigning tiles to CTAs takes. */
 static int describe_prefill_plans(state *s, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);

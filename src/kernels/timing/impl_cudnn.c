@@ -59,7 +59,7 @@ static int choose_engine(launch_group *g, void *stream, kvd_err *err)
         }
     if (kvd_cudnn_tune(g->plan, &g->io, stream, err))
         return -1;
-    /* `full` consists of cuDNN's version, a space, and the name of its engine. */
+    /* `full` consists of cuDNN's version, a space, and the name of the chosen cuDNN engine. */
     const char *const full = kvd_cudnn_name(g->plan), *const blank = strchr(full, ' '),
                       *const name = blank ? blank + 1 : full;
     if (n_best < REMEMBERED && strlen(name) < sizeof best[0].name) {
@@ -164,7 +164,7 @@ static int open_group(state *s, launch_group *g, const int32_t *q_len, const int
     return s->memory.status;
 }
 
-/* Opens the streams on which small launches run at the same time. */
+/* Creates CUDA streams so that attention of several groups of heads can run at the same time. */
 static int open_streams(state *s, kvd_err *err)
 {
     cudaError_t e = cudaEventCreateWithFlags(&s->begun, cudaEventDisableTiming);

@@ -1,4 +1,4 @@
-/* Palu's decode attention in kvdim-attn, with latent vectors as large as K and V of the problem. */
+/* Palu's decode attention in kvdim-attn, with latent vectors of the same total size as K and V. */
 #ifdef KVD_CUDA
 
 #include <math.h>
@@ -74,7 +74,8 @@ static kvd_attn_heads answer(const kvd_problem *p)
     return h;
 }
 
-/* Counts the least work of Palu's attention, which rebuilds K once per KV head. */
+/* Counts the bytes, FLOP and exponentials that Palu's attention needs at least. K is rebuilt once
+ * per KV head. */
 static void count(const kvd_problem *p, kvd_floors *f)
 {
     const kvd_palu_shape s = shape_of(p);

@@ -10,7 +10,8 @@
 const char *const kvd_attn_phase_name[KVD_N_ATTN_PHASES] = {"prefill", "decode"};
 const char *const kvd_lengths_name[KVD_N_LENGTHS] = {"equal", "lognormal", "one-long", "file"};
 
-/* Draws log-normal request lengths of mean seq_len. Clipping at the maximum lowers it slightly. */
+/* Draws log-normal request lengths of mean seq_len. Lengths above 4 seq_len are reduced to 4
+ * seq_len, which lowers the mean slightly. */
 static int lognormal_lengths(kvd_problem *p, kvd_err *err)
 {
     kvd_rng r;
@@ -34,7 +35,7 @@ int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t s
                         const int32_t *given, kvd_err *err)
 {
     assert(batch >= 1 && seq_len >= 1 && (lengths == KVD_LENGTHS_FILE) == (given != NULL));
-    /* Kernels compute 4 * position and 4 * row as 32-bit numbers. */
+    /* Limits the lengths, because kernels compute 4 * position and 4 * row as 32-bit numbers. */
     if (seq_len > INT32_MAX / 8 || (size_t)batch > INT32_MAX / 8 / seq_len)
         return kvd_fail(err, "%d requests of %zu tokens are more than kernels can count", batch,
                         seq_len);

@@ -22,7 +22,7 @@ typedef enum {
     KVD_LENGTHS_FILE,
     KVD_N_LENGTHS
 } kvd_lengths;
-/* Names of the kvd_lengths: "equal", "lognormal", "one-long", "file". */
+/* Names of the rules for request lengths: "equal", "lognormal", "one-long", "file". */
 extern const char *const kvd_lengths_name[KVD_N_LENGTHS];
 
 enum { KVD_WIDTHS_NAME = 64 };
@@ -35,19 +35,21 @@ typedef struct {
     kvd_attn_heads heads;
     char widths[KVD_WIDTHS_NAME]; /* name of this set of kept dimensions */
     kvd_lengths lengths;
-    /* Tokens per request, to which rule `lengths` is applied, or the largest length from a file. */
+    /* Number of tokens from which rule `lengths` computes the length of each request. If the
+     * lengths are from a file, the largest of them. */
     size_t seq_len;
     int batch;
     int32_t *q_len, *kv_len; /* [batch] q_len is kv_len in prefill, 1 in decode. */
 } kvd_problem;
 
-/* Sets p->batch and the requests' lengths. `given` [batch] for KVD_LENGTHS_FILE, else NULL. */
+/* Sets p->batch and the length of each request. `given` [batch] holds the lengths for
+ * KVD_LENGTHS_FILE; it is NULL for other rules. */
 int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t seq_len,
                         const int32_t *given, kvd_err *err);
 void kvd_problem_release(kvd_problem *p);
 
 kvd_attn_batch kvd_problem_batch(const kvd_problem *p);
-/* Returns the number of queries of all requests if `queries`, else the number of keys. */
+/* Returns the number of queries of all requests if `queries` is true, else the number of keys. */
 size_t kvd_problem_tokens(const kvd_problem *p, bool queries);
 
 /* Returns the fraction of K and V that is removed: 1 - sum(d_qk + d_v) / (2 d_head n_kv_heads). */
@@ -57,7 +59,8 @@ int kvd_heads_widest(const kvd_attn_heads *heads);
 /* Returns a copy of *heads with every d_qk and d_v set to d_head. */
 kvd_attn_heads kvd_heads_dense(const kvd_attn_heads *heads);
 
-/* Generates n rows [n][d] of Q, K or V from position `first` on. For Q, `head` is a query head. */
+/* Generates n rows [n][d] of Q, K or V from position `first` on. `head` is a query head for Q, a KV
+ * head for K and V. */
 void kvd_problem_rows(const kvd_problem *p, kvd_operand tensor, int request, int head, size_t first,
                       size_t n, int d, float *rows);
 

@@ -61,7 +61,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /* Checks each position in one query head of the KV head, taking the heads in turn. */
+    /* Checks each position in only one query head of the KV head, with the heads in turn. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
@@ -209,7 +209,7 @@ int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const v
                             r->request, r->head, r->t, sqrt(row_norm));
         diff += row_diff;
         norm += row_norm;
-        /* The negated comparison also takes a NaN. */
+        /* Written with a negation, so that the condition is also true if the error is NaN. */
         if (!(sqrt(row_diff / row_norm) <= worst))
             worst = isnan(worst) ? worst : sqrt(row_diff / row_norm);
     }

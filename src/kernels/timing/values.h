@@ -1,4 +1,5 @@
-/* Generates test data from indices: nearly normal numbers, with equal bits on host and device. */
+/* Generates test data: nearly normal pseudo-random numbers, each computed from its indices alone,
+ * with equal bits on host and device. */
 #ifndef KVD_KERNELS_TIMING_VALUES_H
 #define KVD_KERNELS_TIMING_VALUES_H
 
@@ -20,7 +21,8 @@ KVD_ANYWHERE static inline uint64_t kvd_value_mix(uint64_t z)
     return z ^ z >> 31;
 }
 
-/* Returns the seed of a head's random data in a request. `head`: query head for Q, else KV head. */
+/* Returns the seed for the random data of one head in one request. `head` is a query head for Q, a
+ * KV head for K and V. */
 KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uint32_t request,
                                                   uint32_t head)
 {
@@ -28,8 +30,8 @@ KVD_ANYWHERE static inline uint64_t kvd_value_key(uint64_t seed, int tensor, uin
     return kvd_value_mix(key ^ ((uint64_t)request << 32 | head));
 }
 
-/* Returns one pseudo-random element of Q, K or V. `token` is the index of a key or the position of
- * a query; `dim` is below 256. */
+/* Returns one pseudo-random element of Q, K or V. If `sharp`, Q and K have outliers. `token` is the
+ * index of a key or the position of a query; `dim` is below 256. */
 KVD_ANYWHERE static inline float kvd_value(uint64_t key, int tensor, int sharp, uint32_t token,
                                            uint32_t dim)
 {

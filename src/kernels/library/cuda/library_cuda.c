@@ -235,7 +235,8 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     args.pool = a->pool;
     args.o = a->o;
     args.lse = a->lse;
-    /* CTAs take tiles of query rows by incrementing work.next, which must be 0 at each launch. */
+    /* CTAs take tiles of query rows by incrementing the counter work.next, which must be 0 at each
+     * launch. If work.first is set, tiles are assigned to CTAs in advance instead. */
     e = args.work.first ? cudaSuccess
                         : cudaMemsetAsync(args.work.next, 0, sizeof *args.work.next, stream);
     if (!e)

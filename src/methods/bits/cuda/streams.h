@@ -250,7 +250,7 @@ int kvd_kvtc_prompt_coder_ended(kvd_kvtc_prompt_coder *k, kvd_err *err);
 int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err);
 /* Returns the compressed size in bits of the latest prompt of a request (slot). */
 double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot);
-/* Returns device memory filled with random numbers, for timing, or NULL on failure. */
+/* Returns device memory filled with random numbers, for timing. Returns NULL on failure. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
