@@ -1,4 +1,4 @@
-/* Helpers of programs: they describe a model, and open its tokenizer and a corpus of texts. */
+/* Functions that programs share: they describe a model, and open its tokenizer and texts. */
 #ifndef KVD_MODEL_MODEL_INFO_H
 #define KVD_MODEL_MODEL_INFO_H
 
@@ -11,15 +11,16 @@
 void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path, const char *hash,
                         const char *dtype);
 
-/* Opens the checkpoint's tokenizer. Warns if it seems to belong to another model. */
+/* Opens the checkpoint's tokenizer. Warns if the tokenizer seems to be that of another model. */
 kvd_tokenizer *kvd_model_tokenizer(const kvd_checkpoint *c, const char *program, kvd_err *err);
 
 /* Opens a corpus. Texts are encoded with the checkpoint's tokenizer. If max_tokens leaves texts
- * unread, prints a warning that begins with `program`, unless that is NULL. */
+ * unread, prints a warning that begins with `program`, unless `program` is NULL. */
 kvd_corpus *kvd_model_corpus(const kvd_checkpoint *c, const kvd_corpus_spec *spec,
                              const char *program, kvd_err *err);
 
-/* Replaces 0 by 512 or, if lower, the model's maximum. Fails if *seq_len exceeds the maximum. */
+/* If *seq_len is 0, sets it to 512 or, if lower, to the model's maximum. Fails if *seq_len exceeds
+ * the maximum. */
 int kvd_model_seq_len(const kvd_config *model, size_t *seq_len, kvd_err *err);
 
 #endif

@@ -1,9 +1,9 @@
 /* Method minicache: adjacent layers in the deeper half of the model share directions (Liu et al.
- * 2024, MiniCache, section 4).
+ * 2024, MiniCache, section 4). Method xkv: adjacent layers share singular vectors.
  *
- * Vectors of K and V keep their norms; the directions of a token's vectors in two layers are
- * replaced by one, interpolated at `t`. Vectors stay unmerged if the angle between them is in the
- * upper fraction `gamma` of the prompt's range of angles. */
+ * In minicache, vectors of K and V keep their norms. The directions of a token's vectors in two
+ * layers are replaced by one, interpolated at `t`. Vectors stay unmerged if the angle between them
+ * is in the upper fraction `gamma` of the prompt's range of angles. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -45,7 +45,8 @@ static pair measure(const float *a, const float *b, size_t d)
 static void interpolate(float *a, float *b, size_t d, const pair *p, double t)
 {
     const double sine = sin(p->angle);
-    /* Weights of spherical interpolation, or of linear interpolation if the angle is almost 0. */
+    /* Weights of the two vectors in spherical interpolation or, if the angle between them is almost
+     * 0, in linear interpolation. */
     double from = sine > 1e-6 ? sin((1 - t) * p->angle) / sine : 1 - t;
     double to = sine > 1e-6 ? sin(t * p->angle) / sine : t;
     if (!(p->length[0] > 0) || !(p->length[1] > 0) || (sine <= 1e-6 && p->angle > 1)) {
@@ -102,9 +103,9 @@ const kvd_layers_method kvd_layers_minicache = {
     .merge = minicache_merge,
 };
 
-/* Method xkv: adjacent layers share singular vectors (Chang et al. 2025, xKV, section 3). K and V
- * of `layers` layers get their best approximation of rank rank_k or rank_v. */
-
+/* Method xkv: adjacent layers share singular vectors (Chang et al. 2025, xKV, section 3). K of
+ * `layers` layers is replaced by its best approximation of rank rank_k, and V by that of rank
+ * rank_v. */
 enum { LAYERS, RANK_K, RANK_V };
 static const kvd_parameter xkv_parameters[] = {
     {"layers", 4, 1, 64, true, "number of adjacent layers that share a basis"},
@@ -133,7 +134,8 @@ static void gather(const kvd_layers_block *b, double *w, bool back)
                     w[t * wide + l * width + j] = (double)b->x[l][t * width + j];
 }
 
-/* Replaces the group's matrix X by X V V^T, with V the r leading eigenvectors of X^T X. */
+/* Replaces the matrix X of a group of layers by X B B^T, where the columns of B are the r leading
+ * eigenvectors of X^T X. */
 static int project(const kvd_layers_block *b, size_t wide, size_t r, kvd_err *err)
 {
     const bool by_rows = b->n < wide;

@@ -1,4 +1,4 @@
-/* Interface of methods that store K and V of several layers as one, after a prompt. */
+/* Interface of methods that store the K and V of several layers together, after a prompt. */
 #ifndef KVD_METHODS_LAYERS_LAYERS_H
 #define KVD_METHODS_LAYERS_LAYERS_H
 
@@ -10,12 +10,13 @@ typedef struct {
     int first_layer, n_layers;
     /* Number of prompt tokens, of KV heads and of dimensions per head. */
     size_t n, heads, d;
-    /* [n_layers] K or V [n][heads][d] of each layer. `merge` overwrites them by restored ones. */
+    /* [n_layers] K or V [n][heads][d] of each layer. `merge` overwrites them with the numbers that
+     * attention reads. */
     float *const *x;
 } kvd_layers_block;
 
 typedef struct {
-    /* Number of elements that are stored in the data type of the cache. */
+    /* Number of stored elements that have the data type of the cache. */
     double numbers;
     double bits; /* bits of stored indices and flags */
 } kvd_layers_count;
@@ -27,7 +28,7 @@ struct kvd_layers_method {
     bool keys_before_rope;
     /* Fails if parameters do not suit the model. Called before `group`. May be NULL. */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
-    /* Returns the number of layers merged from `layer` on, or 1 if it is not merged. */
+    /* Returns how many layers are merged together, from `layer` on; 1 if `layer` is not merged. */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);
     int (*merge)(const kvd_parameter_values *v, const kvd_layers_block *b, kvd_layers_count *count,
                  kvd_err *err);
@@ -35,8 +36,8 @@ struct kvd_layers_method {
 
 extern const kvd_layers_method kvd_layers_minicache, kvd_layers_xkv;
 
-/* Computes the rank of K or V for a prompt of n tokens with `wide` elements each. Fails if the rank
- * is not valid. */
+/* Computes the rank of the approximation of K or V, for a prompt of n tokens with `wide` elements
+ * each. Fails if the rank is not valid. */
 int kvd_xkv_rank(const kvd_parameter_values *v, kvd_side side, size_t n, size_t wide, size_t *rank,
                  kvd_err *err);
 

@@ -9,8 +9,8 @@
 
 enum { WINDOW_MOST = 1 << 24, BLOCK_MOST = 1 << 20 };
 
-/* Asks a plugin how many newest tokens stay unquantised, and how many tokens are in a block. If an
- * answer is invalid, sets 0 and 1, and returns false. */
+/* Asks the plugin how many newest tokens stay unquantised, and how many tokens form a block. If one
+ * of the numbers is invalid, sets *newest to 0 and *block to 1, and returns false. */
 static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     const kvdim_bits_method *const a = &kvd_plugin_of(v)->api.bits;
@@ -25,8 +25,8 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/* Sets how many newest tokens stay unquantised, and the block size. If the plugin's numbers are
- * invalid, uses defaults, and the later call of `code` fails. */
+/* Sets how many newest tokens stay unquantised, and how many tokens form a block. If the plugin
+ * gives invalid numbers, sets *newest to 0 and *block to 1, and the next call of `code` fails. */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))
@@ -98,7 +98,7 @@ static int code(const void *self, const kvd_bits_block *b, float *decoded, kvd_b
     float *const y = malloc(bytes + KVD_GUARD);
     if (!y)
         return kvd_no_memory(err, "a decoded block", bytes);
-    /* Bytes 0xFF are NaN, which reveals elements that the plugin does not write. */
+    /* Fills y with NaN (bytes 0xFF), to reveal elements that the plugin does not write. */
     memset(y, 0xFF, bytes);
     kvd_guard_set(y, bytes);
     *count = (kvd_bits_count){NAN, 0};
@@ -137,9 +137,11 @@ int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err)
 enum { ROWS_MOST = 4096, MATRICES = 4 };
 
 typedef struct {
-    /* [group + 2][n][d] Query heads, K and V of n tokens, then [n][d] of scratch memory. */
+    /* [group + 2][n][d] Q of `group` query heads, K and V of n tokens, followed by [n][d] of
+     * scratch memory. */
     float *row;
-    /* Projections of Q, K and V and the inverse of V's, [d][d] each, followed by guard bytes. */
+    /* The plugin's matrices that project Q, K and V, and its matrix that maps the stored V back to
+     * the output, [d][d] each, each followed by guard bytes. */
     float *matrix[MATRICES];
     size_t n, d, group;
 } workspace;
@@ -237,7 +239,7 @@ static int make_head(const kvd_plugin_method *p, const kvd_parameter_values *v,
     if (check_matrices(p, w, &m, err))
         return -1;
     const size_t n_k = w->d * (size_t)m.d_qk, n_v = w->d * (size_t)m.d_v;
-    /* True if Q and K have equal matrices, which are then counted once. */
+    /* True if Q and K have the same projection matrix, which is then stored only once. */
     const bool shared = !memcmp(w->matrix[0], w->matrix[1], n_k * sizeof(float));
     *h = (kvd_dims_head){.d_qk = m.d_qk, .d_v = m.d_v};
     h->a_k = copy(w->matrix[1], n_k);
@@ -346,7 +348,8 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
     return 0;
 }
 
-/* Asks the plugin how many layers it merges from `layer` on. Returns false if that is invalid. */
+/* Asks the plugin how many layers it merges together from `layer` on. Returns false if the plugin's
+ * answer is invalid. */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
     const kvdim_model model = kvd_plugin_model(c, 0);
@@ -359,8 +362,8 @@ static int wrong_group(const kvd_plugin_method *m, kvd_err *err)
     return kvd_plugin_wrong(m, "group", err, "gave another answer for the same layer");
 }
 
-/* Returns how many layers the plugin merges from `layer` on. If its number is invalid, returns 1,
- * and the later call of `merge` fails. */
+/* Returns how many layers the plugin merges together from `layer` on. If the plugin's answer is
+ * invalid, returns 1, and the next call of `merge` fails. */
 static int group(const kvd_parameter_values *v, const kvd_config *c, int layer)
 {
     int n;

@@ -27,7 +27,8 @@ typedef struct {
 static library loaded[LIBRARIES];
 static int n_loaded;
 
-/* Returns true if `text` is a name: 1 to `most` characters [a-z][a-z0-9_]*. */
+/* Returns true if `text` is a valid name: a letter a-z, then letters a-z, digits and '_', at most
+ * `most` characters in all. */
 static bool is_name(const char *text, size_t most)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_";
@@ -156,7 +157,7 @@ static const struct {
 };
 enum { N_AXES = sizeof axis / sizeof *axis };
 
-/* Makes a method *m from its description in a plugin. The caller frees *m, even after a failure. */
+/* Makes a method *m from its description in a plugin. The caller frees *m, even after failure. */
 static int make_method(const char *path, const kvdim_method *table, kvd_plugin_method **m,
                        kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Compression methods from shared libraries that option --plugin names. */
+/* Compression methods from shared libraries (plugins), which the option --plugin loads. */
 #ifndef KVD_METHODS_PLUGIN_PLUGIN_H
 #define KVD_METHODS_PLUGIN_PLUGIN_H
 
@@ -8,9 +8,9 @@
 typedef enum {
     KVD_PLUGIN_TOKENS,
     KVD_PLUGIN_BITS,
-    /* Method that makes projection matrices before the run. */
+    /* Plugin method that makes projection matrices before the run. */
     KVD_PLUGIN_MAKER,
-    /* Method that prunes channels of keys at the end of a prompt. */
+    /* Plugin method that prunes channels of keys at the end of a prompt. */
     KVD_PLUGIN_CHANNELS,
     KVD_PLUGIN_LAYERS
 } kvd_plugin_kind;
@@ -19,10 +19,11 @@ typedef enum {
 int kvd_plugin_load(const char *path, kvd_err *err);
 int kvd_plugin_option(void *config, const char *path, kvd_err *err);
 
-/* Returns the i-th plugin method or NULL. It is the first member of the method's structure. */
+/* Returns plugin method number i and sets *kind, or returns NULL if there are fewer. The result may
+ * be cast to the structure of methods of that kind. */
 const kvd_method_info *kvd_plugin_method_at(int i, kvd_plugin_kind *kind);
 
-/* Records every loaded library as an input of the run, and its version as parameter "plugin". */
+/* Records each plugin library as an input of the run, and its version as parameter "plugin". */
 int kvd_plugins_record(kvd_run *run, kvd_err *err);
 
 const char *kvd_plugin_path_at(int i);

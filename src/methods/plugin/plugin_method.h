@@ -27,7 +27,7 @@ typedef struct {
         kvd_layers_method layers;
     } as;
     kvd_plugin_kind kind;
-    /* Copy of the plugin's structure. Members unknown to a plugin of an older version are 0. */
+    /* Copy of the plugin's own structure. Members that an older plugin does not have are 0. */
     union {
         kvdim_method method;
         kvdim_tokens_method tokens;
@@ -38,14 +38,14 @@ typedef struct {
     const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /* Set after an invalid result of a callback that cannot report errors. A later callback then
-     * reports the error. */
+    /* Set if the plugin's state_bytes, select_bits, window or group returned an invalid number, as
+     * the caller cannot report an error there. A later function then reports it. */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
-/* Private data of a plugin's open method, which selects tokens or quantises. */
+/* Data of a plugin method that is open. Only methods that select tokens or quantise are opened. */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;
@@ -61,22 +61,24 @@ void kvd_plugin_close(void *self);
 
 kvd_plugin_method *kvd_plugin_flags(const kvd_plugin_method *m);
 
-/* Reports a wrong result of the plugin's function `function`. Fills *err and returns -1. */
+/* Reports that the plugin's function `function` gave a wrong result, which `fmt` describes. Fills
+ * *err and returns -1. */
 int kvd_plugin_wrong(const kvd_plugin_method *m, const char *function, kvd_err *err,
                      const char *fmt, ...) KVD_PRINTF(4, 5);
-/* Reports the failure `error` of the plugin's `function`. Fills *err and returns -1. */
+/* Reports that the plugin's function `function` failed with the message `error`. Fills *err and
+ * returns -1. */
 int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
                       const char error[KVDIM_ERROR_BYTES], kvd_err *err);
 
 kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
 
-/* Number of guard bytes after each array that a plugin writes. */
+/* Number of guard bytes after each array that a plugin writes, to detect writes beyond its end. */
 enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/* Each function sets m->as and m->kind from the plugin's table for one kind of method. It fails if
- * the table lacks functions. */
+/* kvd_plugin_tokens, kvd_plugin_bits, kvd_plugin_dims and kvd_plugin_layers set m->as and m->kind
+ * for one kind of plugin method. They fail if the plugin lacks a required function. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

@@ -32,8 +32,8 @@ static size_t window(const kvd_parameter_values *v)
     return rows < WINDOW_MOST ? rows : WINDOW_MOST;
 }
 
-/* Returns the bytes of the plugin's state. If they are too many, returns 0, and the next callback
- * that can fail reports an error. */
+/* Returns how many bytes of state the plugin asks for. If they are too many, returns 0, and a later
+ * function reports the error. */
 static size_t state_bytes(const void *self, size_t n)
 {
     const kvd_plugin_opened *const o = self;
@@ -64,7 +64,8 @@ static uint32_t *new_list(size_t n)
     return list;
 }
 
-/* Sets mark[i] to 0 for tokens not in `list`; others stay. Fails if the list is invalid. */
+/* Sets mark[i] to 0 for every token i that is not in `list`, and leaves other marks unchanged.
+ * Fails if the list is invalid. */
 static int take_list(const kvd_plugin_opened *o, const char *function, const uint32_t *list,
                      size_t some, size_t n, uint8_t *mark, kvd_err *err)
 {
@@ -183,7 +184,8 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* Allocates for each of n_heads heads a token list and the plugin's argument (`each` bytes). */
+/* For each of n_heads heads, allocates a list of tokens and the argument (`each` bytes) that the
+ * plugin receives. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;
@@ -266,8 +268,8 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
     return status;
 }
 
-/* Returns the bits that the plugin reads to choose tokens. If its number is invalid, returns 0, and
- * the later call of `choose` fails. */
+/* Returns how many bits the plugin reads to choose tokens. If the plugin's number is invalid,
+ * returns 0, and the next call of `select` fails. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {

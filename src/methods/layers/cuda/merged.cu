@@ -1,4 +1,4 @@
-/* Kernels that merge and restore K and V of two layers. */
+/* Kernels that merge K and V of two adjacent layers, and restore them for attention. */
 #include "methods/layers/cuda/merged.h"
 
 #include "kernels/cuda/mma.cuh"
@@ -21,14 +21,15 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
     return static_cast<size_t>(__ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/* Returns the number of request b's page p in the bf16 pages that attention reads. */
+/* Returns the number that page p of request b has among the bf16 pages that attention reads. */
 __device__ __forceinline__ size_t rows_page_of(const kvd_merged_args &a, int b, int p)
 {
     return static_cast<size_t>(__ldg(a.rows_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/* Returns the address of the norms of vector v of a page's 64 tokens: a word per token, with bf16
- * norms in the two merged layers. v is K of KV head v / 2 if v is even, V if v is odd. */
+/* Returns the address of the norms that a page stores for vector v of each token: K of KV head v/2
+ * if v is even, V if it is odd. Each token has two bf16 norms, for two merged layers, in one 32-bit
+ * word. */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
     return reinterpret_cast<uint32_t *>(a.length) +
@@ -45,9 +46,10 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
     *reinterpret_cast<uint4 *>(to) = x;
 }
 
-/* Eight tokens of K or V of one KV head, as one warp reads them. */
+/* Eight tokens of K or V of one KV head, which one warp reads. */
 struct octet {
-    /* Number of the stored page. Index of this lane's first number in it, and in `rows`. */
+    /* `page`: number of the page among the stored pages. `at`, `at_rows`: index of the first number
+     * that this lane reads, in the stored pages and in the bf16 pages a.rows. */
     size_t page, at, at_rows;
     int token;
     int lane, n_runs;
@@ -67,7 +69,8 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
             a.d_head / 8};
 }
 
-/* Calls f for every 8 elements that the lane reads, with indices in the stored pages and a.rows. */
+/* Calls f for every 8 elements that this lane reads. The arguments of f are their index in the
+ * stored pages and their index in the bf16 pages a.rows. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = 0;
@@ -140,7 +143,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Weights of two directions to interpolate: 1 and 0 if a vector is zero or they are opposite. */
+/* Weights of two unit vectors in their interpolation. If one vector is zero, or the two are
+ * opposite, one weight is 1 and the other is 0. */
 struct factors {
     double from, to;
 };
@@ -158,7 +162,8 @@ __device__ __forceinline__ factors factors_of(const measured &m, double t)
     return f;
 }
 
-/* Writes the direction interpolated from two layers' vectors, which both layers then share. */
+/* Interpolates between the directions of a token's vectors in two layers, and stores the result,
+ * which both layers then share. */
 __device__ void share_direction(const kvd_merged_args &a, const octet &o, const measured &m,
                                 double t)
 {
@@ -220,7 +225,8 @@ __device__ __forceinline__ uint4 times(uint4 x, float length)
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Restores K and V of one of two merged layers for attention, with zeros after the last token. */
+/* Writes K and V of one of two merged layers to the pages that attention reads, with zeros after
+ * the last token. */
 template <bool SECOND>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_merged_args a)
 {
@@ -284,7 +290,8 @@ __global__ void __launch_bounds__(THREADS)
         to[b] = of_slot[slot[b]];
 }
 
-/* Returns the thread blocks per request and head, so that a multiprocessor gets about 8. */
+/* Returns the number of CTAs to launch for each of `others` equal parts of the work, so that every
+ * multiprocessor gets about 8 CTAs. */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

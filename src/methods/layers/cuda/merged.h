@@ -1,8 +1,8 @@
-/* GPU code of methods that store K and V of prompts for adjacent layers together. Later tokens stay
- * separate.
+/* GPU code of methods that store the K and V of a prompt together for several adjacent layers. K
+ * and V of later tokens are stored for each layer.
  *
- * Method minicache shares directions of K and V between two layers; xkv shares latent vectors in a
- * group of layers. */
+ * In method minicache, two layers share directions of K and V vectors. In method xkv, a group of
+ * layers shares latent vectors. */
 #ifndef KVD_METHODS_LAYERS_CUDA_MERGED_H
 #define KVD_METHODS_LAYERS_CUDA_MERGED_H
 
@@ -17,14 +17,16 @@
 extern "C" {
 #endif
 
-/* Requests of a batch, and their stored pages of one or two layers, in device memory. */
+/* Arguments of the functions below: the requests of a batch, and the pages that hold their K and V,
+ * in device memory. */
 typedef struct {
     int32_t n, max_pages, n_sms;
     int32_t n_kv_heads, d_head; /* d_head is the number of elements of K (and of V) per KV head */
-    /* [n] Number of each request's cached tokens including new ones, and its slot. */
+    /* [n] Number of each request's tokens in the cache, new ones included, and the cache slot of
+     * the request. */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] Pages of `first`, `second` and `length`. */
-    /* Pages in bf16 that attention reads, and their page table [n][max_pages]. */
+    /* The layer's pages in bf16 that attention reads, and their page table [n][max_pages]. */
     uint16_t *rows;
     const int32_t *rows_table;
     /* True if the requests are prompts, false if they are decode steps, each with one new token. */
@@ -34,28 +36,28 @@ typedef struct {
      * of the second layer. */
     uint16_t *first, *second;
     /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] bf16 norms of a token's vectors in both merged
-     * layers; negative if they are not merged. */
+     * layers. Negative if the two vectors are not merged. */
     uint16_t *length;
 } kvd_merged_args;
 
 cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
-/* Measures angles between prompt vectors in `first` and `rows`. range [n][2][2] in device memory
- * gets, for K and V, the inverted bits of the smallest angle (float32) and the bits of the
- * largest. */
+/* Measures the angles between prompt vectors in `first` and in `rows`. Writes the smallest and the
+ * largest angle of K and of V to range [n][2][2] (device memory), as the bits of a float32; those
+ * of the smallest are inverted. */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
-/* Merges K and V of prompts in two layers, in `first` and in `rows`, by spherical interpolation at
- * `t`. Vectors stay unmerged if their angle is in the upper fraction `gamma` of `range`, which
- * kvd_pair_measure wrote. Adds the number of unmerged vectors to apart[slot]. */
+/* Merges K and V of prompts in two layers, `first` and `rows`, by spherical interpolation with
+ * weight `t` of the second layer. Vectors stay unmerged if their angle is in the upper fraction
+ * `gamma` of `range` (kvd_pair_measure). Adds the number of unmerged vectors to apart[slot]. */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /* Writes K and V of one of two merged layers to `rows`, for attention: of the second layer if
- * `second`, else of the first. In decode steps (a->prompts is false), each request's newest token
- * must be in `first` or `second`, and is marked as unmerged. */
+ * `second`, else of the first. In decode steps, the newest token of each request must be in `first`
+ * or `second`; it is marked as unmerged. */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
-/* Copies K and V of tokens prompt[b], prompt[b] + 1, ... of each request b from a->first to
- * a->rows. `prompt` [n] is in device memory. After the last token, writes zeros up to a multiple of
- * 8 tokens. */
+/* Copies K and V of all tokens after the prompt, which has prompt[b] tokens in request b, from
+ * a->first to a->rows. `prompt` [n] is in device memory. After the last token, writes zeros up to a
+ * multiple of 8 tokens. */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
 /* Sets to[b] = of_slot[slot[b]] for n requests b, in device memory. */
@@ -81,22 +83,24 @@ typedef struct {
 
 int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
-/* Sets the lengths of prompts. Returns true if a running request's prompt changed. */
+/* At the start of an iteration, records the prompt length of each request that is new in its slot.
+ * Returns true if there is one. */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
-/* After an iteration, updates how many tokens each running request (slot) has and how many bytes
- * are stored (s->held). bits_of returns the stored bits of a running request (slot). */
+/* After an iteration, updates the number of tokens of each running request, and s->held, the bytes
+ * of all requests. bits_of returns the stored bits of the request in a slot. */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m,
                           double (*bits_of)(const kvd_gpu_method *m, size_t slot),
                           const kvd_iteration *it);
-/* Returns the share of a request's prompt that is still among its newest `window` tokens when it
- * has n tokens. Returns 0 if `window` is 0. */
+/* Returns the fraction of a request's prompt tokens that are among its newest `window` tokens, if
+ * the request has n tokens. Returns 0 if there is no sliding window (`window` is 0). */
 static inline double kvd_merged_near(const kvd_merged_slots *s, size_t slot, size_t window,
                                      size_t n)
 {
     const size_t prompt = s->slot[slot].prompt, gone = n > window ? n - window : 0;
     return window && prompt > gone ? (double)(prompt - gone) / (double)prompt : 0;
 }
-/* Returns device memory filled with random numbers, for timing, or NULL on failure. */
+/* Returns device memory filled with normal random numbers of this standard deviation, for timing.
+ * Returns NULL on failure. */
 uint16_t *kvd_merged_pool(kvd_device_memory *memory, size_t elements, float deviation,
                           cudaStream_t stream, kvd_err *err);
 #endif

@@ -1,5 +1,6 @@
-/* Method minicache on the GPU: K and V of two adjacent layers are merged after a prompt. Layers
- * with a sliding window then restore the prompt, once, to bf16 pages. */
+/* Method minicache on the GPU: merges K and V of a prompt in pairs of adjacent layers. Every decode
+ * step restores the merged K and V. Layers with a sliding window restore them only once, after the
+ * prompt, and keep them in bf16. */
 #include "methods/layers/cuda/merged.h"
 
 #include <stdlib.h>
@@ -13,15 +14,17 @@ enum { T = 1, GAMMA /* indices in the parameter table of layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] First of the two merged layers, or -1 if the layer is not merged. */
+    /* [n_layers] First layer of the pair of merged layers that has this layer, or -1 if the layer
+     * is not merged. */
     int *first;
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: first and last merged layer */
     uint16_t **stored;        /* [n_layers] device pages of the layer's vectors */
-    /* [n_layers] bf16 norms of K and V vectors of two merged layers, at the first of them. */
+    /* [n_layers] bf16 norms of the K and V vectors of two merged layers. The entry of the first of
+     * the two layers is used. */
     uint16_t **length;
     uint32_t *range; /* device, written by kvd_pair_measure */
-    /* [n_pairs][slots] Number of unmerged vectors per prompt, on the device and on the host. */
+    /* [n_pairs][slots] Number of each prompt's vectors that stayed unmerged, on device and host. */
     uint32_t *apart, *host_apart;
     size_t *apart_of; /* [n_pairs][slots] copy of host_apart */
     kvd_merged_slots slots;
@@ -106,8 +109,8 @@ static bool has_window(const merged *k, int layer)
     return k->method.cache->layer[layer].map.window > 0;
 }
 
-/* Returns the index in the arrays `apart`, `host_apart` and `apart_of` [n_pairs][slots] at which
- * the slots of the merged layers `first` and `first` + 1 begin. */
+/* Returns the index at which the pair of merged layers `first` and `first` + 1 begins in an array
+ * [n_pairs][slots]. */
 static size_t apart_at(const merged *k, int first)
 {
     return (size_t)(first - k->begin) / 2 * k->slots.n;
@@ -154,7 +157,8 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Stores the prompts' K and V of the first of two layers that will be merged. */
+/* Stores the K and V of prompts in the first of two layers, to merge them when the second layer has
+ * computed its own. */
 static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_merged_args a = args_of(k, r->layer, r, true);
@@ -167,7 +171,8 @@ static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err);
 }
 
-/* Merges prompts' K and V of two layers. Restores them to bf16 pages in sliding-window layers. */
+/* Merges the K and V of prompts in two layers. If a layer has a sliding window, also writes the
+ * restored K and V to its bf16 pages. */
 static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const double *const v = k->method.plan->layers_values.value;
@@ -187,7 +192,8 @@ static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Stores or merges the prompts' K and V after the attention of each layer. */
+/* Called after the attention of each layer. In the first of two layers to be merged, stores the K
+ * and V of prompts; in the second, merges them. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const merged *const k = of(m);
@@ -213,7 +219,8 @@ static double row_bits(const merged *k)
     return 8.0 * sizeof(uint16_t) * k->method.cache->config->d_head * (double)vectors(k);
 }
 
-/* Returns the bits of a request's prompt in one of two merged layers: half of the bits of both. */
+/* Returns the bits that K and V of a request's prompt take in one of two merged layers: half of the
+ * bits of both layers. */
 static double prompt_bits(const merged *k, size_t slot, int first)
 {
     const double d = k->method.cache->config->d_head, number = 8.0 * sizeof(uint16_t),
@@ -236,7 +243,7 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum;
 }
 
-/* Returns the bits that merging spares a request of n tokens in layers with sliding windows. */
+/* Returns the bits that merging saves a request of n tokens in layers with a sliding window. */
 static double saved_near(const merged *k, size_t slot, size_t n)
 {
     const double prompt = (double)k->slots.slot[slot].prompt;
@@ -253,8 +260,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns the change, by the newest token, of the bits that merging layers saves in layers with a
- * sliding window. */
+/* Returns by how many bits the newest token changed the saving from merging in layers with a
+ * sliding window. The result is 0 or negative, because prompt tokens leave the window. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -278,7 +285,7 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Records how many vectors of each new prompt stayed unmerged. */
+/* After an iteration, records how many vectors of each new prompt stayed unmerged. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);
@@ -313,7 +320,8 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
     return 0;
 }
 
-/* Allocates stored pages (random, for timing) and the norms of their vectors (all equal). */
+/* Allocates the stored pages and the norms of their vectors. For timing, the pages are filled with
+ * random numbers, and all norms are equal. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);

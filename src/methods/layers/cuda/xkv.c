@@ -1,5 +1,6 @@
-/* Method xkv on the GPU: K and V of a group of layers become shared singular vectors. Layers with a
- * sliding window then restore the prompt, once, to bf16 pages. */
+/* Method xkv on the GPU: a group of layers stores a prompt's K and V as shared singular vectors.
+ * Every decode step restores K and V from them. Layers with a sliding window restore K and V only
+ * once, after the prompt, and keep them in bf16. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,13 +11,14 @@
 
 static const char what[] = "decomposition of layers";
 
-/* Group of layers that are stored together, with K [0] and V [1]. */
+/* Group of layers whose K and V are stored together. In arrays of two elements, the first is for K,
+ * the second for V. */
 typedef struct {
     int first, n, n_full; /* n_full: number of layers without a sliding window */
     size_t wide;          /* elements of K or V of a token, in all layers of the group */
     size_t rank[2];       /* largest rank of K and V, rounded up to a multiple of 16 */
     uint16_t *latents;
-    /* Offset of the group's singular vectors in a request's memory, in elements. */
+    /* Offset of the group's singular vectors in a request's part of `basis`, in elements. */
     size_t basis_at;
 } layer_group;
 
@@ -28,32 +30,36 @@ typedef struct {
     int *group_of; /* [n_layers] group of each layer, or -1 */
     bool *skips;   /* [n_layers] */
     int begin;     /* first layer that steps restore, or -1 */
-    /* Maxima of layer groups: elements of K or V of a token; rank of K plus V; rank of K or V. */
+    /* Maxima over all layer groups: `wide`, elements of K (or V) of a token; `ranks`, rank of K
+     * plus rank of V; `most_rank`, rank of K or V. */
     size_t wide, ranks, most_rank;
-    /* [n_layers] Device pages of tokens after the prompt; NULL in layers with a window. */
+    /* [n_layers] Device pages with K and V of the tokens after the prompt. NULL in layers with a
+     * sliding window, which keep all tokens in bf16 pages. */
     uint16_t **own;
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
     int32_t *run;          /* for each group, page offset of every 8 latent elements */
     uint16_t *basis;       /* device [slots][basis_slot] */
     size_t basis_slot;
     bool joint; /* true: tensor cores restore the KV heads of a layer together */
-    /* If `joint`, singular vectors [wide][rank] of K [0] and V [1] of the prompts, before
-     * kvd_latent_join reorders them for tensor cores. Otherwise NULL. */
+    /* Singular vectors [wide][rank] of the prompts' K and V, in row-major order, before
+     * kvd_latent_join reorders them for tensor cores. NULL if `joint` is false. */
     uint16_t *rows_of_basis[2];
-    /* K or V of prompts in a group of layers [max_tokens][wide], and latent vectors
-     * [max_tokens][ranks]. */
+    /* K and V of the prompts in the current group of layers, [max_tokens][wide] each, and the
+     * latent vectors computed from them, [max_tokens][ranks]. */
     uint16_t *x[2], *latent;
     kvd_latent_span span[2];
-    /* Keys are decomposed in parallel with values, since few vectors do not fill the device. */
+    /* Keys are decomposed on this stream, at the same time as values on the main stream, because
+     * the decomposition of one alone leaves much of the GPU idle. */
     cudaStream_t stream_of_keys;
     cublasHandle_t blas_of_keys;
     cudaEvent_t gathered, decomposed;
     float *captured; /* pinned [n_groups][2][max_slices] */
     size_t prompts;  /* number of prompts in the iteration */
-    /* [slots + 1] On the device and pinned: number of prompt tokens of the request in each slot.
-     * The last element is 0, for requests that pad a batch. */
+    /* [slots + 1] Number of prompt tokens of the request in each slot, in device memory and in
+     * pinned host memory. The last element is 0, for the empty requests that pad a batch. */
     int32_t *prompt, *host_prompt;
-    /* [max_slices] in device memory: number of prompt tokens of each decode step's request. */
+    /* [max_slices] Device memory: for each request that has a decode step in the batch, the number
+     * of its prompt tokens. */
     int32_t *steps;
     kvd_merged_slots slots;
     kvd_device_memory memory;
@@ -145,7 +151,7 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Multiplies column-major bf16 matrices on the stream of `blas`. */
+/* Computes the product `to` of column-major bf16 matrices a and b, on the stream of `blas`. */
 static int multiply(const xkv *k, cublasHandle_t blas, size_t rows, size_t columns, size_t sum,
                     const uint16_t *a, size_t ld_a, const uint16_t *b, size_t ld_b, uint16_t *to,
                     size_t ld, kvd_err *err)
@@ -158,7 +164,7 @@ static int multiply(const xkv *k, cublasHandle_t blas, size_t rows, size_t colum
         what, err);
 }
 
-/* Decomposes K or V of prompts first .. first + n - 1, which have equal lengths. */
+/* Decomposes K or V (`side`) of `batch` prompts of equal length, from prompt number `first` on. */
 static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t batch, int side,
                      kvd_err *err)
 {
@@ -187,7 +193,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t
     }
     if (kvd_latent_span_run(span, &rows, stream, err))
         return -1;
-    /* cuBLAS is column-major and takes row-major x [n][wide] as [wide][n]. */
+    /* cuBLAS is column-major: it takes the row-major matrix x [n][wide] as [wide][n]. */
     for (size_t i = 0; i < batch; i++)
         if ((k->joint &&
              kvd_cuda_check(kvd_latent_join(rows.basis[i], wide, rank, in_slot[i], stream), what,
@@ -198,7 +204,8 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t
     return 0;
 }
 
-/* Copies K before RoPE and V of the prompts to this layer's columns of k->x. */
+/* Copies K and V of the prompts to this layer's columns of k->x. Keys are copied before RoPE if the
+ * method needs them so. */
 static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -242,7 +249,8 @@ static int put(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), what, err);
 }
 
-/* Writes the prompts' restored K and V to the pages of the group's layers with a window. */
+/* Restores K and V of the prompts in those layers of the group that have a sliding window, and
+ * writes them to the bf16 pages of these layers. */
 static int restore_windows(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -263,7 +271,8 @@ static int restore_windows(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Collects the prompts' K and V, and decomposes them after the last layer of a group. */
+/* Called after the attention of each layer. Collects the prompts' K and V and, after the last layer
+ * of a group, decomposes them. */
 static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const xkv *const k = of(m);
@@ -303,7 +312,8 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits of a request's prompt in one layer: an equal share of the group's bits. */
+/* Returns the bits that K and V of a request's prompt take in one layer: an equal share of the bits
+ * of the layer's group. */
 static double prompt_bits(const xkv *k, size_t slot, const layer_group *g)
 {
     const size_t prompt = k->slots.slot[slot].prompt;
@@ -313,13 +323,13 @@ static double prompt_bits(const xkv *k, size_t slot, const layer_group *g)
     return 8.0 * sizeof(uint16_t) * (double)numbers / g->n;
 }
 
-/* Returns the bits of n tokens in a layer that is in no group. */
+/* Returns the bits that K and V of n tokens take in one layer if they are stored uncompressed. */
 static double rows_bits(const xkv *k, size_t n)
 {
     return 8.0 * sizeof(uint16_t) * (double)(n * 2 * row_of(k));
 }
 
-/* Returns the size in bits of the cache of a running request, of all layers without a window. */
+/* Returns the bits of a running request's K and V in all layers without a sliding window. */
 static double full_bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
@@ -334,7 +344,7 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum + layers * rows_bits(k, s->tokens);
 }
 
-/* Returns the bits that grouping spares a request of n tokens in layers with sliding windows. */
+/* Returns the bits that grouping layers saves for n tokens in layers with a sliding window. */
 static double saved_near(const xkv *k, size_t slot, size_t n)
 {
     double sum = 0;
@@ -352,8 +362,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns the change, by the newest token, of the bits that grouping layers saves in layers with a
- * sliding window. */
+/* Returns by how many bits the newest token changed the saving from grouping layers in layers with
+ * a sliding window. The result is 0 or negative, because prompt tokens leave the window. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
@@ -475,7 +485,8 @@ static int make_solver(xkv *k, kvd_err *err)
     return k->latent && (k->captured = kvd_pinned_new(captured, what, err)) ? 0 : -1;
 }
 
-/* Copies the heads' offsets in cache pages, latent pages and projections to the device. */
+/* Copies the offsets of each head in cache pages, in latent pages and in the projection matrices to
+ * the device. */
 static int copy_tables(xkv *k, kvd_err *err)
 {
     const kvd_config *const c = k->method.cache->config;

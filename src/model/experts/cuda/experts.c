@@ -1,4 +1,5 @@
-/* Runs the routed experts of a layer on the GPU. Equal batches give equal bits. */
+/* Computes the routed experts of a mixture-of-experts layer on the GPU. Repeating a batch gives
+ * exactly the same bits. */
 #include "model/pass/cuda/layer.h"
 
 static int score(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
@@ -22,7 +23,7 @@ static int route(kvd_gpu_worker *w, kvd_err *err)
                   : kvd_cuda_check(cudaStreamSynchronize(w->stream), "routed experts", err);
 }
 
-/* Computes expert x for n tokens in device memory. */
+/* Computes the output of expert x for the n tokens in `in`, which is in device memory. */
 static int run_expert(kvd_gpu_worker *w, const kvd_gpu_expert *x, const void *in, size_t n,
                       size_t width, int clamped, kvd_err *err)
 {
@@ -57,7 +58,8 @@ static int add_routed(kvd_gpu_worker *w, const kvd_gpu_layer *l, kvd_err *err)
         if (streamed && kvd_gpu_expert_fetch(streamed, (int)(l - w->weights.layer), (int)i,
                                              w->stream, &here, err))
             return -1;
-        /* bias, which only the first GPU adds, because outputs are summed over the GPUs */
+        /* Bias of the expert. Only the first GPU adds it, because the outputs of all GPUs are
+         * summed. */
         const float *const bias = w->weights.share.index == 0 ? here.bias_down : NULL;
         if (kvd_gpu_launched(w,
                              kvd_gpu_gather(w->weights.type, w->normed, e->routes.row + first, n, d,
@@ -100,7 +102,8 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
            (!w->weights.streamed && e->most_few && (n <= e->most_few || e->many));
 }
 
-/* Adds n tokens' expert outputs, and `add` if set, to w->x, at most most_few tokens at a time. */
+/* Adds the expert outputs of n tokens to w->x, and also the vector `add` unless it is NULL. Each
+ * launch has at most most_few tokens. */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
                    kvd_err *err)
 {
@@ -130,7 +133,8 @@ static int add_experts(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_
                                        w->stream),
                        "routed experts", err))
         return -1;
-    /* Only the first GPU adds the residual stream to the sum over GPUs. */
+    /* Only the first GPU includes the residual stream, because the results of all GPUs are summed.
+     * Other GPUs start with zeros. */
     if (w->weights.share.index > 0 &&
         kvd_cuda_check(cudaMemsetAsync(w->x, 0, size * sizeof *w->x, w->stream), "routed experts",
                        err))

@@ -1,7 +1,7 @@
-/* Kernels that choose experts and compute them for few tokens.
+/* Kernels that choose a token's experts, and compute experts for few tokens.
  *
- * The product of W with up to 32 tokens is bound by reading W. The warps of a CTA take turns at
- * blocks of 64 columns. */
+ * Multiplying the weight matrix W of an expert by up to 32 tokens is bound by reading W. The warps
+ * of a CTA take turns at blocks of 64 columns of W. */
 #include "kernels/cuda/mma.cuh"
 #include "model/experts/cuda/experts.cuh"
 #include "model/pass/routing.h"
@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* Gives NaN to experts that are missing because too few logits are numbers. */
+        /* If too few logits are numbers (not NaN) to choose all experts, the missing experts have
+         * the factor NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -103,7 +104,8 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /* Gives NaN to experts that are missing because too few logits are numbers. */
+        /* If too few logits are numbers (not NaN) to choose all experts, the missing experts have
+         * the factor NaN. */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -141,7 +143,7 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
     __syncwarp();
 }
 
-/* Chooses a token's experts from its best groups of experts. */
+/* Chooses a token's experts from the groups of experts with the best scores. */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
     __shared__ float of_group[KVD_CONFIG_EXPERTS];
@@ -193,7 +195,8 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /* Adds 1e-20 to the sum of the chosen experts' factors, which avoids 0 / 0, as on the CPU. */
+    /* Divides by the sum of the chosen experts' factors plus 1e-20, as on the CPU, so that the
+     * divisor is not 0. */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -301,7 +304,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Loads the expert numbers of PAIRS (token, expert) pairs at once. */
+/* Loads the expert numbers of PAIRS (token, expert) pairs, so that the loads overlap. */
 __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
                                              uint32_t total, uint32_t (&x)[PAIRS])
 {
@@ -310,7 +313,7 @@ __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t f
         x[k] = first + k * KVD_FEW_EXPERTS < total ? r.expert[first + k * KVD_FEW_EXPERTS] : 0;
 }
 
-/* Sorts (token, expert) pairs by expert. If ROUTE, first chooses the experts. */
+/* Sorts (token, expert) pairs by expert. If ROUTE, first chooses the experts of each token. */
 template <bool ROUTE>
 __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     few_plan_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -356,7 +359,7 @@ __global__ void __launch_bounds__(KVD_FEW_EXPERTS)
     }
 }
 
-/* Loads weights past the L1 cache, because they are read only once. */
+/* Loads weights without keeping them in the L1 cache, because they are read only once. */
 __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
 {
     uint4 v;
@@ -366,7 +369,8 @@ __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
     return v;
 }
 
-/* rows of W that one lane loads; if UP, they are of the gate and of the up matrix */
+/* Two rows of an expert's weight matrix W that one lane loads. If UP, `low` is a row of the gate
+ * matrix and `high` a row of the up matrix. */
 template <bool UP> struct tile_rows {
     const uint16_t *low, *high;
 
@@ -383,7 +387,8 @@ template <bool UP> struct tile_rows {
         high = w + (UP ? min(row, out - 1) + out : min(row + 8, out - 1)) * in;
     }
 
-    /* Loads 16 of 64 columns of two rows of W: w[0], w[2] of the first, w[1], w[3] of the other. */
+    /* Loads this lane's 16 of 64 columns of two rows of the weight matrix W: row `low` to w[0] and
+     * w[2], row `high` to w[1] and w[3]. */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
         const int column = slab * SLAB + (int)(threadIdx.x % 4) * 8;
@@ -397,7 +402,7 @@ template <bool UP> struct tile_rows {
     }
 };
 
-/* Adds the products of 64 columns of W with n <= 32 tokens. */
+/* Adds the products of 64 columns of the weight matrix W with n <= 32 tokens to `acc`. */
 __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint4 (&w)[4],
                                          const uint16_t *x, const uint32_t (&first)[FEW_BLOCKS],
                                          int slab, int in, int n)
@@ -424,7 +429,8 @@ __device__ __forceinline__ void add_slab(float (&acc)[FEW_BLOCKS][4], const uint
 
 typedef float few_sums[FEW_WARPS][FEW_BLOCKS][TILE * SUM_PITCH];
 
-/* Returns one element of the product with W, summed over the warps in a fixed order. */
+/* Returns one element of the product of the weight matrix W and a token: the sum over all warps, in
+ * a fixed order. */
 __device__ __forceinline__ float few_total(const few_sums &sums, uint32_t token, uint32_t row)
 {
     float s = 0;
@@ -455,7 +461,7 @@ __device__ __forceinline__ void few_put(const kvd_gpu_few_experts &a, const few_
     }
 }
 
-/* Computes the experts' hidden units if UP, otherwise their outputs. */
+/* If UP, computes the experts' hidden units, otherwise their outputs (the down projection). */
 template <bool UP>
 __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
     few_kernel(const __grid_constant__ kvd_gpu_few_experts a)
@@ -470,13 +476,13 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
                        (uint32_t)(UP ? (out + TILE / 2 - 1) / (TILE / 2) : (out + TILE - 1) / TILE),
                    items = __ldcg(a.n_groups) * tiles;
     uint32_t item = blockIdx.x;
-    /* two blocks of W: one is multiplied while the other is loaded */
+    /* Two blocks of the weight matrix W: one is multiplied while the other is loaded. */
     uint4 even[4], odd[4];
     kvd_gpu_expert_group g = load_group(a.group + (item < items ? item / tiles : 0));
     tile_rows<UP> rows(a, g.expert, item % tiles);
     rows.load(even, warp, in);
     rows.load(odd, warp + FEW_WARPS, in);
-    /* The down projection (not UP) waits, because it reads the preceding kernel's output. */
+    /* The down projection (not UP) waits here, because it reads the preceding kernel's output. */
     if (!UP)
         follow();
     if (item >= items)
@@ -578,7 +584,7 @@ extern "C" size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts
     return smaller(n * n_chosen, n_experts + n * n_chosen / KVD_FEW_TOKENS);
 }
 
-/* Queues the products of experts' matrices with groups of up to KVD_FEW_TOKENS tokens. */
+/* Launches the kernels that multiply experts' matrices by up to KVD_FEW_TOKENS tokens at a time. */
 static cudaError_t few_products(const kvd_gpu_few_experts &a, size_t groups, cudaStream_t stream)
 {
     const size_t up = smaller(groups * ceil_div(a.ffn, TILE / 2), (size_t)(FEW_CTAS * a.sms)),

@@ -1,4 +1,4 @@
-/* Device functions that the kernels of routed experts share. */
+/* Device functions that several kernels of routed experts use. */
 #ifndef KVD_MODEL_EXPERTS_CUDA_EXPERTS_CUH
 #define KVD_MODEL_EXPERTS_CUDA_EXPERTS_CUH
 
@@ -8,7 +8,7 @@
 namespace
 {
 
-/* Waits for the preceding kernel and lets the next one start. */
+/* Waits for the preceding kernel, then lets the next kernel start early. */
 __device__ __forceinline__ void follow(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -17,7 +17,8 @@ __device__ __forceinline__ void follow(void)
 #endif
 }
 
-/* Returns the sum of x over threads of the block with lower numbers. part [32] is shared memory. */
+/* Returns the sum of x over the threads of the block that have lower numbers than this thread. part
+ * [32] is in shared memory. */
 __device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t *part)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;

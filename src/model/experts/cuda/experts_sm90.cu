@@ -1,7 +1,7 @@
-/* Products of routed experts with many tokens by wgmma.
+/* Products of routed experts with many tokens, by the Hopper instruction wgmma.
  *
- * A tile has up to 128 tokens of an expert and 256 rows of W. Both pass through a ring of stages of
- * 64 columns in shared memory. */
+ * A tile has up to 128 tokens x of an expert and 256 rows of its weight matrix W. Blocks of 64
+ * columns of both pass through a ring of stages in shared memory. */
 #include "kernels/cuda/sm90.cuh"
 #include "model/experts/cuda/experts.cuh"
 
@@ -13,10 +13,10 @@ enum {
     ROWS = 256, /* rows of W in a tile, for gate and up 128 each */
     STEP = 64,  /* columns of a stage */
     STAGES = 4,
-    /* number of stages of the ring in shared memory that are loaded in advance */
+    /* Number of stages of the ring in shared memory that are loaded in advance */
     AHEAD = STAGES - 2,
     CORE = 128, /* bytes of a core matrix */
-    /* number of bytes between neighbouring 8 x 8 blocks, padded against bank conflicts */
+    /* Bytes between groups of 8 columns in shared memory, padded against bank conflicts */
     X_LEAD = KVD_MANY_TOKENS / 8 * CORE + 16,
     W_LEAD = ROWS / 8 * CORE + 16,
     X_BYTES = STEP / 8 * X_LEAD,
@@ -25,7 +25,7 @@ enum {
     SMEM_BYTES = STAGES * STAGE_BYTES
 };
 
-/* Starts a copy of 16 bytes to shared memory; zeros unless `there`. */
+/* Starts a copy of 16 bytes to shared memory. If `there` is false, writes 16 zero bytes instead. */
 __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
@@ -33,10 +33,10 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
                  : "memory");
 }
 
-/* progress of one thread in loading tiles of x and W */
+/* Progress of one thread in loading tiles of the tokens x and of the weight matrix W */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
-    /* indices of the first elements of this lane's rows of x and w, and number of the tile */
+    /* Indices of the first elements of this lane's rows in x and in w, and number of the tile */
     uint32_t x_row[4], w_row[8], item;
     int step;
 
@@ -70,7 +70,7 @@ template <bool UP> struct loads {
             begin(a, tiles);
     }
 
-    /* Starts this thread's loads of the next 64 columns. */
+    /* Starts this thread's loads of the next 64 columns of x and w. */
     __device__ __forceinline__ void start(const kvd_gpu_few_experts &a, uint32_t stage,
                                           uint32_t tiles, uint32_t items, int steps)
     {
@@ -106,7 +106,7 @@ __device__ __forceinline__ void put(const kvd_gpu_few_experts &a, const float (&
     const float *const bias = UP ? a.expert[g.expert].bias_gate_up : NULL;
 #pragma unroll
     for (uint32_t high = 0; high < 2; high++) {
-        /* token that this lane computes; warp i has tokens 16 i .. 16 i + 15 of the tile */
+        /* Token of the tile whose results this lane has; warp i has tokens 16 i .. 16 i + 15 */
         const uint32_t token = threadIdx.x / 32 * 16 + lane / 4 + 8 * high;
         if (token >= g.n)
             continue;
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         for (int step = 0; step < steps; step++) {
             asm volatile("cp.async.wait_group %0;" ::"n"(AHEAD - 1) : "memory");
             fence_proxy_async();
-            /* Waits until no warp reads the stage any more that is overwritten below. */
+            /* Waits until all warps have read the stage of the ring that is overwritten below. */
             __syncthreads();
             const uint32_t at = ring + stage * STAGE_BYTES;
             const uint64_t x = wgmma_desc(at + group * (KVD_MANY_TOKENS / 16 * CORE), X_LEAD, CORE),
