@@ -46,7 +46,7 @@ enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AX
 
 /* Data that a method asks kvdim for, as bits of kvdim_method.needs. */
 enum {
-    /* attention probabilities that each token received, summed */
+    /* Attention probabilities that each token received, summed */
     KVDIM_NEEDS_PROBABILITIES = 1,
     /* Q, K and V of a calibration text (--calibration); only for methods of KVDIM_AXIS_DIMS */
     KVDIM_NEEDS_CALIBRATION = 2

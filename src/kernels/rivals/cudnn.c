@@ -203,8 +203,7 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/* Allocates p->rows_dev and fills it with the number of query rows that each cuDNN graph has for
- * each request. */
+/* Fills p->rows_dev (device memory) with the number of query rows of each request in each graph. */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;

@@ -43,7 +43,7 @@ typedef struct {
 typedef struct {
     const void *q, *k, *v;
     void *o; /* output; if ragged, rows from q_len on are unspecified */
-    /* Device memory of kvd_cudnn_workspace() bytes, aligned to 256 bytes. NULL if they are 0. */
+    /* Device memory of kvd_cudnn_workspace() bytes, aligned to 256. NULL if the size is 0. */
     void *workspace;
     /* [batch] Device memory: number of queries of each request. Not read if all requests have equal
      * lengths (shape.ragged is 0) or one query (shape.q_len is 1). */

@@ -52,7 +52,8 @@ int kvd_palu_shape_check(const kvd_palu_shape *shape);
 size_t kvd_palu_page_elements(const kvd_palu_shape *shape);
 size_t kvd_palu_up_elements(const kvd_palu_shape *shape);
 
-/* Convert float32 latent vectors and projection matrices to the 16-bit layout of the kernel. */
+/* kvd_palu_pack_latents and kvd_palu_pack_up convert float32 latent vectors and projection matrices
+ * to the 16-bit layout of the kernel. */
 void kvd_palu_pack_latents(const kvd_palu_shape *shape, int batch, const int32_t *kv_len, int dtype,
                            const float *k_latent, const float *v_latent, const int32_t *page_table,
                            int max_pages, uint16_t *pool);

@@ -194,7 +194,7 @@ void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors 
 int kvd_impl_poison(const kvd_impl *impl, void *self, void *stream, kvd_err *err);
 /* Copies the GPU's output to host memory. The caller must have waited for the stream. */
 int kvd_impl_fetch(const kvd_impl *impl, void *self, kvd_err *err);
-/* Chooses the output rows of this implementation to check, and computes their expected values.
+/* Chooses which output rows of the implementation are checked, and computes their expected values.
  * Implementations that have equal output can share *check. */
 int kvd_impl_check_make(const kvd_impl *impl, const kvd_problem *p, kvd_check_mode mode,
                         kvd_row_check *check, kvd_err *err);

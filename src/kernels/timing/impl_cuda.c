@@ -101,7 +101,7 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
         kvd_device_from(&s->memory, table, lengths * (size_t)f->max_pages, "a page table", err);
     free(table);
     *q = kvd_device_new(&s->memory, elements * sizeof(uint16_t), "Q", err);
-    /* Memory of the page pool without K and V stays NaN, which exposes kernels that read it. */
+    /* Parts of the page pool that hold no K or V stay NaN, which exposes kernels that read them. */
     *pool = kvd_device_filled(&s->memory, pool_bytes, 0xff, "K and V", err);
     f->longest = kvd_problem_longest(p, true);
     if (s->memory.status ||

@@ -45,7 +45,8 @@ typedef struct {
 
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
-/* Data of a plugin method that is open. Only methods that select tokens or quantise are opened. */
+/* Data of a plugin method after its function `open` was called. Only methods that select tokens or
+ * quantise have this function. */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;
@@ -77,8 +78,8 @@ enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/* kvd_plugin_tokens, kvd_plugin_bits, kvd_plugin_dims and kvd_plugin_layers set m->as and m->kind
- * for one kind of plugin method. They fail if the plugin lacks a required function. */
+/* kvd_plugin_tokens, kvd_plugin_bits, kvd_plugin_dims and kvd_plugin_layers turn a plugin's method
+ * of that kind into a method of kvdim, in m->as. They fail if the plugin lacks a function. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

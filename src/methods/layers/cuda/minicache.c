@@ -14,8 +14,8 @@ enum { T = 1, GAMMA /* indices in the parameter table of layers.c */ };
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] First layer of the pair of merged layers that has this layer, or -1 if the layer
-     * is not merged. */
+    /* [n_layers] First layer of the merged pair to which the layer belongs, or -1 if it is
+     * unmerged. */
     int *first;
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: first and last merged layer */
