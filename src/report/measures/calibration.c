@@ -1,4 +1,5 @@
-/* Compares calibration on fewer or clustered tokens with the full calibration. */
+/* Compares KV cache compression calibrated on part of a text's tokens, or on K-means centroids of
+ * them, with compression calibrated on all tokens. */
 
 #include <math.h>
 #include <stdio.h>
@@ -59,7 +60,8 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
            !kvd_rows_differ(a->accuracy, a->row, b->accuracy, b->row, "calibration,widths");
 }
 
-/* Returns 0 for tokens, 1 for K-means centroids, 2 for centroids weighted by cluster size. */
+/* Returns a number for the vectors on which rotations were calibrated: 0 for tokens, 1 for K-means
+ * centroids of tokens, 2 for centroids weighted by cluster size. */
 static int kind_of(const kvd_calibration *c)
 {
     return c->centroids == 0 ? 0 : c->weighted ? 2 : 1;
@@ -168,8 +170,9 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/* Returns the largest relative change, over dimensions, of the mean singular value of all heads
- * from one calibration to the other. NaN if one lacks the pair. */
+/* Compares singular values of two calibrations. Takes each dimension's mean over heads, and returns
+ * the largest relative change of such a mean between the calibrations, or NaN if one of them has no
+ * singular values of matrices `pair`. */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
     double worst = 0;
@@ -183,7 +186,8 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
     return worst;
 }
 
-/* Finds the range of changes of singular values, in %, between the two halves of a text. */
+/* Compares singular values of the two halves of a calibration text. *lo, *hi: smallest and largest
+ * change, in percent, over all texts with calibrations of both halves, or NaN if there are none. */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
 {
@@ -201,7 +205,8 @@ static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, k
         }
 }
 
-/* Computes the change of singular values, in %, if half of the sequences are left out. */
+/* Computes by how many percent singular values change if rotations are calibrated on about half of
+ * the sequences of a text instead of all. */
 int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pair,
                             kvd_measured *out, kvd_err *err)
 {
@@ -222,7 +227,9 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/* Finds the points with least and most pruning (or centroids) that otherwise equal point i. */
+/* Finds the least and the most reduced of the calibrations that equal calibration i except in one
+ * number: fraction of sequences left out if `pruning`, else number of K-means centroids. Returns
+ * false if all have the same number, or an earlier i gave the same result. */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {
@@ -246,8 +253,9 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
     return *least != *most;
 }
 
-/* Computes perplexity, or calibration time, with the largest fraction of sequences pruned (or the
- * most K-means centroids) divided by that with the smallest (or the fewest). */
+/* Computes a ratio of perplexities or of calibration times, as `name` says: the value for the
+ * largest fraction of sequences left out (or the most K-means centroids) / the value for the
+ * smallest fraction (or the fewest centroids). */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
     const bool pruning = strncmp(name, "prune-", 6) == 0, time = strstr(name, "-time") != NULL;

@@ -1,4 +1,5 @@
-/* Section of --compare: compares two folders of results. */
+/* Report section for the option --compare, which compares the numbers of two folders of result
+ * files. */
 
 #include <math.h>
 #include <stdarg.h>
@@ -113,7 +114,8 @@ static int observe_accuracy(const kvd_result *x, kvd_observations *o, kvd_err *e
         for (size_t k = 0;
              kvd_row_is_point(rows, i) && k < sizeof quantities / sizeof quantities[0]; k++) {
             const double p = kvd_row_real(rows, i, "overall_p");
-            /* Methods without a removed fraction p are named by their parameters. */
+            /* If the fraction p of the cache that was removed is unknown, the method's parameters
+             * identify the result. */
             if (isnan(p))
                 snprintf(setting, sizeof setting, "%s", kvd_row_text(rows, i, "settings"));
             else
@@ -151,8 +153,8 @@ static int observe(const kvd_results *r, kvd_observations *out, kvd_err *err)
     return 0;
 }
 
-/* Returns "inside" if each value is in the other's 95 % interval, else "outside". If neither value
- * has an interval: "equal" or "differs". */
+/* Compares two measured values. Returns "inside" if each value is in the other's 95 % interval,
+ * else "outside". If neither value has an interval, returns "equal" or "differs". */
 static const char *verdict_of(const kvd_observation *a, const kvd_observation *b)
 {
     bool ia = !isnan(a->lo) && !isnan(a->hi), ib = !isnan(b->lo) && !isnan(b->hi);
@@ -165,7 +167,8 @@ static const char *verdict_of(const kvd_observation *a, const kvd_observation *b
     return in_a && in_b ? "inside" : "outside";
 }
 
-/* Returns the first condition, such as "model", that differs between two values, or NULL. */
+/* Returns the first condition, such as "model", in which two measurements differ, or NULL if their
+ * conditions are equal. */
 static const char *differ(const kvd_observation *a, const kvd_observation *b)
 {
     const kvd_result *const x = a->file, *const y = b->file;
@@ -183,8 +186,9 @@ static const char *differ(const kvd_observation *a, const kvd_observation *b)
                                            : NULL;
 }
 
-/* Returns the number in `y` that measures what *p measures, under equal conditions, or NULL.
- * *other: the first such number under different conditions, or NULL. */
+/* Returns the value in set `y` that measures the same quantity as *p under equal conditions, or
+ * NULL. *other receives the first value in `y` of this quantity under different conditions, or
+ * NULL. */
 static const kvd_observation *match(const kvd_observations *y, const kvd_observation *p,
                                     const kvd_observation **other)
 {

@@ -1,4 +1,5 @@
-/* Measures of job completion times on a GPU, from result files. */
+/* Computes measures from the job completion times that result files contain, such as by how many
+ * percent a job takes longer with one method than with another. */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -8,7 +9,8 @@
 #include "formats/jct.h"
 #include "report/rows.h"
 
-/* kinds of measures, told by the prefix of their names; the first that fits counts */
+/* Kinds of measures of job completion times. The prefix of a measure's name, such as "jct-share-",
+ * says its kind. */
 typedef enum {
     SHARE,
     EXTRA,
@@ -31,7 +33,8 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    /* part of the measure's name after the method: phases of a job joined by '+', or method B */
+    /* Part of the measure's name after the method. Depending on `kind`, it names phases of a job,
+     * joined by '+', or the method compared with (method B). */
     char rest[96];
     char other[48];    /* method B in names that end in "-PHASES-over-B" */
     const char *sizes; /* input and output lengths such as "6300x243+204x139", or "all" */
@@ -75,8 +78,8 @@ bool kvd_jct_measure_known(const char *name)
     return parse(name, &q);
 }
 
-/* Returns true if `sizes` is "all" or lists this input and output length, as "6300x243+204x139"
- * lists 204 and 139 tokens. */
+/* Returns true if `sizes` is "all" or contains the job size INPUTxOUTPUT, in tokens, with the given
+ * input and output. Example of `sizes`: "6300x243+204x139". */
 static bool among(const char *sizes, double input, double output)
 {
     double in, out;
@@ -89,7 +92,8 @@ static bool among(const char *sizes, double input, double output)
     return false;
 }
 
-/* Returns true for "all", or sizes INPUTxOUTPUT joined by '+'. */
+/* Returns true if `sizes` is "all" or a list of job sizes INPUTxOUTPUT, in tokens, joined by
+ * '+'. */
 static bool well_formed(const char *sizes)
 {
     double in, out;
@@ -167,7 +171,8 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     return put(e, 100 * (of - without) / kvd_report_real(e, whole[q->kind]), out, err);
 }
 
-/* Appends by how many percent job `e` took longer than the same job with method q->rest. */
+/* Appends to *out by how many percent job `e` takes longer than the same job with method B, which
+ * is q->rest. */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -182,7 +187,8 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Appends by how many percent phases q->rest of job `e` take longer than with method q->other. */
+/* Appends to *out by how many percent some phases of job `e` take longer than with method B.
+ * q->rest lists the phases, joined by '+'; q->other is method B. */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
 {
@@ -203,8 +209,9 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/* Appends by how many percentage points the share of q->rest's phases in the job completion time
- * grows from the first job size to the last. */
+/* Appends to *out how much larger a share of the job completion time some phases take at the last
+ * size in q->sizes than at the first, in percentage points. q->rest lists the phases, joined by
+ * '+'. */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -232,8 +239,9 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Returns the log perplexity of `method`, interpolated to the job time of `e`, or NaN. If `slower`,
- * returns the lowest log perplexity of `method` if all its jobs are faster than `e`, else NaN. */
+/* Returns the log perplexity at which `method` takes as long as job `e`, interpolated between two
+ * settings of `method`. If `slower`, job `e` must take longer than all settings of `method`:
+ * returns their lowest log perplexity. NaN if there is none. */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const char *method, const kvd_result *x, size_t scored, bool slower)
 {
@@ -270,8 +278,8 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/* Appends by how many percent method A's perplexity exceeds B's at equal job completion time, at
- * the times of A's jobs (of_a) or of B's. */
+/* Appends to *out by how many percent the perplexity of method A exceeds that of method B at equal
+ * job completion times. These are the times of A's jobs if `of_a`, else those of B's jobs. */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
 {
@@ -300,7 +308,8 @@ static int of_text(const kvd_report_rows *all, const question *q, const kvd_resu
     return 0;
 }
 
-/* Appends the change of perplexity between two methods at equal job time, in %. */
+/* Appends to *out, for each text, by how many percent the perplexity of method A exceeds that of
+ * method B at equal job completion time. */
 static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const question *q,
                         kvd_measured *out, kvd_err *err)
 {
@@ -319,8 +328,8 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /* If the job times of the two methods do not overlap, the faster method counts with its
-             * lowest perplexity. */
+            /* If one method is faster in all settings, its lowest perplexity is compared with each
+             * setting of the other method. */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

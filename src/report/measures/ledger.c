@@ -55,7 +55,7 @@ static const char *const column_name[N_COLUMNS] = {"id",
                                                    "cannot"};
 
 typedef struct {
-    /* name of the wanted column, or "*SUFFIX" for all columns whose names end in SUFFIX */
+    /* name of the table column to read, or "*SUFFIX" for all columns whose names end in SUFFIX */
     const char *want;
     bool *use;
     size_t n_columns, n_values;
@@ -183,7 +183,8 @@ static void say_intervals(kvd_text *t, const kvd_measured *v)
         kvd_text_add(t, ", intervals %.3g to %.3g", least, most);
 }
 
-/* Appends a range such as "1.29 to 1.41 % (12 values) on NVIDIA H200". */
+/* Appends to *t the range of measured values, such as "1.29 to 1.41 % (12 values) on NVIDIA
+ * H200". */
 static void say(kvd_text *t, const char *name, const kvd_measured *v, const char *unit)
 {
     char range[96];
@@ -266,7 +267,8 @@ static void plain_name(const char *measure, char *buf, size_t size)
         snprintf(buf, size, "%s", measure);
 }
 
-/* Parses "LO:HI words" and returns "words". Without LO:HI, *lo and *hi become NaN. */
+/* Parses the column `null` of ledger.csv: the range "LO:HI" expected if a claim is false, then
+ * words. Returns the words. If there is no range, *lo and *hi become NaN. */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
     int n = 0;
@@ -277,14 +279,16 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/* Returns the name of the data from which a value's null range (expected if the claim is false) was
- * computed, or `words` if the value has none. */
+/* Returns the description of the data from which the null range of value *v was computed, or
+ * `words` if *v has none. Null range: the range of values expected if the paper's claim is
+ * false. */
 static const char *null_name(const kvd_measured_value *v, const char *words)
 {
     return v->null_name ? v->null_name : words;
 }
 
-/* Appends the range expected if the claim is false, such as "; null: 46.9 to 50 %". */
+/* Appends to *t the range of values expected if the paper's claim is false, such as "; null: 46.9
+ * to 50 %". */
 static void say_null(kvd_text *t, const kvd_measured *v, const char *words, const char *unit)
 {
     char range[96];
@@ -322,8 +326,9 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* Appends values of the measures that are only shown next to the one that decides a claim. Writes
- * "trend" before the measure named `trend`. */
+/* Appends to e->ours the values of measures that are shown with a claim but do not decide its
+ * verdict. `measures` lists them, separated by blanks. Writes "trend" before the measure named
+ * `trend`. */
 static int say_beside(const kvd_results *r, char *measures, const char *trend, kvd_ledger_entry *e,
                       kvd_err *err)
 {

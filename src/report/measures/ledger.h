@@ -32,19 +32,21 @@
 #include "report/report.h"
 #include "report/results.h"
 
-/* Verdict on a claim. A limit L is a number, or "low" or "high", an end of the published range. A
- * measured value v passes:
+/* Verdict on a claim of a paper. Tests compare a measured value v with a limit L, which is a
+ * number, or "low" or "high" for an end of the range that the paper prints. v passes
  *
- * - at-most L, at-least L: if v <= L, v >= L
+ * - at-most L: if v <= L; at-least L: if v >= L
  * - within L: if low - L <= v <= high + L
  * - between A:B: if A <= v <= B
- * - loads-at-most L, loads-at-least L: if a curve passes at 99 % of its loads (request rate /
- *   highest rate of the baseline); undecided if some loads were not simulated
- * - above-null, below-null: if v is above (below) the range expected if the claim is false
- * - loads-above-null, loads-below-null: likewise, at 99 % of a curve's loads
+ * - above-null, below-null: if v is above (below) the null range, which is expected if the claim is
+ *   false
  *
- * A value whose 95 % interval passes only in part is undecided. A claim passes if every value
- * passes, and fails if any value fails. */
+ * Tests loads-at-most, loads-at-least, loads-above-null and loads-below-null are for curves of
+ * values over the request rate. A curve passes if its values pass the test without "loads-" at 99 %
+ * of the request rates. It is undecided if some rates were not simulated.
+ *
+ * A value is undecided if a part of its 95 % interval passes and a part fails. A claim passes if
+ * all its values (or curves) pass, and fails if one fails. */
 
 typedef enum {
     KVD_REPRODUCED,
@@ -57,7 +59,8 @@ typedef enum {
     KVD_N_VERDICTS
 } kvd_verdict;
 extern const char *const kvd_verdict_name[KVD_N_VERDICTS];
-/* Returns 0 for good, 1 partly good, 2 bad, 3 not measured. */
+/* Returns the number of the colour in which a verdict is shown: 0 for good verdicts, 1 for partly
+ * good, 2 for bad, 3 for "not measured". */
 int kvd_verdict_colour(kvd_verdict v);
 
 typedef struct {
@@ -69,26 +72,28 @@ typedef struct {
  * weaker claim (`trend`). If the paper prints a number:
  *
  * - all values of `main` pass their test: reproduced
- * - otherwise, all values of `trend` pass: trend holds
- * - otherwise, no value of `main` fails but one is undecided (its 95 % interval passes only in
- *   part): cannot tell
+ * - otherwise, all values of `trend` pass theirs: trend holds
+ * - otherwise, no value of `main` fails, but one is undecided because a part of its 95 % interval
+ *   passes: cannot tell
  * - otherwise: not reproduced
  *
- * A value at which the queue of requests grows passes no test. If the paper prints no number, the
- * test must be above-null or below-null, or one of these with loads- (null: range that is expected
- * if the claim is false), and the verdict is "holds", "does not hold" or "cannot tell".
+ * A value at which the queue of requests grows passes no test.
+ *
+ * If the paper prints no number, the test must compare with the null range, which is expected if
+ * the claim is false: above-null, below-null, loads-above-null or loads-below-null. The verdict is
+ * then "holds", "does not hold" or "cannot tell".
  *
  * Fails on an unknown test, or one that needs a published number where the paper prints none. */
 int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
-/* Returns the fraction of loads 0.1 to 1 at which a curve is between lo and hi. A load is a request
- * rate / the baseline's highest. */
+/* Returns the fraction of loads from 0.1 to 1 at which a curve of values is between lo and hi.
+ * Load: request rate / highest request rate that the baseline method sustains. */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
-/* Returns the number of curves over the load (request rate), or 0 if the rule does not test loads.
- * *least, *most: smallest and largest fraction of a curve's loads at which its value passes the
- * test. */
+/* Tests curves of values over the request rate. *least, *most: smallest and largest fraction of a
+ * curve's request rates at which its values pass the test. Returns the number of curves, or 0 if
+ * the rule's test does not use request rates. */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
 
@@ -98,10 +103,11 @@ typedef struct {
     size_t n_values;
     double least, most; /* smallest and largest measured value of the claim */
     size_t n_services; /* number of curves over the request rate, one per simulated serving setup */
-    /* smallest and largest fraction of request rates, over setups, at which the claim holds */
+    /* Fraction of the simulated request rates at which the claim holds: smallest and largest over
+     * the simulated serving setups (such as model and method). */
     double least_loads, most_loads;
     kvd_measured values; /* measured values over the request rate, one curve per serving setup */
-    /* measured values as text */
+    /* text that lists the values measured for the claim */
     kvd_text ours;
     kvd_verdict verdict;
 } kvd_ledger_entry;
@@ -120,7 +126,8 @@ typedef struct {
     kvd_figure_counts figures;
 } kvd_ledger;
 
-/* Judges every claim of ledger.csv. Fails if a figure has neither claims nor a reason for none. */
+/* Judges every claim of ledger.csv, and fills *out. Fails if a figure of the papers has neither a
+ * claim in ledger.csv nor a stated reason for having none. */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
@@ -136,17 +143,18 @@ void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 /* Writes a published range, such as "0.07 to 0.351 %", or "none printed" for NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
-/* Largest number of data sets in a published table. The table gives numbers epsilon and delta for
- * the rotation matrix R of each data set: mean |R| and mean |R - R_ref|. */
+/* Largest number of data sets in a published table. For the rotation matrix R calibrated on each
+ * data set, the table prints epsilon (mean |R_ij| over elements) and delta (mean |R_ij - S_ij|,
+ * where S is a reference data set's rotation). */
 
 enum { KVD_MOST_DATASETS = 6 };
 
-/* a printed number, and half of its last digit's place value */
+/* number printed in a paper, and half a unit of its last digit, which bounds its rounding error */
 typedef struct {
     double value, half;
 } kvd_printed;
 
-/* a model of a published table, with numbers for n data sets */
+/* language model in a published table, with the numbers printed for n data sets */
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
@@ -160,42 +168,46 @@ typedef struct {
     size_t n;
 } kvd_published_table;
 
-/* Reads a published table. The caller releases *out, also on failure. */
+/* Reads the published table `name` from the folder `paper`. The caller releases *out with
+ * kvd_published_release, also on failure. */
 int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
-/* Number of pairs of data sets, and of pairs whose printed numbers contradict each other:
- * |epsilon_a - epsilon_b| > delta_a + delta_b. epsilon: mean |R| of a rotation; delta: mean |R -
- * R_ref|. */
+/* Number of pairs of data sets, and of pairs whose printed numbers cannot all be right, because
+ * |epsilon_a - epsilon_b| > delta_a + delta_b. epsilon: mean |R_ij| of the rotation R of a data
+ * set; delta: mean |R_ij - S_ij|, where S is a reference's rotation. */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
-/* Returns true if one number x explains a model's published rows: within rounding, each delta is
- * |epsilon - x|, as if it were a difference of means. */
+/* For each data set of a model, a paper prints numbers epsilon and delta. Returns true if one
+ * number x makes every delta |epsilon - x|, up to rounding: delta may then be a difference of
+ * means, contrary to the paper's definition. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/* number of models that fit, number expected to fit if deltas were in random order, and probability
- * that at least this number fits; a model fits if one number x makes each of its published deltas
- * |epsilon - x| */
+/* A table prints numbers epsilon and delta for each data set. A model fits if one number x makes
+ * every delta |epsilon - x|. Models that fit, number expected to fit if deltas were randomly
+ * ordered, and probability of at least as many fits. */
 typedef struct {
     size_t fits;
     double expected, probability;
 } kvd_published_fit;
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 
-/* two columns of published tables with mostly equal digits */
+/* two columns of different published tables that have equal digits in most rows */
 typedef struct {
     char table[2][64], column[2][64];
-    /* number of rows that both tables have, and of those in which the columns print equal digits */
+    /* number of rows of data that both tables have, and number of these rows in which both columns
+     * print equal digits */
     size_t shared, equal;
 } kvd_published_twin;
 
-/* Finds columns of two tables that agree in most of 4 or more rows. The caller frees *out. */
+/* Finds pairs of columns of two published tables that print equal digits in at least 3/4 of their
+ * common rows, if at least 4 rows are common. The caller frees *out. */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
-/* two models of different names with equal numbers in published tables */
+/* Two differently named models for which published tables print equal numbers. */
 typedef struct {
     char table[2][64], model[2][64];
     size_t numbers;

@@ -1,4 +1,4 @@
-/* Section that lists the papers' claims with verdicts. */
+/* Writes the report section that lists the claims of the papers with their verdicts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 #include "report/measures/ledger.h"
 
-/* number of claims of one verdict that the page shows without a click */
+/* If more claims than this share a verdict, their list is folded on the HTML page until clicked. */
 enum { MOST_OPEN = 12 };
 
 static void html_entry(const kvd_ledger_entry *e, kvd_text *t)
@@ -112,13 +112,15 @@ static void other_departures(const kvd_results *r, kvd_text *t)
         kvd_text_raw(t, " The papers' heads have 128 dimensions.");
 }
 
-/* Returns the length of "ZACK Fig. 13" in "ZACK Fig. 13 (IMDb)". */
+/* Returns the length of the figure's name in a claim's id, such as that of "ZACK Fig. 13" in "ZACK
+ * Fig. 13 (IMDb)". */
 static size_t figure_name(const char *id)
 {
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
-/* Draws a figure of claims: ratios of two methods against the request rate. */
+/* Draws a chart for all claims about one figure of a paper: ratio of two methods' values against
+ * the request rate. */
 static void figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s)
 {
     const size_t n = figure_name(l->entry[first].id);
@@ -209,7 +211,8 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
         s->failed |= departures.failed;
     }
     s->failed |= on.failed | more.failed;
-    /* Writes this table only to a CSV file, because the page shows the papers' claims as HTML. */
+    /* Writes this table only to a CSV file, because the HTML page lists the claims without a
+     * table. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

@@ -67,16 +67,16 @@ typedef struct {
 
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Returns true for rotations per query head (per_query) or per KV head (not per_query); always true
- * in models that have as many KV heads as query heads. */
+/* Returns true if the rotations are one per query head (if per_query) or one per KV head (else). If
+ * the model has as many KV heads as query heads, both are true. */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
     return s->model.n_heads == s->model.n_kv_heads || (s->pairing == KVD_PER_QUERY) == per_query;
 }
 
-/* Sets the range of the sum of the smaller half of singular values, as a share of the sum of all,
- * that random vectors would have: (1 - sqrt(d / n)) / 2 to 1 / 2 for n vectors of d dimensions
- * (Marchenko and Pastur 1967). */
+/* Sets the range expected if the claim is false for: sum of the smaller half of singular values /
+ * sum of all. For n random vectors of d dimensions it is (1 - sqrt(d / n)) / 2 to 1 / 2 (Marchenko
+ * and Pastur 1967). */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
     const double c = sqrt((double)s->model.d_head / (double)s->pair[pair].n_rows);
@@ -85,8 +85,9 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
         out->value[out->n - 1].null_name = "a flat spectrum of independent rows";
 }
 
-/* Sets the range that is expected if a paper's claim is false: that of this model with random
- * weights. Returns false if no result has random weights. */
+/* Sets the range expected if the claim on a trained model is false for: sum of the smaller half of
+ * singular values / sum of all. Takes it from result files of this model with random weights.
+ * Returns false if there are none. */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -117,7 +118,8 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
             kvd_calibration_compared(q->r, s) || !paired_as(s, per_query) ||
             kvd_model_info_untrained(&s->model))
             continue;
-        /* Leaves out rotations computed before RoPE: the papers decompose Q and K after RoPE. */
+        /* Skips rotations of Q and K computed before RoPE, because the papers compute them after
+         * RoPE. */
         if (strcmp(s->rope, "before") == 0 && q->pair != KVD_PAIR_V && q->pair != KVD_PAIR_VW &&
             q->pair != KVD_PAIR_WV)
             continue;
@@ -139,8 +141,9 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/* Sets the range that is expected if rotations of two texts do not agree: squared norm that a
- * random rotation keeps, in percent of that in the text's own rotation. */
+/* Sets the null range of measure energy-ratio, which is expected if two texts have unrelated
+ * rotations: squared norm of a text's vectors in half of the dimensions of a random rotation, in
+ * percent of that with the text's own rotation. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -162,8 +165,8 @@ bool kvd_of_token_counts(const kvd_similarity *s)
     return false;
 }
 
-/* Returns true if x only compares calibrations on different numbers of tokens of a text, and
- * another file of this model compares different texts. */
+/* Returns true if result x compares calibrations of one text on different numbers of tokens, and
+ * another result of the same model compares only different texts. */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
     bool other = false;
@@ -229,7 +232,8 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* The last measure, energy-ratio, needs data of real text, not random token ids. */
+                /* The measure is energy-ratio. It is not computed if the text whose vectors are
+                 * rotated consists of random token ids. */
                 else if (want_random && rb)
                     continue;
                 else
@@ -244,9 +248,9 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     return 0;
 }
 
-/* Appends delta / epsilon, the relative difference between a text's rotations and a reference's.
- * Measures tokens-delta: one value per number of calibration tokens. tokens-fall: the value with
- * the most tokens divided by that with the fewest. */
+/* Appends delta / epsilon, the relative difference between the rotations of a text and of a
+ * reference text. Measure tokens-delta appends it for each number of calibration tokens. Measure
+ * tokens-fall appends its value for the most tokens / its value for the fewest. */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;
@@ -266,7 +270,8 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
                 goto done;
             continue;
         }
-        /* Results that differ only in the number of tokens are adjacent, in rising order. */
+        /* Results that differ only in the number of calibration tokens are adjacent, in rising
+         * order of this number. */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&
                strcmp(p[last + 1].series, p[i].series) == 0)

@@ -1,4 +1,5 @@
-/* Numbers computed from result files, for tables and claims. */
+/* Declares measures: numbers computed from result files, for the report's tables and for verdicts
+ * on the papers' claims. */
 #ifndef KVD_REPORT_MEASURES_MEASURES_H
 #define KVD_REPORT_MEASURES_MEASURES_H
 
@@ -6,15 +7,18 @@
 #include "report/results.h"
 #include "report/rows.h"
 
-/* Returns the mean over heads of singular value `dim`, divided by sqrt(n_rows) if normalised. */
+/* Returns singular value number `dim`, averaged over heads. If `normalised`, it is divided by the
+ * square root of the number of decomposed vectors. */
 double kvd_mean_sigma(const kvd_spectrum *s, kvd_pair pair, int dim, bool normalised);
-/* Returns the share of the smaller half of singular values in their sum, mean over heads. */
+/* Averages each singular value over heads, and returns the sum of the smaller half / sum of all. */
 double kvd_trailing_share(const kvd_spectrum *s, kvd_pair pair);
-/* Returns how many dimensions hold the fraction `share` of sum(sigma^2), mean over heads. */
+/* Returns the smallest number of dimensions whose squared singular values sum to at least `share`
+ * of the sum of all, averaged over heads. */
 double kvd_dims_for_energy(const kvd_spectrum *s, kvd_pair pair, double share);
-/* Returns the fraction of singular values, / sqrt(n_rows) if normalised, below 1 (ZDC, Fig. 13). */
+/* Returns the fraction of all heads' singular values that are below 1 (ZDC paper, Fig. 13). If
+ * `normalised`, they are first divided by the square root of the number of decomposed vectors. */
 double kvd_share_below_one(const kvd_spectrum *s, kvd_pair pair, bool normalised);
-/* mean and standard deviation over heads of the largest singular value */
+/* Computes the mean and the standard deviation, over heads, of a head's largest singular value. */
 int kvd_top_sigma(const kvd_spectrum *s, kvd_pair pair, double *mean, double *sd, kvd_err *err);
 
 typedef struct {
@@ -28,49 +32,57 @@ typedef struct {
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
-/* Compares rotations calibrated on different numbers of tokens of a text with those of a reference
- * (file 0). The caller frees *points. */
+/* Lists, for each file that compares calibrations, how rotations calibrated on different numbers of
+ * tokens of a text differ from those of a reference text, the first in the file. The caller frees
+ * *points. */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
-/* Returns true if files a and b were calibrated on one text: equal labels, or equal text hashes. */
+/* Returns true if calibrations a and b used the same text: their labels or their text hashes are
+ * equal. */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/* Returns true for the file with most tokens among those of its label, or the first of several. */
+/* Returns true if no calibration with the same text label as calibration i used more tokens. Among
+ * several with the most tokens, returns true only for the first. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
-/* Returns true if two of the compared files have the same text label, so that they differ in the
- * number of calibration tokens. */
+/* Returns true if two of the compared calibrations have the same text label. Such calibrations
+ * differ in their number of tokens. */
 bool kvd_of_token_counts(const kvd_similarity *s);
 
-/* Returns true unless the result is of a single random seed. */
+/* Returns false if the result row was measured with one of several random seeds, and another row
+ * has the mean over the seeds. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
-/* Returns true for quantised weights with an uncompressed cache. */
+/* Returns true if a result was measured with quantised weights and an uncompressed KV cache. */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
-/* Returns true if the method was calibrated on the evaluated text. */
+/* Returns true if a result's method was calibrated on the text on which it was evaluated. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
-/* Returns true for NAME-a and NAME-b, two halves of one text. */
+/* Returns true if `a` is "NAME-a" and `b` is "NAME-b", the labels of the two halves of one text. */
 bool kvd_other_half(const char *a, const char *b);
 
 typedef struct {
     double value;
-    /* says what was measured, with the file's name */
+    /* description of the measured value, such as the name of its result file */
     char what[2 * KVD_LABEL + 64];
     /* device on which the value was measured, such as "NVIDIA H200"; "" if it is not a time */
     char device[64];
-    /* score that a search for the strongest compression had to keep; "" if there was no search */
+    /* For a value from a search for the strongest compression that keeps a score: name of this
+     * score. "" for other values. */
     char metric[48];
-    /* true if the queue of requests grows at this rate: the value depends on the run's length */
+    /* True if requests arrive faster than they are served, so that their queue grows. The value
+     * then depends on how long the simulation ran. */
     bool grows;
-    /* true if only the baseline was simulated between this and the next lower request rate */
+    /* true if, between the request rates of the preceding value and of this one, the baseline was
+     * simulated at a rate at which the compared method was not */
     bool gap;
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
-    /* range expected if the claim is false; NaN if unknown */
+    /* null range: range of values that is expected if the paper's claim is false; NaN if unknown */
     double null_lo, null_hi;
-    /* data from which null_lo and null_hi were computed; NULL: the data named in column null of
-     * ledger.csv */
+    /* Description of the data from which the null range was computed. If NULL, the column `null` of
+     * ledger.csv describes it. */
     const char *null_name;
-    /* request rate / highest rate that the baseline method sustains; NaN without a rate */
+    /* Load of a simulated server: request rate / highest rate that the baseline method sustains.
+     * NaN if the value has no request rate. */
     double load;
-    /* Index of the curve that the value is a point of. Loads (request rates) rise along a curve. */
+    /* Index of the curve that the value is a point of. Along a curve, the request rates rise. */
     size_t curve;
 } kvd_measured_value;
 
@@ -79,74 +91,74 @@ typedef struct {
     size_t n;
 } kvd_measured;
 
-/* Computes a measure from all result files. `name` is "NAME:MATRICES" or "NAME:MATRICES:NUMBER";
- * MATRICES share a rotation (qk, vw, k, ..., all). If no file has the measure, out->n is 0. An
- * unknown name is an error.
+/* Computes the values of a measure from all result files. `name` is "MEASURE:PAIR" or
+ * "MEASURE:PAIR:NUMBER". PAIR names the matrices that share a rotation (qk: Q and K; vw: V and W_O;
+ * k; ...), or is "all". If no result file has data for the measure, out->n is 0. An unknown name is
+ * an error. docs/definitions.md has the formulas.
  *
- * epsilon: mean absolute element of a rotation matrix; delta: mean absolute difference of two such
- * matrices. D: relative error of the attention output. n_rows: number of decomposed vectors. Null:
- * range of the measure that is expected if a paper's claim is false. Formulas: docs/definitions.md.
+ * Null range: range of values that is expected if a paper's claim is false.
  *
- * Singular values, in percent:
+ * Measures of singular values, in percent:
  *
- * - trailing-share:k, trailing-share-per-query: kvd_trailing_share of rotations per KV head, per
- *   query head; null: that of random weights if a file has them, else of random vectors
- * - below-one:qk, below-one-normalised: kvd_share_below_one, also after division by sqrt(n_rows)
- * - cv:qk, cv-per-query: coefficient of variation, over KV (query) heads, of a head's largest value
+ * - trailing-share, trailing-share-per-query: sum of the smaller half / sum of all, for rotations
+ *   per KV head, or per query head; null range: that of the model with random weights or, without a
+ *   file of it, of random vectors
+ * - below-one, below-one-normalised: fraction of singular values below 1, before and after division
+ *   by the square root of the number of decomposed vectors
+ * - cv, cv-per-query: standard deviation / mean, over KV (query) heads, of a head's largest
+ *   singular value
  *
- * Rotations of two texts, in percent:
+ * Measures of the rotations R and S of two texts, in percent. epsilon: mean |R_ij|; delta: mean
+ * |R_ij - S_ij|.
  *
- * - delta-ratio:qk: delta / epsilon, as in the papers; aligned-ratio:qk: after matching the signs
- *   of columns
- * - energy-ratio:qk: squared norm of one text's vectors in half of the dimensions of the other
- *   text's rotation, divided by that in its own rotation; null: with a random rotation
- * - overlap-half:qk: mean squared cosine of the angles between the leading halves of columns
- * - means-ratio:qk: difference of the mean absolute elements / epsilon
- * - random-NAME:qk: one of these five, with random token ids as one text
- * - tokens-delta:qk:N: delta / epsilon of calibrations on more than N tokens
- * - tokens-fall:qk: delta / epsilon with the most calibration tokens, divided by that with the
- *   fewest
+ * - delta-ratio: delta / epsilon, as in the papers; aligned-ratio: the same after the signs of
+ *   columns were matched
+ * - energy-ratio: squared norm of one text's vectors in half of the dimensions of the other text's
+ *   rotation / the same in its own rotation; null range: with a random rotation
+ * - overlap-half: mean squared cosine of the angles between the leading halves of columns
+ * - means-ratio: difference between mean |R_ij| and mean |S_ij|, / epsilon
+ * - random-delta-ratio and so on: these five, if one of the texts is random token ids
+ * - tokens-delta:PAIR:N: delta / epsilon for each calibration on more than N tokens
+ * - tokens-fall: delta / epsilon with the most calibration tokens / with the fewest
  * - tokens-delta-random, tokens-fall-random: the same for calibration on random token ids only
  *
- * Error of the attention output:
+ * Measures of D, the relative error of the attention output (PAIR is "all"):
  *
- * - degradation:all: D on another text / D on the calibration text
- * - degradation-half:all: D on NAME-b / D on NAME-a, the two halves of one text, which
- *   degradation:all leaves out
- * - degradation-norm:all, degradation-half-norm:all: these ratios with D as a ratio of norms
+ * - degradation: D on another text / D on the calibration text
+ * - degradation-half: the same if these are the halves NAME-b and NAME-a of one text, which
+ *   degradation leaves out
+ * - degradation-norm, degradation-half-norm: these ratios with D as a ratio of norms
  *
- * Calibration on pruned sequences or K-means centroids (no other measure uses them):
+ * Measures of calibration on a part of the sequences, or on K-means centroids:
  *
- * - prune-spectrum:qk: largest change of mean singular values / sqrt(n_rows) if 0.45 to 0.55 of the
- *   sequences are pruned, in percent
- * - prune-rise:all, prune-time:all: perplexity (seconds) with the largest fraction pruned, divided
- *   by that with the smallest
- * - centroids-fall:all, centroids-time:all: perplexity (seconds) with the most centroids, divided
- *   by that with the fewest
- * - ...-weighted: with weighted centroids; prune-...-rows: without K-means
+ * - prune-spectrum: largest change of a mean singular value / sqrt(number of vectors) if 0.45 to
+ *   0.55 of the sequences are left out, in percent
+ * - prune-rise:all, prune-time:all: perplexity, or calibration time, with the largest fraction of
+ *   sequences left out / with the smallest
+ * - centroids-fall:all, centroids-time:all: perplexity, or calibration time, with the most
+ *   centroids / with the fewest
+ * - the same with suffix -weighted: for weighted centroids; with suffix -rows: without K-means
  *
- * Measures of other functions:
- *
- * - p99-...:TEXT kvd_rate_measure
- * - proposal-over-oracle:all kvd_proposals_measure
- * - serving-...:TRACE kvd_serving_measure
- * - jct-...:SIZES kvd_jct_measure
- * - NAME:all kvd_setting_measure, kvd_token_measure */
+ * Measures of other functions: p99-... (kvd_rate_measure), serving-... (kvd_serving_measure),
+ * jct-... (kvd_jct_measure), proposal-over-oracle:all (kvd_proposals_measure), and others with PAIR
+ * "all" (kvd_setting_measure, kvd_token_measure). */
 int kvd_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
-/* Appends a finite value with a text that says what was measured. */
+/* Appends a measured value with a formatted text that describes it. Ignores values that are not
+ * finite. */
 int kvd_values_put(kvd_measured *v, double value, kvd_err *err, const char *fmt, ...)
     KVD_PRINTF(4, 5);
-/* Sets the 95 % interval of the last value. */
+/* Sets the 95 % confidence interval of the value appended last. */
 void kvd_values_interval(kvd_measured *v, double lo, double hi);
-/* Sets, for the value appended last, the range that is expected if the paper's claim is false. */
+/* Sets the null range of the value appended last: the range that is expected if the paper's claim
+ * is false. */
 void kvd_values_null(kvd_measured *v, double lo, double hi);
-/* Marks values from index `first` on as times measured on a device. `engine` begins with the
- * device's name, which ends at the first ',' or ';'. */
+/* Records for the values from index `first` on that they are times, and on which device they were
+ * measured. `engine` begins with the device's name, which ends at the first ',' or ';'. */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
-/* Returns true if method `text` has the name and parameters of `asked` ("zack,p=0.3") and none that
- * it excludes ("!p"). */
+/* Returns true if `text`, a method with its parameters, matches `asked`. "zack" matches all
+ * settings of zack; "zack,p=0.3" those with p = 0.3; "zack,!p" those without parameter p. */
 bool kvd_report_is_method(const char *text, const char *asked);
 
 /* Measures of job completion times (JCT) on a GPU, one value per job that matches. The first
@@ -179,14 +191,15 @@ bool kvd_jct_measure_known(const char *name);
 int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, kvd_measured *out,
                     kvd_err *err);
 
-/* Knows two kinds of measures, from searches for the strongest compression (--target):
+/* Measures from searches for the strongest compression that keeps 99 % of a score (option
+ * --target). kvd_rate_measure_known returns true if `name` is such a measure:
  *
- * - p99-A:TEXT: largest fraction of the cache that method A can remove and keep 99 % of the score
- * - p99-A-less-B:TEXT: that fraction of A - that of B, both from the same file
+ * - p99-A:TEXT: largest fraction of the cache that method A can remove
+ * - p99-A-less-B:TEXT: that fraction of method A - that of method B, both from the same file
  *
  * TEXT is part of the label of the evaluated texts, or of the only task. A may end in "-RULE", the
- * rule that chose kept dimensions. With "-by-METRIC" before the colon, only searches that kept this
- * score count. Scores that compare with the uncompressed model's output never count. */
+ * rule that chose the kept dimensions. With "-by-METRIC" before the colon, only searches that kept
+ * the score METRIC count. Scores that compare with the uncompressed model's output never count. */
 bool kvd_rate_measure_known(const char *name);
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err);
@@ -195,7 +208,7 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
  * of predictions from the uncompressed model. Null: value that is expected if the claim is false.
  *
  * - mirror-kl: KL of method hetero with 2 bits for K and 4 for V / KL with 4 and 2; mirror-kl-high:
- *   4 and 8 / 8 and 4
+ *   the same ratio with 4 and 8 bits / with 8 and 4
  * - neutral-cache: smallest cache of method leankv, in percent of a 16-bit cache, with at least
  *   0.99 of the uncompressed top-1 accuracy and a 95 % interval that reaches 1
  * - five-percent-cache: smallest cache of leankv with at least 0.95 of that accuracy
@@ -214,7 +227,7 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
  *
  * - score-range: range of attention scores of the last layer / of the first, in percent
  * - near-unimportant, near-important: percentage of a layer's unimportant (important) tokens that
- *   are so in the next layer too
+ *   are also unimportant (important) in the next layer
  * - near-...-as-key: the same with tokens ranked by the mean score of their keys;
  *   near-...-denominator: ranked by softmax denominator
  * - rise-unimportant, rise-important: near-... minus the percentage that the first and the last
@@ -236,8 +249,8 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* parameters that kvdim-fit --regression proposed, and loss and cache size measured with them (ZDC
- * paper, section 8) */
+/* Parameters that kvdim-fit --regression proposed for an allowed loss, and the loss and cache size
+ * that were measured with these parameters (ZDC paper, section 8). */
 
 typedef struct {
     const kvd_result *file;     /* kvdim/rates file with the proposed parameters */
@@ -247,69 +260,81 @@ typedef struct {
     double asked;          /* allowed loss: perplexity / perplexity of the uncompressed model - 1 */
     kvd_interval measured; /* measured loss, and its confidence interval */
     double share;          /* size of the cache as a fraction of a 16-bit cache */
-    /* smallest cache, as a fraction of a 16-bit cache, that the method has with parameters not
-     * proposed, at a loss of at most `asked`; NaN if none */
+    /* Smallest cache, as a fraction of a 16-bit cache, among results whose parameters kvdim-fit did
+     * not propose and whose loss is at most `asked`. NaN if there is no such result. */
     double oracle_asked;
-    /* smallest cache (fraction of a 16-bit cache) of parameters that were not proposed, at a loss
-     * of at most measured.value */
+    /* Smallest cache, as a fraction of a 16-bit cache, among results whose parameters kvdim-fit did
+     * not propose and whose loss is at most measured.value, the loss with the proposed parameters.
+     * NaN if there is no such result. */
     double oracle_measured;
-    /* smallest caches (fractions of a 16-bit cache) of parameters that were not proposed, at losses
-     * of at most measured.lo and measured.hi */
+    /* Smallest caches, as fractions of a 16-bit cache, among results whose parameters kvdim-fit did
+     * not propose: with a loss of at most measured.lo, and of at most measured.hi. NaN if there is
+     * no such result. */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
-/* Compares parameters that kvdim-fit proposed with the best measured. The caller frees *all. */
+/* Lists measured results with parameters that kvdim-fit proposed, each with the smallest cache that
+ * other parameters reached at no larger loss. The caller frees *all. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/* Computes by how many percent caches with parameters that kvdim-fit proposed exceed the smallest
- * cache measured at no larger loss. */
+/* Computes by how many percent the cache with parameters that kvdim-fit proposed is larger than the
+ * smallest cache measured with other parameters at no larger loss. */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/* smallest number of results from which saved bytes at 99 % of the accuracy are read */
+/* With fewer results of a method than this, the bytes that it saves while keeping 99 % of the
+ * accuracy are not estimated. */
 enum { KVD_FEWEST_POINTS = 3 };
 
-/* Returns the result of the search for the strongest compression that keeps the fraction `target`
- * of the score, with the method and text of *e, or NULL. */
+/* Finds the search for the strongest compression that keeps the fraction `target` of the score,
+ * with the method of result *e and in the same file. Returns NULL if there was none. */
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target);
 
-/* Reads the bytes saved at 99 % of the accuracy from results first .. last of a method, which are
- * ordered from the largest cache to the smallest. */
+/* Estimates how many bytes a method saves while keeping 99 % of the accuracy, from its results
+ * first to last (inclusive) in *all, which are ordered from the largest cache to the smallest. */
 void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_t last,
                             kvd_target_result *x);
 
-/* Returns true if sequences were left out or tokens replaced by K-means centroids. */
+/* Returns true if the calibration left out sequences of its text, or replaced tokens by K-means
+ * centroids. */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
-/* Returns true for files that serve only to compare calibrations (ZDC paper, Fig. 15 and 26). */
+/* Returns true if a calibration file serves only to compare ways of calibrating (ZDC paper, Fig. 15
+ * and 26), so that other measures do not use it. */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the file calibrated like *s but on all sequences, or NULL. */
+/* Returns the calibration that equals *s except that it used all sequences of the text, or NULL if
+ * there is none. */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the file with which a result was calibrated, by label and model, or NULL. */
+/* Returns the calibration file with the model and the label that an accuracy result names, or NULL
+ * if *r has no such file. */
 const kvd_result *kvd_calibration_of(const kvd_results *r, const kvd_result *accuracy, size_t row);
 
-/* an accuracy result (row `row` of a file), and the calibration file whose rotations it used */
+/* accuracy result in row `row` of a file, and the file of the calibration that it used */
 typedef struct {
     const kvd_result *spectrum, *accuracy;
     size_t row;
     double p; /* removed fraction of dimensions that the user asked for */
-    /* seconds to record the calibration data, multiplied by the fraction of tokens kept */
+    /* Seconds in which the model's activations were recorded for calibration, multiplied by the
+     * fraction of tokens that were not left out. */
     double collect_s;
-    /* total seconds of calibration: reading and summing tokens, K-means, decomposition */
+    /* Seconds of calibration after the model's activations were recorded: summing over tokens,
+     * K-means, and singular value decomposition. */
     double calibrate_s;
     double perplexity;
 } kvd_calibration_point;
 
 /* Lists accuracy results whose calibration file is in *r, ordered by text, method and removed
- * fraction. The list is empty if no calibration was pruned or clustered. The caller frees
- * *points. */
+ * fraction. Lists none unless a calibration left out sequences or used K-means centroids. The
+ * caller frees *points. */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
-/* Returns true for equal methods and removed fractions p. */
+/* Returns true if two results have the same method and remove the same fraction p of the
+ * dimensions, under equal conditions. */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
-/* Returns true if two results have equal methods, removed fractions, kinds of calibration vectors
- * (tokens, centroids or weighted centroids) and, if `centroids`, numbers of K-means centroids. */
+/* Returns true if two results have equal methods, removed fractions and kinds of calibration
+ * vectors: tokens, centroids or weighted centroids. If `centroids`, the numbers of K-means
+ * centroids must be equal too. */
 bool kvd_calibration_same_rows(const kvd_calibration_point *a, const kvd_calibration_point *b,
                                bool centroids);
 
@@ -317,8 +342,9 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
                             kvd_measured *out, kvd_err *err);
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Writes the name of a figure's curve, such as "uniform on wiki: weighted": method, text (if
- * `texts`), and vectors of the calibration: tokens ("rows"), "centroids" or "weighted" ones. */
+/* Writes the name of a curve in a figure, such as "uniform on wiki: weighted". It consists of the
+ * method, the text (if `texts`) and the calibration vectors: tokens ("rows"), "centroids" or
+ * "weighted" centroids. */
 void kvd_calibration_series(const kvd_calibration_point *x, bool texts, char *buf, size_t size);
 
 /* Measures "serving-WHAT-A-over-B:TRACE" compare methods A and B in simulated serving of requests;
@@ -344,10 +370,10 @@ int kvd_serving_measure(const kvd_results *r, const char *name, const char *trac
                         kvd_measured *out, kvd_err *err);
 
 typedef struct {
-    /* conditions of a number; only numbers with equal conditions are compared */
+    /* Conditions of the measurement as text. Only values with equal conditions are compared. */
     char key[2 * KVD_LABEL + 128];
     char quantity[48];
-    /* measured value and ends of its 95 % interval, which are NaN if it has none */
+    /* measured value, and the ends of its 95 % interval; the ends are NaN if the value has none */
     double value, lo, hi;
     const kvd_result *file; /* borrowed */
     size_t row;             /* row of an accuracy file, else 0 */
@@ -358,9 +384,9 @@ typedef struct {
     size_t n;
 } kvd_observations;
 
-/* Adds to the report a comparison of two sets of files. *n_outside: number of verdicts "outside" or
- * "differs". Fails if the sets have no number in common that was measured under equal
- * conditions. */
+/* Adds to the report a comparison of two sets of result files. *n_outside: number of comparisons
+ * with the verdict "outside" or "differs". Fails if no value of one set was also measured in the
+ * other, under equal conditions. */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);
 

@@ -1,5 +1,6 @@
-/* Checks the papers' tables of rotation matrices (epsilon: mean |R|, delta: mean difference to a
- * reference's R) for contradictions and copied numbers. */
+/* Checks the papers' tables on rotation matrices for contradictory and for copied numbers. A table
+ * prints epsilon, the mean |R_ij| of a rotation R, and delta, the mean |R_ij - S_ij| for a
+ * reference's rotation S. */
 #include "report/measures/ledger.h"
 
 #include <math.h>
@@ -15,7 +16,7 @@ enum { MOST_FIELDS = 16 };
 
 typedef struct {
     char name[64];
-    /* cells of a published table; line 0 is the heading */
+    /* [rows][columns] cells of a published table, as text; row 0 is the heading */
     char (*cell)[MOST_FIELDS][40];
     size_t n_rows, n_fields, n_keys; /* n_keys: number of leading columns with texts */
 } sheet;
@@ -55,7 +56,7 @@ static int read_sheet(const char *paper, const char *name, sheet *s, kvd_err *er
     return kvd_status(status);
 }
 
-/* Parses a number and its rounding error: "6.43e-2" is 0.0643 +- 0.00005. */
+/* Parses a printed number and the bound of its rounding error: "6.43e-2" is 0.0643 +- 0.00005. */
 static int printed(const char *text, kvd_printed *out, kvd_err *err)
 {
     if (kvd_arg_double("published number", text, -1e300, 1e300, &out->value, err))
@@ -131,16 +132,16 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/* Returns true if |x - epsilon[i]| equals delta[order[i]] within rounding. epsilon, delta: printed
- * numbers of data set i; x: a possible epsilon of the reference. */
+/* Returns true if |x - epsilon| equals delta within rounding, where epsilon is the one printed for
+ * data set i, and delta the one printed for data set order[i]. */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
     return fabs(fabs(x - e->value) - d->value) <= (e->half + d->half) * (1 + 1e-9);
 }
 
-/* Returns true if one x explains all data sets: |x - epsilon| is the printed delta within rounding.
- * Tries those x that meet an end of one data set's rounding range. */
+/* Numbers epsilon and delta are printed for each data set. Returns true if, for one number x and
+ * every data set i, |x - epsilon| equals, within rounding, the delta of data set order[i]. */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
     static const double sign[] = {-1, 1};
@@ -163,8 +164,9 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
     return one_epsilon(m, as_printed);
 }
 
-/* Tries all orders of a model's deltas after the first k; an epsilon and a delta are printed for
- * each text. *n counts orders, *fit those in which one number x makes every delta |epsilon - x|. */
+/* Numbers epsilon and delta are printed for each data set. Tries all orders of the deltas that keep
+ * the first k. *n counts the orders; *fit counts those in which one number x makes every delta
+ * |epsilon - x|. */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {
@@ -185,9 +187,9 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /* p[k]: probability that k models fit if each model's printed deltas are in random order. A
-     * model, with an epsilon and a delta printed for each text, fits if one number x makes every
-     * delta |epsilon - x|. */
+    /* Numbers epsilon and delta are printed for each data set of a model. The model fits if one
+     * number x makes every delta |epsilon - x|. p[k]: probability that k models fit if their deltas
+     * are in random order. */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
@@ -291,7 +293,8 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
     return out->shared >= FEWEST && 4 * out->equal >= 3 * out->shared;
 }
 
-/* Returns true for a constant column: agreement with it is no evidence of copying. */
+/* Returns true if all rows of a column are equal. Another column with these numbers need not be a
+ * copy. */
 static bool constant(const sheet *s, size_t column)
 {
     for (size_t i = 2; i < s->n_rows; i++)
@@ -327,8 +330,8 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
     return status;
 }
 
-/* Returns the number of columns of equal heading in which row i of table a and row j of table b
- * print equal numbers, or 0 if one column differs. */
+/* Compares row i of table a with row j of table b in columns of equal heading. Returns the number
+ * of equal numbers, or 0 if any number differs. */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
     size_t n = 0;
@@ -362,8 +365,8 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* index in *out of this pair of models; equal numbers in several rows of a pair
-                     * are added up */
+                    /* Index in *out of this pair of models. Several rows of a pair can have equal
+                     * numbers, which are counted together. */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

@@ -1,15 +1,16 @@
-/* Decides if two results were measured under equal conditions. */
+/* Decides if two results were measured under equal conditions, such as model, text and device. */
 #include "report/rows.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-/* column that describes a condition of the measurement */
+/* column of a result table that holds a condition of the measurement, such as the device */
 typedef struct {
     const char *column;
-    /* Name by which a caller can leave out a column of result tables from the comparison: "widths"
-     * (kept dimensions), "sample" (texts), "bases" (rotations); or NULL. */
+    /* Name of a group of columns that callers can exclude from the comparison: "widths" (kept
+     * dimensions), "sample" (evaluated texts) or "bases" (rotations). NULL if the column is in no
+     * group. */
     const char *group;
     bool text;
 } condition;
@@ -84,14 +85,16 @@ static bool equal(double a, double b)
     return isinf(a) || isinf(b) ? a <= b && b <= a : fabs(a - b) < 1e-9;
 }
 
-/* Compares numbers. Older files lack some columns, whose NaN equals every number. */
+/* Returns true if two numbers of a column are equal. Older files lack the columns "graphs" and
+ * "phases"; a missing number equals every number. */
 static bool same_number(const char *column, double a, double b)
 {
     return ((isnan(a) || isnan(b)) && (!strcmp(column, "graphs") || !strcmp(column, "phases"))) ||
            equal(a, b);
 }
 
-/* Compares texts. "engine": only device and number type count. "admission": "" means "whole". */
+/* Returns true if two texts of a column are equal. In column "engine", only device and number type
+ * are compared. In column "admission", an empty text means "whole". */
 static bool same_text(const char *column, const char *a, const char *b)
 {
     if (!strcmp(column, "admission"))
@@ -103,7 +106,8 @@ static bool same_text(const char *column, const char *a, const char *b)
     return !strncmp(a, b, n) && (!b[n] || strchr(",;", b[n]));
 }
 
-/* Moves *at to the next key=value whose key is not in `but`. Returns its length, or 0. */
+/* Moves *at to the next "key=value" in a list of parameters whose key is not listed in `but`.
+ * Returns the length of this "key=value", or 0 if there is none. */
 static size_t next_setting(const char **at, const char *but)
 {
     while (**at) {
@@ -210,12 +214,14 @@ static kvd_named_text text_of(const kvd_result *x, size_t i)
     return t;
 }
 
-/* file of requests or benchmark items, with its name in results */
+/* file of requests or of benchmark items that a result was measured with, and the name that results
+ * use for this file */
 typedef struct {
     const char *name, *path, *hash;
 } named_file;
 
-/* Returns true if a row's *label is the file's name without folder and ending. */
+/* Returns true if a row of a result has the name of the file `path`, without folder and ending, as
+ * its label. Sets *label to this label. */
 static bool is_benchmark(const kvd_rows *rows, const char *path, const char **label)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,
@@ -229,7 +235,8 @@ static bool is_benchmark(const kvd_rows *rows, const char *path, const char **la
     return false;
 }
 
-/* Reads input k. Returns false unless it is a file of requests or of benchmark items. */
+/* Fills *f for input file k of result *x. Returns false if it is neither a file of requests nor of
+ * benchmark items. */
 static bool file_of(const kvd_result *x, size_t k, named_file *f)
 {
     f->path = kvd_fact_get(&x->input[k], "path");
@@ -244,7 +251,7 @@ static bool file_of(const kvd_result *x, size_t k, named_file *f)
            is_benchmark(x->accuracy.rows, f->path, &f->name);
 }
 
-/* Fails if one name is used for files of different contents. */
+/* Fails if two results use one name for input files with different contents. */
 static int same_files(const kvd_result *x, const kvd_result *y, kvd_err *err)
 {
     named_file a, b;

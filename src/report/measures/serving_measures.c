@@ -1,4 +1,5 @@
-/* Measures of simulated serving against the load, from result files. */
+/* Computes measures from result files of simulated serving, such as the mean request time of one
+ * method relative to another's at a range of request rates. */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -10,7 +11,7 @@
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
-/* parts of a measure's name "serving-WHAT-A-over-B:TRACE" */
+/* parts of the name of a measure, which has the form "serving-WHAT-A-over-B:TRACE" */
 typedef struct {
     char what[12], a[48], b[48], trace[32];
 } question;
@@ -48,8 +49,9 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/* Returns how a method's text says that it rebuilds full K and V from stored projections: 1 with
- * the prompt's own rotations (online=1), 2 with a file's (explicit=1), 0 not at all. */
+/* Returns how a method rebuilds full K and V from stored projections: 1 with rotations computed
+ * from the prompt itself (online=1), 2 with rotations from a file (explicit=1), 0 if it does not
+ * rebuild them. */
 static int rebuilds(const char *method)
 {
     return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;
@@ -85,8 +87,9 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/* Returns true if the queue of requests grows: fewer than 0.9 of those that arrive are served, or
- * the last ends late by over 5 % of the time of arrivals. */
+/* Returns true if the queue of requests grows: requests are served at less than 0.9 times the rate
+ * at which they arrive, or the last one ends late by over 5 % of the time in which requests
+ * arrive. */
 static bool grows(const kvd_report_row *e)
 {
     const double served = kvd_report_real(e, "served_per_s"), drain = kvd_report_real(e, "drain_s"),
@@ -137,8 +140,8 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
         const size_t first = out->n;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        /* Clears the marks of growing queues, because this measure compares servers whose memory is
-         * too small, so that their queues grow. */
+        /* This measure compares servers with too little memory, whose queues grow. So a growing
+         * queue does not make a value unreliable, and the marks of growing queues are cleared. */
         for (size_t k = first; k < out->n; k++)
             out->value[k].grows = false;
     }
@@ -157,8 +160,8 @@ static int by_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Collects results at all request rates that have the method, model, trace and limits of `row`. The
- * caller frees c->at. */
+/* Collects the simulated results at all request rates that have the method, model, trace and limits
+ * of `row`. The caller frees c->at. */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
 {
@@ -173,7 +176,8 @@ static int points_like(const kvd_report_rows *all, const kvd_report_row *row, cu
     return 0;
 }
 
-/* Returns the largest rate, interpolated, with mean latency at most `latency`, or 0. */
+/* Returns the largest request rate, interpolated, at which the mean latency is at most `latency`,
+ * or 0 if there is none. */
 static double rate_at_latency(const curve *c, double latency)
 {
     double rate = 0;
@@ -204,8 +208,8 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/* Loads (request rates / highest rate of baseline B) from 1 / 1.005 to 1.005 count as 1, because
- * two searches for the highest request rate can differ by 0.4 %. */
+/* Load: request rate / highest request rate of baseline method B. Loads from 1 / 1.005 to 1.005
+ * count as 1, because two searches for the highest rate can differ by 0.4 %. */
 static const double last_load = 1.005;
 
 static void end_at_highest_rate(kvd_measured *v, size_t first)
@@ -257,8 +261,9 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/* Appends a curve over the load for each result that gives method A's highest request rate. `top`:
- * method B's highest rate under equal conditions. */
+/* Appends curves that compare methods A and B over the request rate. `top` is a result with the
+ * highest request rate of B. Each result with the highest rate of A under equal conditions gives
+ * one curve. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

@@ -1,4 +1,5 @@
-/* Measures that compare settings of methods, or cache fractions removed at equal accuracy. */
+/* Computes measures that compare settings of methods, and the fraction of the cache that methods
+ * can remove at equal accuracy. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,8 @@ static bool set_to(const kvd_rows *rows, size_t row, const char *setting)
     return at != NULL;
 }
 
-/* Returns true if a row is of `method`, and measured as the uncompressed row `none` was. */
+/* Returns true if result row `row` is of `method`, and was measured under the same conditions as
+ * row `none`, that of the uncompressed cache. */
 static bool is(const kvd_result *x, size_t row, size_t none, const char *method)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -26,8 +28,9 @@ static bool is(const kvd_result *x, size_t row, size_t none, const char *method)
            !kvd_rows_differ(x, none, x, row, "method,settings,rule,widths,bases");
 }
 
-/* Finds results *a and *b of method hetero, measured as the uncompressed result `none` was: *a has
- * bits[0] for K and bits[1] for V, *b has bits[2] and bits[3]. */
+/* Finds results *a and *b of quantisation method hetero, under the conditions of the uncompressed
+ * result `none`. bits[0] and bits[1] are the settings of K and V in result *a, bits[2] and bits[3]
+ * those in *b. */
 static bool find_mirrored(const kvd_result *x, size_t none, const char *const bits[4], size_t *a,
                           size_t *b)
 {
@@ -43,7 +46,8 @@ static bool find_mirrored(const kvd_result *x, size_t none, const char *const bi
     return false;
 }
 
-/* Divides the KL divergence with bits[0] of K, bits[1] of V by that with bits[2] and bits[3]. */
+/* Divides the KL divergences of two results of method hetero. The numerator has settings bits[0] of
+ * K and bits[1] of V, the denominator bits[2] and bits[3]. */
 static double mirrored(const kvd_result *x, size_t none, const char *const bits[4])
 {
     size_t a, b;
@@ -66,7 +70,8 @@ static double mirror_kl_high(const kvd_result *x, size_t none)
     return mirrored(x, none, high_bits);
 }
 
-/* Returns the smallest cache of leankv, in %, that keeps the fraction `least` of the accuracy. */
+/* Returns the size of the smallest cache of method leankv, in percent of a 16-bit cache, that keeps
+ * the fraction `least` of the uncompressed accuracy. */
 static double smallest(const kvd_result *x, size_t none, double least, double least_hi)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -88,10 +93,12 @@ static double five_percent_cache(const kvd_result *x, size_t none)
     return smallest(x, none, 0.95, 0);
 }
 
-/* difference up to which removed fractions count as equal, one of 128 dimensions */
+/* Removed fractions of dimensions count as equal if they differ by less than this, about one of 128
+ * dimensions. */
 static const double equal_p = 0.008;
 
-/* Divides zack's perplexity with fewer dimensions of V by that with fewer of Q and K. */
+/* Returns the perplexity of method zack if only V loses dimensions / its perplexity if only Q and K
+ * lose as many. */
 static double v_over_qk(const kvd_result *x, size_t none)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -113,7 +120,9 @@ static double v_over_qk(const kvd_result *x, size_t none)
     return ratio;
 }
 
-/* Returns by how many percent 4-bit K and V raise the perplexity above that of 4-bit weights. */
+/* Returns by how many percent the perplexity with 4-bit K and V exceeds that with 4-bit weights and
+ * an uncompressed cache. If `prompt`, uses results in which prompts attend to uncompressed K and
+ * V. */
 static double kv_over_weights_of(const kvd_result *x, size_t none, bool prompt)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -159,7 +168,8 @@ static double between(double a, double b, double part)
     return exp(log(a) + part * (log(b) - log(a)));
 }
 
-/* Returns h2o's KL divergence at the cache size of result i, interpolated, or NaN. */
+/* Returns the KL divergence that method h2o has at the cache size of result i, interpolated between
+ * results of h2o, or NaN if there are none. */
 static divergence h2o_at(const kvd_result *x, size_t none, size_t i)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -186,8 +196,8 @@ static divergence h2o_at(const kvd_result *x, size_t none, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/* Appends method h2o's KL divergence / method sparsity's at equal cache size. The paper claims more
- * than 1; 1 is expected if the claim is false. */
+/* Appends KL divergence of method h2o / KL divergence of method sparsity at equal cache size. The
+ * paper claims a ratio above 1; the null value, expected if the claim is false, is 1. */
 static int pruned(const kvd_result *x, size_t none, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -213,7 +223,8 @@ static const struct {
     const char *name;
     double (*compute)(const kvd_result *x, size_t none);
     const char *const (*bits)[4]; /* bits of K and V in numerator and denominator, or NULL */
-    /* used instead of `compute` by a measure with several values per text; else NULL */
+    /* Function that appends several values per text. NULL if the measure has one value per text,
+     * which `compute` returns. */
     int (*append)(const kvd_result *x, size_t none, kvd_measured *out, kvd_err *err);
 } measures[] = {{"mirror-kl", mirror_kl, &low_bits, NULL},
                 {"mirror-kl-high", mirror_kl_high, &high_bits, NULL},
@@ -289,8 +300,9 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/* Returns the search for the strongest compression that keeps 99 % of the score `metric` ("": of
- * any score against right answers), by the method whose name has `len` bytes, or NULL. */
+/* Returns the search for the strongest compression that keeps 99 % of the score `metric`, or of any
+ * score against right answers if `metric` is "". The method's name is the first `len` bytes of
+ * `method`. NULL if there is none. */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len,
                                           const char *metric)
 {
@@ -303,7 +315,8 @@ static const kvd_target_result *search_of(const kvd_result *x, const char *metho
     return NULL;
 }
 
-/* Returns the label of the evaluated texts, for tasks the name of the only task, or NULL. */
+/* Returns the label of the text on which a result was measured, or the name of its task. NULL if it
+ * has several tasks. */
 static const char *searched_text(const kvd_result *x)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -317,8 +330,8 @@ static const char *searched_text(const kvd_result *x)
     return kvd_row_text(rows, 0, "label");
 }
 
-/* Returns the fraction of the cache that a search removed, with its 95 % interval. An end of the
- * interval that was not found becomes 0 or 1. */
+/* Returns the fraction of the cache that the found compression removes, with its 95 % interval. An
+ * unknown lower end becomes 0, an unknown upper end 1. */
 static kvd_interval removed(const kvd_target_result *t)
 {
     const bool elements = isnan(t->saving);
@@ -358,7 +371,8 @@ int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, k
     return 0;
 }
 
-/* Returns true if `settings` has the parameter `key` with `value`, to four significant digits. */
+/* Returns true if `settings`, a list of method parameters, has parameter `key` equal to `value` to
+ * four significant digits. */
 static bool is_set_to(const char *settings, const char *key, double value)
 {
     char wanted[64];
@@ -423,7 +437,8 @@ static void find_oracle(const kvd_results *r, kvd_judged_proposal *p)
     }
 }
 
-/* Counts results with parameters that kvdim-fit proposed, and lists them in `all` unless NULL. */
+/* Returns the number of results measured with parameters that kvdim-fit proposed. If `all` is not
+ * NULL, lists the results in it. */
 static size_t list(const kvd_results *r, kvd_judged_proposal *all)
 {
     size_t n = 0;
@@ -478,9 +493,9 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* The interval's lower end divides by oracle_lo, the smallest cache whose loss is at most
-         * the lower end of the measured loss. A smaller loss requires a larger cache, so this ratio
-         * is the smallest. */
+        /* The interval's lower end divides by oracle_lo: the smallest cache with other parameters
+         * whose loss is at most measured.lo. A smaller loss needs a larger cache, so this ratio is
+         * the smallest. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

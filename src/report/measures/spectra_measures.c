@@ -1,4 +1,4 @@
-/* Measures of singular values, from spectrum files. */
+/* Computes measures of singular values, and of differences between rotations, from result files. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,8 +115,9 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/* Averages result all[i] with those that differ from it only in the reference text. Returns false
- * if there is only one reference text, or if one lacks a result for as many calibration tokens. */
+/* Averages result all[i] and the results that differ from it only in the reference text. Returns
+ * false if there is one reference text only, or some reference text lacks a result with as many
+ * calibration tokens. */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;
@@ -186,7 +187,7 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /* true for the first of the entries that differ only in the reference text */
+        /* true if no earlier result differs from this one only in the reference text */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

@@ -1,4 +1,5 @@
-/* Finds the bytes that methods save while they keep 99 % of the uncompressed model's accuracy. */
+/* Estimates how many bytes of cache each method saves while keeping 99 % of the uncompressed
+ * model's accuracy. */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -20,7 +21,8 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/* Returns the varied parameter. Older files name none; it is p (removed fraction). */
+/* Returns the name of the method parameter that the user varied. Older files do not name it; they
+ * vary p, the removed fraction. */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");
@@ -35,7 +37,8 @@ static double value_of(const kvd_accuracy_entry *e)
 
 enum { KEYS = 32, KEY = 64 };
 
-/* parameters of "NAME.key=value,..."; all values but that of `cut` are numbers */
+/* Parameters of a method, parsed from "NAME.key=value,...". Values are numbers, except that of key
+ * `cut`, which reads as 0. */
 typedef struct {
     char key[KEYS][KEY];
     double value[KEYS];
@@ -53,7 +56,8 @@ static void read_setting(const kvd_accuracy_entry *e, setting *s)
     }
 }
 
-/* Returns true if parameter `k` always rises, or always falls, with the varied one. */
+/* Returns true if, over results first to last (inclusive), parameter number k is a monotonic
+ * function of the parameter that the user varied. */
 static bool follows(const kvd_accuracy_entries *all, size_t first, size_t last, size_t k)
 {
     bool up = true, down = true;
@@ -143,7 +147,8 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
-        /* Other parameters than the removed fraction p have no value that means "uncompressed". */
+        /* Only the removed fraction p has a value that means "uncompressed": 0. For other
+         * parameters, no value is known yet that keeps the accuracy. */
         x->value = x->value_lo = none;
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);

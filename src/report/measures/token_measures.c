@@ -1,10 +1,12 @@
-/* Measures of the attention that tokens receive, from kvdim/tokens files. */
+/* Computes measures of the attention scores and important tokens that kvdim/tokens files
+ * contain. */
 #include "report/measures/measures.h"
 
 #include <math.h>
 #include <string.h>
 
-/* index of the value 0.95 in the array kvd_critical_level */
+/* index in the array kvd_critical_level of the level 0.95, the fraction of attention that the
+ * critical tokens receive */
 enum { P95 = 1 };
 
 static double score_range(const kvd_tokens *t)
@@ -14,14 +16,15 @@ static double score_range(const kvd_tokens *t)
     return last > 0 && hi[0] > lo[0] ? 100 * (hi[last] - lo[last]) / (hi[0] - lo[0]) : (double)NAN;
 }
 
-/* Returns the percentage of tokens in `set` that neighbouring layers share, mean over layers. */
+/* Returns the percentage of tokens in `set` (a layer's most or least important tokens) that are
+ * also in the next layer's set, averaged over layers. */
 static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/* Returns the percentage of the tokens in `set` (most or least important ones) that neighbouring
- * layers share, minus that of first and last layer. */
+/* Returns the percentage of tokens in `set` (a layer's most or least important tokens) that are
+ * also in the next layer's set, minus the percentage that first and last layer have in common. */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -78,7 +81,8 @@ static double critical_heads(const kvd_tokens *t)
     return kv > 1 ? sum / t->n_layers : (double)NAN;
 }
 
-/* Returns a quantile of the standard normal distribution, for p from 0.5 to 1. */
+/* Returns the quantile of the standard normal distribution for probability p, at least 0.5 and
+ * below 1. */
 static double normal_quantile(double p)
 {
     double lo = 0, hi = 40;
@@ -89,7 +93,8 @@ static double normal_quantile(double p)
     return lo;
 }
 
-/* Returns the largest ratio of n measured means that chance explains if all are equal (95 %). */
+/* Returns the largest ratio of two of n measured means that chance explains if all true means are
+ * equal. Chance exceeds it with a probability of at most 5 %. */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
     double all = 0, worst = 0;
@@ -132,8 +137,8 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /* Function that returns the largest ratio of means that chance explains if all layers' (or
-     * heads') true means are equal, or NULL. */
+    /* Returns the ratio of the largest to the smallest mean that is still expected by chance if all
+     * layers, or heads, have equal true means. NULL if the measure is not such a ratio. */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -146,8 +151,8 @@ static const struct {
 };
 enum { N_MEASURES = sizeof measures / sizeof *measures };
 
-/* Measures of the important (or unimportant) tokens that two layers have in common. `by` is the
- * ranking that chose these tokens. */
+/* Measures of the important (or unimportant) tokens that two layers have in common. `by` says how
+ * tokens were ranked by importance. */
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t, kvd_t set, kvd_ranking by);
@@ -187,7 +192,8 @@ static double value_of(const kvd_tokens *t, int which)
     return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
 }
 
-/* Finds the range of a measure over models with random weights. Returns false without any. */
+/* Finds the smallest and largest value of a measure among results of the same model with random
+ * weights. Returns false if there are none. */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
 {
@@ -204,7 +210,8 @@ static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which
     return *least <= *most;
 }
 
-/* Returns a quantile of Student's t (Abramowitz & Stegun 26.7.5), to 0.1 % from 7 degrees on. */
+/* Returns the quantile of Student's t distribution for probability p (Abramowitz and Stegun
+ * 26.7.5). The relative error is at most 0.1 % for 7 or more degrees of freedom. */
 static double student_quantile(double p, double degrees)
 {
     const double z = normal_quantile(p), z3 = z * z * z, z5 = z3 * z * z;
@@ -212,12 +219,12 @@ static double student_quantile(double p, double degrees)
 }
 
 /* Sets the 95 % interval of the percentage of important or unimportant tokens that neighbouring
- * layers have in common. Uses the layers' mean standard error, an upper bound of the
- * percentage's. */
+ * layers have in common. Its half-width uses the mean of the layers' standard errors, an upper
+ * bound of the standard error of their mean. */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {
-    /* smallest number of requests for which a 95 % interval is given */
+    /* with fewer requests than this, no 95 % interval is given */
     enum { FEWEST = 8 };
     const kvd_t sd = set == KVD_T_IMPORTANT ? KVD_T_IMPORTANT_SD : KVD_T_UNIMPORTANT_SD;
     const size_t n = (size_t)t->n_layers;

@@ -1,5 +1,6 @@
-/* Verdicts on the papers' claims. With a printed number: reproduced, trend holds or not reproduced;
- * without one: holds or does not hold; or cannot tell. */
+/* Derives verdicts on the papers' claims from measured values. If the paper prints a number:
+ * reproduced, trend holds or not reproduced; else: holds or does not hold. In doubt: cannot
+ * tell. */
 #include "report/measures/ledger.h"
 
 #include <math.h>
@@ -17,7 +18,7 @@ int kvd_verdict_colour(kvd_verdict v)
     return colour[v];
 }
 
-/* answer to the question if a value passes a test; of several answers, the smallest is taken */
+/* Answer to whether a value passes a test. For several values, the smallest answer counts. */
 typedef enum { NO, UNSURE, YES } answer;
 
 static const char loads[] = "loads-";
@@ -27,16 +28,16 @@ static bool of_loads(const char *test)
     return strncmp(test, loads, sizeof loads - 1) == 0;
 }
 
-/* Returns 1 for the tests above-null and loads-above-null, -1 for below-null and loads-below-null,
- * 0 for others. */
+/* Returns 1 if a test asks for values above the null range (expected if the claim is false), -1 for
+ * values below it, 0 for other tests. */
 static int of_null(const char *test)
 {
     const char *const plain = of_loads(test) ? test + sizeof loads - 1 : test;
     return !strcmp(plain, "above-null") - !strcmp(plain, "below-null");
 }
 
-/* Parses the limit of a test: a number, or an end of the range that the paper prints for the claim
- * ("low", "high"). */
+/* Parses the limit in a test: a number, or "low" or "high" for an end of the range that the paper
+ * prints for the claim. */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -47,9 +48,9 @@ static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-/* Finds the range of values that pass the test. Tests with "null" compare with the range expected
- * if the claim is false. It is equal at all loads (request rates), so that of the first value is
- * used. */
+/* Finds the range of values that pass a test. Tests above-null and below-null compare with the null
+ * range (expected if the claim is false) of the first value; all request rates have the same null
+ * range. */
 static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r,
                     const kvd_measured *v, double *lo, double *hi, kvd_err *err)
 {
@@ -117,7 +118,7 @@ static answer beyond_null(const kvd_measured_value *v, bool above)
 
 static const double least_load = 0.1;
 
-/* Returns the fraction of the line from a to b that is between lo and hi. */
+/* Returns the fraction of the straight line from value a to value b that is between lo and hi. */
 static double part_between(double a, double b, double lo, double hi)
 {
     if (!(a < b) && !(b < a))
@@ -127,14 +128,14 @@ static double part_between(double a, double b, double lo, double hi)
     return to > from ? to - from : 0;
 }
 
-/* fractions of the loads (request rates / highest rate) at which a curve's value is inside, or
- * outside, the range that a test asks for */
+/* Fractions of the request rates at which a curve's value passes a test, and at which it fails. The
+ * rates are those up to the highest that the baseline method sustains. */
 typedef struct {
     double passed, failed;
 } held_loads;
 
-/* Returns the fractions of loads (request rates) at which the curve is inside and outside lo .. hi.
- * Loads with a growing queue count as neither. */
+/* Returns the fractions of request rates at which the values of a curve are inside and outside lo
+ * to hi. Rates at which a queue of requests grows count as neither. */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};
@@ -165,12 +166,12 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
     return end;
 }
 
-/* Fraction of the loads (request rates) that counts as all of them, because rounded request rates
- * may miss loads above 0.99. */
+/* A test that must pass at all request rates needs to pass at this fraction of them, because
+ * simulated rates are rounded and may not reach the highest. */
 static const double all_loads = 0.99;
 
-/* Returns NO if the curve leaves lo .. hi at some request rate, YES if it stays inside at all and
- * no queue of requests grows, else UNSURE. */
+/* Returns NO if the curve leaves the range lo to hi at some request rate. Returns YES if it stays
+ * inside at all rates and no queue of requests grows, else UNSURE. */
 static answer curve_at_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     const held_loads held = held_at(v, n, lo, hi);
@@ -192,8 +193,8 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
     return all;
 }
 
-/* Finds the fraction of loads (request rates) at which each curve of *v is inside lo .. hi. *least,
- * *most: smallest and largest fraction of a curve. Returns the number of curves. */
+/* For each curve of *v, computes the fraction of request rates at which its value is between lo and
+ * hi. *least, *most: smallest and largest of these fractions. Returns the number of curves. */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
     size_t n = 0;

@@ -4,7 +4,8 @@
 
 #include "report/studies/studies.h"
 
-/* index of the value 0.95 in the array kvd_critical_level */
+/* index in the array kvd_critical_level of the level 0.95, the fraction of attention that the
+ * critical tokens receive */
 enum { P95 = 1 };
 
 static void layers_table(const kvd_results *r, kvd_section *s)
