@@ -1,4 +1,5 @@
-/* Inference engines, which run batched requests with a compressed KV cache. */
+/* Declares the inference engines of the CPU and of GPUs, which run batches of requests with a
+ * compressed KV cache. */
 #ifndef KVD_ENGINE_ENGINE_H
 #define KVD_ENGINE_ENGINE_H
 
@@ -9,95 +10,117 @@
 #include "model/checkpoint/checkpoint.h"
 
 typedef struct {
-    /* If limits.pages is 0, the cache takes all memory that is left. */
+    /* Limits of a batch of requests. If limits.pages is 0, the cache takes all memory that is
+     * free. */
     kvd_batching_limits limits;
-    /* input plus output tokens of the longest request */
+    /* number of input and output tokens of the longest request */
     size_t max_len;
-    /* number type of the weights and of the cache */
+    /* number type of the weights, and of the uncompressed KV cache */
     kvd_dtype type;
-    /* first GPU, and number of GPUs; ignored on the CPU */
+    /* index of the first GPU, and number of GPUs; the CPU engine ignores both */
     int first_gpu, n_gpus;
-    /* true if GPUs divide a prompt's tokens instead of heads and weights */
+    /* With several GPUs: true if each computes a part of a prompt's tokens, false if each computes
+     * a part of the heads and weights. */
     bool sequence;
     bool graphs; /* true to replay decode steps from captured CUDA graphs */
-    /* attention kernels; ignored on the CPU */
+    /* kind of attention kernels; the CPU engine ignores it */
     kvd_attention_choice attention;
-    /* true to time each phase of a step (kvd_phase), not only the total */
+    /* true to time each phase (kvd_phase) of a decode step, false to time only whole steps */
     bool phases;
-    /* true if prompts attend to uncompressed K and V, which the CPU engine does not support */
+    /* True if prompt tokens attend to uncompressed K and V. The CPU engine does not support it. */
     bool exact_prompts;
-    /* number of outliers that kvquant can keep exactly per page and head; 0: default */
+    /* For method kvquant: number of outliers per page and head that are stored exactly. 0 means the
+     * default. */
     size_t outliers;
-    /* bits of the layers' matrices: 4, or 0 for `type` */
+    /* Bits of the weight matrices in the layers: 4, or 0 to store them in number type `type`. */
     int weight_bits;
-    /* bf16 weights on one GPU, borrowed, or NULL */
+    /* bf16 weights that are already on the GPU, which the engine borrows; NULL: the engine loads
+     * them */
     const struct kvd_gpu_weights *weights;
 } kvd_engine_spec;
 
 typedef struct {
-    /* bytes of all cache pages, over layers and GPUs */
+    /* bytes of all cache pages, summed over layers and GPUs */
     double cache_bytes;
-    /* cache bytes per token, all layers and GPUs; with a window, mean over max_len tokens */
+    /* Cache bytes per token, summed over layers and GPUs. If layers have a sliding window, this is
+     * the mean over the tokens of a request of max_len tokens. */
     double bytes_per_token;
-    /* bytes of the weights (4-bit ones replace bf16 ones), and peak bytes of all memory */
+    /* Bytes of the weights as decode steps read them (4 bits instead of bf16 if chosen), and peak
+     * bytes of all memory that the engine allocates. */
     double weight_bytes, peak_bytes;
-    /* 64-token pages in every layer without a window */
+    /* number of cache pages, of 64 tokens each, in every layer without a sliding window */
     size_t pages;
-    /* pages of layers with a window: all, and the most that one request keeps */
+    /* number of pages in every layer with a sliding window, and most of them that one request
+     * keeps */
     size_t window_pages, window_share;
-    /* description: "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs" */
+    /* Description such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs". */
     char what[256];
-    /* true if timing runs may continue requests whose earlier tokens were never computed */
+    /* True if a timing run may start a decode step at any position, without computing the request's
+     * earlier tokens. */
     bool anywhere;
-    /* bit p: the time of phase p is counted in the next phase */
+    /* Bit p is set if phase p has no time of its own, because a kernel of the next phase does its
+     * work. */
     unsigned fused;
 } kvd_engine_facts;
 
 typedef struct {
-    /* mean cached tokens per KV head, in layers without a window */
+    /* number of a request's tokens in the cache of a KV head, averaged over the heads of layers
+     * without a sliding window */
     double entries;
-    /* bits of the request's K and V, without the page summaries in `side`; NaN if not quantised */
+    /* Bits of the request's K and V in the cache, without the bits in `side`. NaN if the method
+     * does not quantise. */
     double bits;
-    /* bits of page summaries, by which steps choose tokens to read */
+    /* Bits of page summaries. A decode step reads them to choose the tokens whose K and V it
+     * reads. */
     double side;
-    /* mean cached tokens per KV head that the last step did not read */
+    /* number of cached tokens that the last decode step did not read, averaged over KV heads */
     double unread;
-    /* number of tokens merged into others, summed over KV heads and layers */
+    /* number of tokens whose K and V were merged into those of other tokens, summed over KV heads
+     * and layers */
     size_t merged;
-    /* number of tokens at low precision, summed over KV heads and layers */
+    /* number of tokens that are stored at the method's low precision, summed over KV heads and
+     * layers */
     size_t lowered;
     /* number of tokens whose keys lost channels (method think), summed over KV heads and layers */
     size_t pruned;
-    /* bits that the last decode step did not read, because their tokens had left the window */
+    /* Bits of cached tokens that the last decode step did not read, because they had left the
+     * sliding window. */
     double unseen;
 } kvd_engine_count;
 
 typedef struct kvd_engine kvd_engine;
 struct kvd_engine {
     kvd_engine_facts facts;
-    /* Runs an iteration on tokens id [n_tokens]. next [n_slices] receives the ids with the largest
-     * logits (ties: smaller id). `times` may be NULL. After a failure the engine can only be
-     * freed. */
+    /* Runs an iteration on tokens id [n_tokens]. next [n_slices] receives, for each request, the
+     * token with the largest logit (if equal, the smaller id). `times` may be NULL. After a
+     * failure, only `free` may be called. */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
-    /* Waits until the CPU has quantised earlier tokens, before `held` or `count`. May be NULL. */
+    /* Waits until the CPU has quantised the tokens of earlier iterations. The caller calls it
+     * before `held` and `count`. NULL if there is nothing to wait for. */
     int (*finish)(kvd_engine *e, kvd_err *err);
-    /* Returns how many bytes the cache holds. NULL: each token takes bytes_per_token. */
+    /* Returns how many bytes of K and V the cache holds. If NULL, each cached token takes
+     * facts.bytes_per_token. */
     double (*held)(const kvd_engine *e);
-    /* Counts the bytes sent between GPUs: [0] Q, K and V, [1] attention output. May be NULL. */
+    /* Counts the bytes that GPUs sent to each other in the last iteration: bytes[0] for Q, K and V,
+     * bytes[1] for attention outputs. NULL if GPUs do not exchange them. */
     void (*sent)(const kvd_engine *e, double bytes[2]);
-    /* Counts a request's cached tokens and bits. NULL if not supported. */
+    /* Counts the cached tokens and bits of the request in `slot`. NULL if the engine cannot count
+     * them. */
     void (*count)(const kvd_engine *e, size_t slot, size_t tokens, kvd_engine_count *to);
-    /* Frees the cache of a request that ends early. NULL if not supported. */
+    /* Frees the cache of a request that ends before its last token. NULL if not supported. */
     void (*drop)(kvd_engine *e, size_t slot);
-    /* After a failed run: returns the kvd_engine_spec.outliers that it needed, or 0. */
+    /* Called after a failed run. If it failed for lack of room for outliers, returns the
+     * kvd_engine_spec.outliers that it needed, else 0. May be NULL. */
     size_t (*lacking)(const kvd_engine *e);
-    /* Writes the logits [vocab_size] of the iteration's i-th request. */
+    /* Writes the logits [vocab_size] for the next token of the i-th request of the last
+     * iteration. */
     int (*logits)(kvd_engine *e, size_t i, float *logits, kvd_err *err);
     void (*free)(kvd_engine *e);
 };
 
-/* Open an engine. The plan (methods with parameters) must stay open. */
+/* Open an engine. The checkpoint and the plan (compression methods with parameters) must stay open
+ * as long as the engine. On failure, returns NULL and fills *err. */
 kvd_engine *kvd_engine_open_cpu(const kvd_checkpoint *c, const kvd_plan *plan,
                                 const kvd_engine_spec *s, kvd_err *err);
 #ifdef KVD_CUDA

@@ -1,4 +1,4 @@
-/* CPU engine: runs prompts and decode steps of a model with a KV cache. */
+/* CPU engine: runs prompts and decode steps of a batch of requests, with a KV cache. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,29 +23,33 @@ typedef struct {
     const kvd_plan *plan;
     kvd_engine_spec spec;
     kvd_cpu_weights weights;
-    /* true if the method compresses token by token, instead of removing dimensions */
+    /* True if the method compresses token by token; `caches` then contains the KV cache. False if
+     * it only removes dimensions; `slots` then contains it. */
     bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
-    /* largest number of tokens in a slot (running request) */
+    /* largest number of tokens in a slot, which is the cache of one running request */
     size_t tokens;
     kvd_cpu_rows rows;
     double held_bytes;
-    /* [max_batch] tokens of each slot (running request); 0 if free */
+    /* [max_batch] number of tokens in the cache of each slot (running request); 0 if the slot is
+     * free */
     uint32_t *held;
-    /* [max_batch][d_model] residual stream of tokens that get logits */
+    /* [max_batch][d_model] residual stream of the last token of each request that emits a token */
     float *last;
-    /* [max_batch][d_embed] `last` projected for the output head, or NULL */
+    /* [max_batch][d_embed] array `last` multiplied by the projection before the output head, if the
+     * model has one */
     float *narrow;
     float *logits; /* [max_batch][vocab_size] */
-    /* [max_batch] row of `logits` of each request; SIZE_MAX: it emits no token */
+    /* [max_batch] for each request of the iteration, its row of `logits`; SIZE_MAX if it emits no
+     * token */
     size_t *emitted;
     size_t n_slices;
 } engine;
 
 static engine *self_of(kvd_engine *e)
 {
-    /* valid because kvd_engine is the first field of the structure */
+    /* The conversion is valid because the kvd_engine is the first field of `engine`. */
     return (engine *)(void *)e;
 }
 
@@ -124,7 +128,7 @@ static int run_layer(engine *e, int layer, const kvd_iteration *it, kvd_cpu_cloc
     char where[32];
     snprintf(where, sizeof where, "layer %d", layer);
     kvd_cpu_before_attention(r, layer, it->n_tokens, clock);
-    /* Checks keys too, because an infinite key could vanish in the softmax. */
+    /* Checks keys here, because an infinite key need not make the attention output infinite. */
     if (check_finite(e, it, where, r->k,
                      l->rotates ? kv * (size_t)e->config->d_head : l->cut.at_qk[kv], err) ||
         check_finite(e, it, where, r->v, l->cut.at_v[kv], err))
@@ -207,7 +211,8 @@ static int run(engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t 
     kvd_cpu_mark(clock, KVD_PHASE_SAMPLE);
     for (size_t i = 0; i < it->n_slices; i++)
         e->held[it->slice[i].slot] = it->slice[i].before + it->slice[i].n;
-    /* Counts cache bytes here, because finished requests still hold their caches. */
+    /* Counts cache bytes here, before the caches of requests that finish in this iteration are
+     * freed. */
     e->held_bytes = e->stepwise ? kvd_cpu_stepwise_bytes(&e->caches) : slots_bytes(e);
     for (size_t i = 0; i < it->n_slices; i++)
         if (it->slice[i].last)
@@ -266,7 +271,8 @@ static void release(kvd_engine *hook)
     free(e);
 }
 
-/* Sets facts.pages to limits.pages or, if it is 0, to the number that fits into memory. */
+/* Sets facts.pages to limits.pages or, if that is 0, to the number of cache pages that fit into
+ * free memory. */
 static int resolve_memory(engine *e, size_t per_slot, double activations, kvd_err *err)
 {
     kvd_engine_facts *const f = &e->hook.facts;
@@ -321,7 +327,8 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /* Takes the mean over a full slot (request), because windows store only the newest tokens. */
+    /* Takes the mean over a request of the largest length, because layers with a sliding window
+     * store only the newest tokens. */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

@@ -1,14 +1,15 @@
-/* Limits of a batch of requests. */
+/* Limits of a batch of requests, such as numbers of requests, tokens and cache pages. */
 #ifndef KVD_ENGINE_LIMITS_H
 #define KVD_ENGINE_LIMITS_H
 
 #include <stddef.h>
 
-/* Rule by which requests get cache pages. */
+/* Rule by which a request gets pages of the KV cache. */
 typedef enum {
-    /* When a request is admitted, it gets pages for all its input and output tokens. */
+    /* On admission, a request gets pages for all its input and output tokens. */
     KVD_ADMIT_WHOLE,
-    /* A request gets pages only for stored tokens, and may be preempted. */
+    /* A request gets pages only as its tokens are stored. If none is free, a request is preempted:
+     * it loses its pages and is computed again later. */
     KVD_ADMIT_STORED,
     KVD_ADMISSIONS
 } kvd_admission;
@@ -16,13 +17,15 @@ typedef enum {
 typedef struct {
     /* largest number of requests that run at once */
     size_t max_batch;
-    /* largest number of prompt tokens in an iteration if `chunk` is 0 */
+    /* Largest number of prompt tokens in an iteration, if prompts are not split (`chunk` is 0). */
     size_t max_tokens;
-    /* largest number of tokens in an iteration, beyond which prompts are split; 0: never */
+    /* Largest number of tokens in an iteration. Prompts that would exceed it are split over several
+     * iterations. 0: prompts are never split. */
     size_t chunk;
-    /* number of 64-token pages in every layer */
+    /* number of cache pages, of 64 tokens each, in every layer without a sliding window */
     size_t pages;
-    /* pages of layers with a window: all, and the most that one request keeps */
+    /* number of pages in every layer with a sliding window, and most of them that one request
+     * keeps */
     size_t window_pages, window_share;
     kvd_admission admission;
 } kvd_batching_limits;

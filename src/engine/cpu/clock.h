@@ -1,4 +1,4 @@
-/* Clock of the phases of one iteration of the CPU engine. */
+/* Clock of the CPU engine, which adds up the time of each phase of an iteration. */
 #ifndef KVD_ENGINE_CPU_CLOCK_H
 #define KVD_ENGINE_CPU_CLOCK_H
 
@@ -6,10 +6,11 @@
 #include "formats/phases.h"
 
 typedef struct {
-    /* phase times to which measured times are added; NULL: nothing is measured */
+    /* times of the phases, to which the clock adds; if NULL, it measures nothing */
     kvd_phase_times *times;
     double begin, last;
-    /* true to time each phase (kvd_phase) of an iteration, not only the total */
+    /* true to time each phase (kvd_phase) of an iteration, false to time only the whole
+     * iteration */
     int parts;
 } kvd_cpu_clock;
 

@@ -8,15 +8,16 @@
 #include "model/pass/blocks.h"
 
 enum {
-    /* largest number of tokens per matrix product */
+    /* largest number of tokens that a matrix product computes at a time */
     BLOCK = 256,
-    /* tokens of a head that a thread projects at a time */
+    /* number of tokens of one head that a thread multiplies by the head's projection at a time */
     ROTATED = 64,
 };
 
 enum { N_BUFFERS = 12 };
 
-/* Sets size[i] to the number of floats in buffer i of kvd_cpu_rows: x, q, k .. cosine, sine. */
+/* Sets size[i] to the number of floats in array i of kvd_cpu_rows, in this order: x, q, k, v, o,
+ * q_own, k_own, k_pre, input, work, cosine, sine. */
 static void buffer_sizes(const kvd_cpu_weights *w, size_t most, size_t max_len, unsigned needs,
                          size_t size[N_BUFFERS])
 {
@@ -102,7 +103,7 @@ void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n)
             kvd_linear(to, in, 1, w->d_embed, d, x, 0);
         if (w->config->embed_scale > 0)
             kvd_scale(x, d, (float)w->config->embed_scale);
-        /* Row t + 2 of the table is the vector of position t. */
+        /* The vector of position t is in row t + 2 of the table of position embeddings. */
         if (w->positions.n) {
             kvd_weight_read(&w->positions, ((size_t)r->position[i] + 2) * d, d, row);
             kvd_add_bias(x, row, 1, d);
@@ -156,7 +157,8 @@ void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_cloc
     }
 }
 
-/* Sets `to` [rows][m] to x [rows][d] times a [d][m] or, if `a` is NULL, to x's first m columns. */
+/* Multiplies x [rows][d] by matrix a [d][m] and writes the product to `to` [rows][m]. If `a` is
+ * NULL, copies the first m columns of x. */
 static void rotate_rows(size_t rows, size_t d, size_t m, const float *x, size_t ld, const float *a,
                         float *to, size_t ld_to)
 {
@@ -197,7 +199,8 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
     kvd_blas_restore(saved);
 }
 
-/* Computes the steps after attention in models that norm outputs of attention and feed-forward. */
+/* Computes a layer after its attention, in models that apply a norm to the outputs of attention and
+ * feed-forward before adding them to the residual stream. */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,
                                      kvd_cpu_clock *clock)
@@ -229,7 +232,9 @@ void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
         const size_t rows = n - i < BLOCK ? n - i : BLOCK;
         float *const x = r->x + i * d, *const normed = r->work, *const gate = normed + rows * d,
                      *const up = gate + rows * (size_t)c->d_ffn;
-        /* In parallel blocks, the second norm also reads the layer's input. */
+        /* In models whose attention and feed-forward run in parallel, both read the residual stream
+         * before the layer, so the feed-forward's norm is computed before the attention output is
+         * added. */
         if (c->order == KVD_ORDER_PARALLEL) {
             normalise(c, &l->w, second, x, rows, normed);
             kvd_cpu_mark(clock, KVD_PHASE_NORM);

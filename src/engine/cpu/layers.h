@@ -1,4 +1,4 @@
-/* Computes a layer before and after its attention on the CPU. */
+/* Computes the parts of a layer before and after its attention on the CPU. */
 #ifndef KVD_ENGINE_CPU_LAYERS_H
 #define KVD_ENGINE_CPU_LAYERS_H
 
@@ -10,19 +10,24 @@
 typedef struct {
     const kvd_cpu_weights *model;
     size_t most, max_len;
-    /* activations that the method reads, as bits of kvd_needs */
+    /* Activations that the compression method reads in addition to Q, K and V, as bits of
+     * kvd_needs. */
     unsigned needs;
-    /* residual stream [tokens][d_model] */
+    /* [tokens][d_model] residual stream of all tokens of the iteration */
     float *x;
-    /* queries, keys and values of all tokens */
+    /* queries, keys and values of all tokens of the iteration, one row per token */
     float *q, *k, *v;
-    /* projected queries and keys; equal to q and k if kvd_cpu_layer.rotates is false */
+    /* Queries and keys projected to the kept dimensions. They are q and k themselves if W_Q and W_K
+     * already contain the projection (kvd_cpu_layer.rotates is false). */
     float *q_cut, *k_cut;
-    /* memory of q_cut and k_cut if kvd_cpu_layer.rotates is true */
+    /* memory for q_cut and k_cut in layers where they are not q and k themselves
+     * (kvd_cpu_layer.rotates) */
     float *q_own, *k_own;
-    /* keys before RoPE, and layer inputs [tokens][d_model], or NULL */
+    /* Keys before RoPE, and inputs of W_Q, W_K and W_V [tokens][d_model]. Each is NULL if the
+     * method does not read it. */
     float *k_pre, *input;
-    /* attention output; query heads have their KV head's kept dimensions */
+    /* Attention output of all tokens. A query head has as many dimensions as V keeps in its KV
+     * head. */
     float *o;
     float *work;          /* [block][kvd_layer_scratch] */
     float *cosine, *sine; /* RoPE tables, [kvd_batch_rope_rows][d_head / 2] */
@@ -39,10 +44,11 @@ void kvd_cpu_rows_release(kvd_cpu_rows *r);
 void kvd_cpu_place(kvd_cpu_rows *r, const kvd_iteration *it);
 void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 
-/* Computes queries, keys and values from r->x. */
+/* Computes Q, K and V of n tokens of a layer from the residual stream r->x. */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
-/* Updates the residual stream from the attention output. */
+/* Computes the rest of a layer from the attention output r->o, and updates the residual stream
+ * r->x. */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);
 

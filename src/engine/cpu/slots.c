@@ -59,7 +59,8 @@ static size_t rows_of(const kvd_cpu_slots *s, int layer)
     return held_by(s->model, layer, s->tokens);
 }
 
-/* Returns the cached keys [tokens][d_qk] of KV head g, followed by its values. */
+/* Returns the keys [tokens][d_qk] that the cache holds of KV head g. The head's values follow
+ * them. */
 static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
 {
     size_t at = slot * s->elements;
@@ -70,14 +71,16 @@ static char *head_of(const kvd_cpu_slots *s, size_t slot, int layer, size_t g)
            (at + rows_of(s, layer) * (u->at_qk[g] + u->at_v[g])) * kvd_dtype_bytes(s->type);
 }
 
-/* Tokens to which a request's new tokens attend, new ones included. */
+/* Tokens to which a request's new tokens attend: tokens in the cache, then the new tokens. */
 typedef struct {
     size_t n;
-    /* index of the first new token */
+    /* number of tokens in the cache to which the new tokens attend, and so the index of the first
+     * new token */
     size_t first;
-    /* attention window in tokens; 0 means none */
+    /* length of the layer's sliding window in tokens; 0 if it has none */
     size_t window;
-    /* true if K and V are already in kvd_cpu_slots.decoded */
+    /* true if kvd_cpu_slots.decoded already contains K and V of all tokens to which new tokens
+     * attend */
     bool gathered;
 } seen_rows;
 
@@ -87,7 +90,8 @@ static seen_rows seen_by(const kvd_cpu_slots *s, int layer, const kvd_slice *x)
                  before = x->before, all = before + x->n;
     if (rows == s->tokens)
         return (seen_rows){all, before, window, false};
-    /* A single new token attends to all stored tokens, in any order, so it needs no mask. */
+    /* A single new token attends to all tokens that the cache of this layer holds, so it needs no
+     * mask for the sliding window. */
     if (x->n == 1) {
         const size_t n = all < rows ? all : rows;
         return (seen_rows){n, n - 1, 0, false};
@@ -101,7 +105,7 @@ static bool is_decoded(const kvd_cpu_slots *s, const seen_rows *r)
     return r->gathered || s->type != KVD_F32;
 }
 
-/* Rounds x to the cache's number type and stores it as float32 in `to`. */
+/* Rounds n numbers x to the number type of the cache, and stores them as float32 in `to`. */
 static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, float *to)
 {
     char rounded[4096];
@@ -112,7 +116,8 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
     }
 }
 
-/* Copies K or V: r->first cached tokens from `store`, then new ones from x. */
+/* Copies a head's K, or V, to float32: the last r->first tokens of the cache `store`, then the new
+ * tokens x. */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,
                         float *to)
@@ -125,7 +130,8 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
         round_numbers(s, m, x + i * ld, to + (r->first + i) * m);
 }
 
-/* Stores new tokens, or the last of them if there are more than the cache holds. */
+/* Stores K, or V, of a head's new tokens in the cache `store`. If the cache holds fewer tokens,
+ * stores the last ones. */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
 {
@@ -150,7 +156,7 @@ static int reserve(kvd_cpu_slots *s, int layer, const kvd_iteration *it, kvd_err
     return s->decoded ? 0 : kvd_no_memory(err, "a decoded layer", n * sizeof *s->decoded);
 }
 
-/* Returns the float32 keys [r->n][d_qk] of KV head g, followed by its values. */
+/* Returns the keys [r->n][d_qk] of KV head g in float32. The head's values follow them. */
 static float *decoded_of(const kvd_cpu_slots *s, int layer, size_t i, const seen_rows *r, size_t g)
 {
     const kvd_cpu_widths *const u = &s->model->layer[layer].cut;
@@ -216,7 +222,8 @@ static const float *read_head(const kvd_cpu_slots *s, int layer, const kvd_itera
     return k;
 }
 
-/* Computes attention of query head h for up to KVD_ATTEND_ROWS new tokens from `at` on. */
+/* Computes attention of query head h for new tokens of a request: those from index `at` on, at most
+ * KVD_ATTEND_ROWS. */
 static void attend_block(kvd_cpu_slots *s, int layer, const kvd_iteration *it, size_t i, size_t row,
                          size_t at, size_t h, const float *q, float *o)
 {
@@ -255,7 +262,7 @@ void kvd_cpu_slots_prefill(kvd_cpu_slots *s, int layer, const kvd_iteration *it,
     for (size_t i = it->n_steps, row = it->n_steps; i < it->n_slices; row += it->slice[i++].n) {
         const size_t blocks = (it->slice[i].n + KVD_ATTEND_ROWS - 1) / KVD_ATTEND_ROWS;
 #pragma omp parallel for schedule(dynamic) collapse(2)
-        /* Later blocks attend to more tokens, so they run first to balance the threads. */
+        /* Later blocks of tokens attend to more tokens. They run first, to balance the threads. */
         for (size_t b = 0; b < blocks; b++)
             for (size_t h = 0; h < heads; h++)
                 attend_block(s, layer, it, i, row, (blocks - 1 - b) * KVD_ATTEND_ROWS, h, q, o);

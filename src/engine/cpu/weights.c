@@ -40,7 +40,8 @@ typedef struct {
     double *scratch;
 } folding;
 
-/* Returns the projection [d_head][*m] of head g for `part`, or NULL. */
+/* Returns the matrix [d_head][*m] that projects Q, K or V (`part`) of head g to *m dimensions, or
+ * NULL if the first *m dimensions are kept. */
 static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t *m)
 {
     const kvd_dims_head *const h = &f->head[g];
@@ -48,7 +49,8 @@ static const float *matrix_of(const folding *f, kvd_part part, size_t g, size_t 
     return part == KVD_PART_V ? h->a_v : part == KVD_PART_Q ? h->a_q : h->a_k;
 }
 
-/* Writes a weight or bias (cols = 1) multiplied by the heads' projections. */
+/* Multiplies W_Q, W_K or W_V, or their bias (then cols is 1), by the projection of each head, and
+ * writes the result to `to`. */
 static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size_t cols, float *to)
 {
     const size_t d = (size_t)f->config->d_head;
@@ -64,10 +66,11 @@ static void fold_rows(const folding *f, kvd_part part, const kvd_weight *w, size
     }
 }
 
-/* rows of W_O that are multiplied at a time */
+/* number of rows of W_O that are multiplied by projections at a time */
 enum { FOLD_ROWS = 64 };
 
-/* Sets `to` [rows][width] to W_O times the projections of V of all heads. */
+/* Multiplies W_O by the matrices that map each head's kept dimensions of V back to all dimensions.
+ * Writes the result to `to` [rows][width]. */
 static void fold_columns(const folding *f, const kvd_weight *w, size_t rows, size_t width,
                          float *to)
 {
@@ -116,7 +119,8 @@ static bool folds(const kvd_cpu_weights *w, kvd_part part, bool bias)
 typedef struct {
     bool folded;
     size_t cols, n;
-    /* the weight in the mapped file; NULL if copied or absent */
+    /* pointer to the weight in the memory-mapped file; NULL if the weight is copied, or the model
+     * has none */
     const float *in_place;
 } form;
 
@@ -235,7 +239,8 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /* The tables of embeddings and positions are read from the mapped file, not copied. */
+    /* Token and position embeddings are read from the memory-mapped file. They count with the
+     * file's number type, not as float32 copies. */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

@@ -1,5 +1,5 @@
-/* Float32 weights of a small model, with the projections of heads multiplied into W_V, W_O and,
- * where possible, W_Q and W_K. */
+/* Float32 weights of a model on the CPU. The projections to the kept dimensions are multiplied into
+ * W_V and W_O and, where the model allows it, into W_Q and W_K. */
 #ifndef KVD_ENGINE_CPU_WEIGHTS_H
 #define KVD_ENGINE_CPU_WEIGHTS_H
 
@@ -9,42 +9,48 @@
 
 typedef struct {
     size_t *d_qk, *d_v; /* kept dimensions of each head, [n_kv_heads] */
-    /* [n_kv_heads + 1] first column of each KV head in K and V */
+    /* [n_kv_heads + 1] index of the first column of each KV head in a row of K, and in a row of
+     * V */
     size_t *at_qk, *at_v;
 } kvd_cpu_widths;
 
 typedef struct {
     kvd_layer_weights w;
     kvd_cpu_widths cut;
-    /* true if Q and K are projected to the kept dimensions after RoPE, and not by W_Q and W_K */
+    /* True if Q and K are projected to the kept dimensions after RoPE. False if W_Q and W_K already
+     * contain the projection. */
     bool rotates;
 } kvd_cpu_layer;
 
 typedef struct {
     kvd_pool memory;
     const kvd_config *config;
-    /* projections of each head; NULL: all dimensions are kept */
+    /* projections of each head to its kept dimensions; NULL if all dimensions are kept */
     const kvd_dims *dims;
     size_t group, d_embed;
     kvd_cpu_layer *layer; /* [n_layers] */
     kvd_weight embedding, positions;
     const float *head; /* output head, [vocab_size][d_embed] */
-    /* weights [0] and biases [1] outside the layers, or NULL */
+    /* Weights [0] and biases [1] that are not part of a layer, such as the final norm. NULL if the
+     * model has none. */
     float *once[KVD_N_PARTS - KVD_N_LAYER_PARTS][2];
     double bytes;     /* bytes of all weights, mapped or copied */
     double own_bytes; /* bytes of copied and folded weights */
 } kvd_cpu_weights;
 
-/* Finds the weights. Borrows `c` and `dims`. Always call kvd_cpu_weights_release. */
+/* Finds the weights in checkpoint `c` and counts their bytes. Borrows `c` and `dims`. The caller
+ * must call kvd_cpu_weights_release, also on failure. */
 int kvd_cpu_weights_find(kvd_cpu_weights *w, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
 int kvd_cpu_weights_load(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err);
 void kvd_cpu_weights_release(kvd_cpu_weights *w);
 
-/* Returns a weight (bias 0) or bias (bias 1) outside the layers, or NULL. */
+/* Returns a weight (`bias` 0) or bias (`bias` 1) that is not part of a layer, such as the final
+ * norm's, or NULL if the model has none. */
 const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias);
 
-/* Returns a query head's first column of queries (at_qk) or attention output (at_v). */
+/* Returns the index of a query head's first column in a row of queries (if `at` is at_qk) or of
+ * attention output (if `at` is at_v). */
 static inline size_t kvd_cpu_query_at(const kvd_cpu_weights *w, const size_t *at, size_t head)
 {
     const size_t g = head / w->group;

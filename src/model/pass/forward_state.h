@@ -27,7 +27,8 @@ struct kvd_forward {
     size_t slab_rows;
     size_t slab_first;
 
-    /* weights [0] and biases [1] outside the layers, or NULL */
+    /* Weights [0] and biases [1] that are not part of a layer, such as the final norm. NULL if the
+     * model has none. */
     float *once[KVD_N_ONCE][2];
     float *x; /* residual stream: [max_tokens][d_model] */
     /* Q, K, V and outputs of one layer: q, o [max_tokens][width_q]; k, v [max_tokens][width_k] */
