@@ -1,4 +1,5 @@
-/* Engine on one GPU, used alone or as one of several. */
+/* Inference engine on one GPU. Used alone, or as one of the GPUs that compute each layer
+ * together. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -19,7 +20,8 @@ static size_t filled_up(size_t n)
     return n <= STEP_ROWS ? n : kvd_rounded_up(n, STEP_ROWS);
 }
 
-/* Returns the first position in the window of a query at `position`. */
+/* Returns the first position to which the token at `position` attends in layers with a sliding
+ * window. */
 static size_t first_near(const kvd_cuda_engine *e, size_t position)
 {
     return position + 1 > e->cache.window ? position + 1 - e->cache.window : 0;
@@ -54,7 +56,8 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
     for (size_t i = 0; i < it->n_slices; i++) {
         const kvd_slice *const s = &it->slice[i];
         kvd_pages_pass(&e->near, s->slot, first_near(e, (size_t)s->before + s->n));
-        /* A prompt processed twice: frees pages of its repeat, except room for one more token. */
+        /* Some methods read a prompt twice in a row. Frees the pages of the second reading, except
+         * room for one more token. */
         if (kvd_cuda_rows(e, it, i) > s->n)
             kvd_pages_keep(&e->near, s->slot, (size_t)s->before + s->n + 1);
     }
@@ -66,7 +69,8 @@ static void leave_window(kvd_cuda_engine *e, const kvd_iteration *it)
         e->held += (double)(e->pages.n_pages - e->pages.n_free) * (double)e->cache.page_bytes;
 }
 
-/* Fills up a decode batch with idle requests, whose tokens are stored in a page of no request. */
+/* Fills up a decode batch with dummy requests, from index `from` to below `to`. Their K and V go to
+ * a page that belongs to no request. */
 static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
 {
     for (size_t i = from; i < to; i++) {
@@ -79,7 +83,8 @@ static void fill_up(kvd_cuda_engine *e, size_t from, size_t to)
     }
 }
 
-/* Copies to the device the lists that divide the attention of n decoding requests among CTAs. */
+/* Copies to the GPU the lists that say which CTA computes which part of the attention of n decoding
+ * requests. */
 static int describe(kvd_cuda_engine *e, size_t n, kvd_err *err)
 {
     if (n == 0 || e->described == n)
@@ -125,7 +130,8 @@ static int run_mixed(kvd_cuda_engine *e, kvd_err *err)
     return kvd_cuda_fetch(e, e->n_emit, err);
 }
 
-/* Waits for the GPU. Nonzero `status` means that *err is already filled. */
+/* Waits for the GPU. A nonzero `status` says that queueing its work failed, and that *err already
+ * contains the message. */
 static int wait_for(kvd_cuda_engine *e, int status, kvd_err *err)
 {
     kvd_err second = {""}, *const to = status ? &second : err;
@@ -300,7 +306,8 @@ int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t 
     return 0;
 }
 
-/* Returns the largest number of tokens of an iteration, if prompts are read `copies` times. */
+/* Returns the largest number of tokens in an iteration, if the model reads each prompt `copies`
+ * times. */
 static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
 {
     const size_t prompts =
@@ -308,7 +315,8 @@ static size_t most_tokens(const kvd_engine_spec *s, size_t copies)
     return kvd_larger(copies * prompts, filled_up(s->limits.max_batch));
 }
 
-/* Returns the largest number of positions of a request, if its prompt is read `copies` times. */
+/* Returns the largest number of positions that a request uses, if the model reads its prompt
+ * `copies` times. */
 static size_t most_positions(const kvd_config *c, size_t max_len, size_t copies)
 {
     return kvd_smaller(copies * max_len, kvd_larger((size_t)c->max_positions, max_len));
@@ -332,7 +340,8 @@ static int make_arrays(kvd_cuda_engine *e, kvd_err *err)
     return m->status;
 }
 
-/* Returns how many pages layers with a window get, given `pages` for other layers. */
+/* Returns how many pages every layer with a sliding window gets if other layers get `pages`
+ * pages. */
 static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
 {
     const size_t most = e->spec.limits.max_batch * e->near_share;
@@ -342,17 +351,19 @@ static size_t near_pages(const kvd_cuda_engine *e, size_t pages)
     return e->cache.window ? kvd_smaller(share, most) : 0;
 }
 
-/* Returns the size of a page in bytes, summed over layers with a window. */
+/* Returns the bytes of a cache page, summed over the layers with a sliding window. */
 static size_t near_page(const kvd_cuda_engine *e)
 {
     const kvd_gpu_method *const m = e->cache.method;
     return e->cache.near_page_bytes + (m ? m->near_page_bytes : 0);
 }
 
-/* Returns how many pages, at most `useful`, fit into `bytes`. */
+/* Returns the largest number of cache pages, at most `useful`, that fits into `bytes` together with
+ * the pages that layers with a sliding window then need. `page`: bytes of a page in the other
+ * layers. */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
-    /* `low` pages fit into `bytes`; `above` pages do not, or exceed `useful`. */
+    /* Binary search: `low` pages fit into `bytes`; `above` pages do not fit, or exceed `useful`. */
     size_t low = 0, above = useful + 1;
     while (above - low > 1) {
         const size_t n = low + (above - low) / 2;
@@ -365,7 +376,8 @@ static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size
     return low;
 }
 
-/* Sets how many pages of layers with a window a request keeps and new tokens can add. */
+/* For layers with a sliding window, sets how many pages a request keeps (near_share), and how many
+ * pages the new tokens of an iteration can add (near_spare). */
 static void share_near(kvd_cuda_engine *e)
 {
     const size_t window = e->cache.window, slots = e->spec.limits.max_batch,
@@ -377,7 +389,8 @@ static void share_near(kvd_cuda_engine *e)
     e->near_spare = tokens / KVD_PAGE_TOKENS + kvd_smaller(slots, tokens);
 }
 
-/* Sets *pages to limits.pages or, if it is 0, to the number that fits into device memory. */
+/* Sets *pages to limits.pages or, if that is 0, to the number of cache pages that fit into GPU
+ * memory. */
 static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
 {
     size_t left = 0, total = 0;
@@ -401,7 +414,8 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     return 0;
 }
 
-/* Captures CUDA graphs before any request is timed. */
+/* Captures the CUDA graphs of decode steps before requests arrive, so that no request waits for
+ * it. */
 static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
     for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {
@@ -482,7 +496,8 @@ kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_er
     return e;
 }
 
-/* Fails if the choice of experts waits for the host, which a CUDA graph cannot contain. */
+/* CUDA graphs cannot wait for the CPU. Fails if a decode step must, because the CPU reads which
+ * experts the router chose. */
 static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                         const kvd_gpu_share *share, kvd_err *err)
 {
@@ -495,7 +510,8 @@ static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                : 0;
 }
 
-/* Fails if CUDA graphs would hold addresses of arrays that grow. */
+/* Fails if CUDA graphs are used and the CPU computes the quantised codes of the method, because a
+ * graph cannot contain work of the CPU. */
 static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
 {
     const kvd_gpu_method *const m = e->cache.method;
@@ -549,7 +565,8 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
     return count_pages(e, pages, err);
 }
 
-/* Clears the rows that fill up a batch, because matrix products read them. */
+/* Zeroes the input of W_O. Matrix products also read its rows for the dummy requests that fill up a
+ * batch. */
 static int clear_rows(const kvd_cuda_engine *e, kvd_err *err)
 {
     size_t width = 0;

@@ -1,4 +1,5 @@
-/* Tensor-parallel engine (Megatron-LM, Shoeybi et al. 2019): GPUs divide heads and hidden units. */
+/* Tensor-parallel engine: each GPU computes a part of the heads and of the hidden units of a layer
+ * (Megatron-LM, Shoeybi et al. 2019). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,8 +25,8 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/* Returns the check number and the token of the first non-finite value on any GPU, or all bits 1 if
- * there is none. */
+/* Returns the first NaN or infinity that any GPU found, as number of the check and index of the
+ * token. If there is none, all bits of the result are 1. */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;
@@ -106,7 +107,7 @@ static void describe(parallel *p)
                    p->gpu[0]->engine.facts.what, kvd_gpu_sum_engine(p->sum));
 }
 
-/* Opens all GPUs at once, but loads their weights one after another. */
+/* Opens the engine on all GPUs. Weights are loaded for one GPU after another. */
 static int open_all(parallel *p, const kvd_checkpoint *c, const kvd_plan *plan,
                     const kvd_engine_spec *s, kvd_err *err)
 {
@@ -137,7 +138,8 @@ static void free_parallel(kvd_engine *self)
 {
     parallel *const p = (parallel *)self;
     kvd_gpu_threads_free(p->gpu_threads);
-    /* Frees CUDA graphs before kvd_gpu_sum_free, because they use its NCCL communicators. */
+    /* Destroys the CUDA graphs before kvd_gpu_sum_free, because they use the NCCL communicators
+     * that it frees. */
     for (int g = 0; g < p->n; g++)
         if (!cudaSetDevice(p->gpu[g]->device))
             kvd_cuda_graphs_destroy(p->gpu[g]);

@@ -1,7 +1,7 @@
 /* Sequence-parallel engine: GPUs divide the tokens of a prompt (DeepSpeed-Ulysses).
  *
- * Each GPU computes Q, K and V of its tokens and, after an exchange, attention of its heads. Times
- * and logits are those of the last token's GPU. */
+ * Each GPU computes Q, K and V of its part of the tokens. After an exchange, it computes the
+ * attention of its part of the heads for all tokens. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@
 
 static const char what[] = "sequence parallel engine";
 
-/* Lists n tokens of the prompt, the last at position len - 1, as a batch of one GPU. */
+/* Describes n tokens of a prompt as a batch of one request. The last token has position len - 1. */
 static void list(kvd_step_batch *b, const uint32_t *id, size_t n, size_t len)
 {
     b->n_slices = 1;
@@ -181,7 +181,8 @@ static void sent(const kvd_engine *self, double bytes[2])
             bytes[kind] += q->rank[g].sent[kind];
 }
 
-/* Fails if the method chooses important tokens separately in every layer. */
+/* Fails if each layer chooses its own important tokens, because GPUs that divide a prompt's tokens
+ * support only methods whose layers share them. */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
     return plan->tokens && kvd_tokens_layers(&plan->tokens_values) < 2
@@ -256,9 +257,9 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                                            NULL, &e->clock, err));
 }
 
-/* Makes one array for both page tables: element max_pages + i of r->pages is i. The table of the
- * whole prompt begins at element max_pages. That of a part whose first page is f begins at
- * max_pages - f, so it maps page j to j - f. */
+/* Makes one array for two page tables: element max_pages + i is i. The whole prompt's table begins
+ * at element max_pages. This GPU's part of the prompt begins at page f, and its table at element
+ * max_pages - f. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

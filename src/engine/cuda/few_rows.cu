@@ -1,7 +1,7 @@
-/* Kernel for y = x W^T with up to 8 tokens x, bound by reading W.
+/* Kernel for y = x W^T, with a weight matrix W and up to 8 rows x (tokens). Its time is that of
+ * reading W.
  *
- * A CTA takes 16 rows of W at a time. Each of its 8 warps takes blocks of 64 columns through its
- * own ring buffer. */
+ * A CTA multiplies 16 rows of W at a time. Its 8 warps divide their columns in blocks of 64. */
 #include "engine/cuda/few_rows.h"
 
 #include "common/cuda/launch.cuh"
@@ -18,18 +18,20 @@ enum {
     SLAB = 64,
     SLAB_BYTES = TILE * SLAB * 2,
     MOST_PARTS = 8,
-    /* floats between rows of 16 sums, padded against bank conflicts */
+    /* Floats in shared memory from one token's 16 sums to the next token's. 4 floats of padding
+     * avoid bank conflicts. */
     SUM_PITCH = 20,
     SUMS = KVD_FEW_ROWS * SUM_PITCH
 };
 
 struct params {
     kvd_few_rows a;
-    /* n tokens; W [out][in] has slabs of 64 columns and tiles of 16 rows; pitch: bytes per x row */
+    /* Sizes: n tokens; `in` columns and `out` rows of W; `slabs` of 64 columns and `tiles` of 16
+     * rows; `pitch` bytes between rows of x in shared memory. */
     int n, in, out, slabs, tiles, pitch;
-    /* first column of W in this launch */
+    /* index of the first column of W that this launch multiplies */
     size_t first;
-    /* blocks of 128 columns of 4-bit weights in this launch */
+    /* number of blocks of 128 columns that this launch multiplies, if W has 4-bit weights */
     int units;
 };
 
@@ -38,7 +40,8 @@ constexpr __host__ __device__ bool is_gated(int kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Returns a row of W. Gated tiles have 8 rows of the gate matrix, then 8 of the up matrix. */
+/* Returns the row of W that is row i of a tile. In a gated layer, W is the gate matrix above the up
+ * matrix, and a tile has 8 rows of each. */
 __device__ __forceinline__ int row_of(bool gated, int out, int tile, int i)
 {
     if (gated)
@@ -74,7 +77,7 @@ struct place {
     }
 };
 
-/* Copies the input p.a.x, one row per token, to shared memory. */
+/* Copies the input x (p.a.x), one row per token, to shared memory. */
 __device__ __forceinline__ void copy_rows(const params &p, char *to)
 {
     enum { TOGETHER = 8 };
@@ -112,7 +115,7 @@ __device__ __forceinline__ void load_gain(const params &p, int first, int step,
     }
 }
 
-/* threads that norm one row together */
+/* group of threads that together compute the norm of one row */
 struct team {
     int row, first, step;
     __device__ __forceinline__ explicit team(const params &p)
@@ -124,7 +127,8 @@ struct team {
     }
 };
 
-/* Writes the residual stream times the gain to `to`, and 1 / RMS to `scale`, with a barrier. */
+/* Writes the residual stream times the gain of its RMS norm to `to`, and 1 / RMS of each row to
+ * `scale`. Ends with a barrier of the CTA. */
 __device__ __forceinline__ void norm_rows(const params &p, const team &t, float4 (&g)[TOGETHER],
                                           char *to, float *scale, float *part)
 {
@@ -190,12 +194,14 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     const float by = p.a.x ? 1.0f : scale[n], s = total(sums, n, i) * by;
     const size_t at = (size_t)n * p.out + row;
     if (KIND == KVD_FEW_ADD) {
-        /* The result of atomicAdd is not used, so that the thread need not wait for it. */
+        /* The returned value of atomicAdd is not used, so the thread does not wait for the
+         * addition. */
         atomicAdd(static_cast<float *>(p.a.y) + at, s);
     } else if (KIND == KVD_FEW_LOGITS) {
         static_cast<float *>(p.a.y)[at] = s;
     } else if (is_gated(KIND)) {
-        /* Rounds both products to bf16, as if they were stored separately. */
+        /* Rounds the products with the gate and up matrices to bf16, as separate matrix products
+         * would. */
         const float gate = rounded<bf16>(s), up = rounded<bf16>(total(sums, n, i + TILE / 2) * by);
         static_cast<uint16_t *>(p.a.y)[at] =
             bf16::narrow((KIND == KVD_FEW_SWIGLU ? silu(gate) : gelu_tanh(gate)) * up);
@@ -204,7 +210,8 @@ __device__ __forceinline__ void put(const params &p, int tile, const float *sums
     }
 }
 
-/* Shared memory: ring buffers of W, x, two buffers of sums, norm scales. */
+/* Kernel for bf16 weights. Shared memory holds, in this order: a ring buffer of W per warp, x, two
+ * buffers of sums, and 1 / RMS of each row. */
 template <int KIND, int STAGES>
 __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant__ params p)
 {
@@ -230,7 +237,8 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     float4 gain[TOGETHER];
     if (!p.a.x)
         load_gain(p, mine_of.first, mine_of.step, gain);
-    /* Until here, only weights are read, which no kernel writes. */
+    /* The kernel can start before preceding kernels end. Up to here it reads only weights, which no
+     * kernel writes. */
     kvd_wait_preceding(p.a.began);
     if (p.a.x) {
         copy_rows(p, x);
@@ -249,7 +257,8 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
         for (int slab = warp; slab < p.slabs; slab += WARPS) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncwarp();
-            /* The previous part of W has been used, so it may be overwritten. */
+            /* The oldest block of W in the ring buffer has been multiplied, so the next block may
+             * overwrite it. */
             if (ahead.tile < p.tiles) {
                 const int to = stage == 0 ? STAGES - 1 : stage - 1;
                 fetch<KIND>(p, ahead.tile, ahead.slab, ring + (uint32_t)(to * SLAB_BYTES), lane);
@@ -280,7 +289,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* 4-bit weights of 128 columns in one lane, with steps and zero points. */
+/* 4-bit weights that one lane multiplies, of a block of 128 columns, with steps and zero points. */
 struct piece {
     uint4 codes[2];
     uint32_t side[2];
@@ -296,7 +305,8 @@ __device__ __forceinline__ piece load_piece(const params &p, const place &at, in
     return {{__ldcs(codes), __ldcs(codes + 32)}, {__ldcs(side), __ldcs(side + 8)}};
 }
 
-/* Converts the 8 codes of 4 bits in `word` to bf16; the bits 0x4300 + code are 128 + code. */
+/* Converts the eight 4-bit codes in `word` to bf16. The bf16 with bits 0x4300 + code is 128 +
+ * code. */
 __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
 {
     const __nv_bfloat162 by = __floats2bfloat162_rn(128, 128);
@@ -308,7 +318,8 @@ __device__ __forceinline__ void decode(uint32_t word, uint32_t (&a)[4])
     }
 }
 
-/* Adds step * (c . x) + zero * (ones . x), with the 4-bit numbers c, to acc. */
+/* Multiplies 4-bit weights by x and adds the products to acc. A weight is step * code + zero, so a
+ * product is step * sum(code * x) + zero * sum(x). */
 __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&acc)[4])
 {
     const uint32_t ones[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u};
@@ -335,7 +346,8 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
 
 enum { AHEAD = 3 /* units that a warp loads ahead */ };
 
-/* Multiplies few tokens by a 4-bit weight matrix. KIND (kvd_few_kind): what is stored. */
+/* Kernel that multiplies at most 8 rows (tokens) by a matrix of 4-bit weights. KIND (kvd_few_kind)
+ * says what it stores. */
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
 {
@@ -390,11 +402,11 @@ __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_cons
     }
 }
 
-/* 16 threads for each row of a tile, with 8 columns each */
+/* Number of threads that quantise a tile: 16 for each row, with 8 columns each. */
 enum { PACKERS = 16 * TILE };
 
-/* Returns the index of the 32-bit word that holds the 4-bit code of (row, column). *shift receives
- * the position of the code's first bit in the word. */
+/* Returns the index of the 32-bit word that contains the 4-bit code of a weight. *shift: position
+ * of the code's first bit in this word. */
 __device__ __forceinline__ int word_of(int row, int column, int *shift)
 {
     const int step = column / 16, c = column % 16, lane = row % 8 * 4 + c % 8 / 2,
@@ -468,13 +480,15 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/* numbers of parts of W in a warp's ring buffer; the largest number that fits is used */
+/* Numbers of blocks of W in a warp's ring buffer. The largest number that fits into shared memory
+ * is used. */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
-    /* Takes more than half of an SM's shared memory, so that no two CTAs share an SM. */
+    /* Requests more than half of a multiprocessor's shared memory, so that no two CTAs share a
+     * multiprocessor. */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
     const size_t bytes = need > half ? need : half;
@@ -483,7 +497,8 @@ cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_
 }
 
 struct machine {
-    /* multiprocessors, compute capability, shared memory per CTA */
+    /* number of multiprocessors, major compute capability, and largest shared memory of a CTA in
+     * bytes */
     int sms, major, most;
 };
 
@@ -510,13 +525,14 @@ template <int KIND> cudaError_t launch(const params &p, const machine &m, cudaSt
 
 } // namespace
 
-/* Returns the columns per launch if `parts` launches divide `in` columns. */
+/* Returns how many columns each launch multiplies if `parts` launches divide `in` columns of W. */
 static size_t columns_of(size_t in, size_t parts)
 {
     return ceil_div(in, parts * KVD_FEW_UNIT) * KVD_FEW_UNIT;
 }
 
-/* Returns into how many launches to divide the columns, so that x fits into shared memory. */
+/* Returns the number of launches that must divide the columns of W, so that each launch's columns
+ * of x fit into shared memory. 0 if the kernel does not support the sizes. */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
     int device = 0, most = 0;
@@ -580,7 +596,7 @@ extern "C" cudaError_t kvd_few_rows_run(const kvd_few_rows *a, cudaStream_t stre
         p.pitch = (int)pitch_of((size_t)p.in);
         e = run_part(p, m, stream);
         p.a.began = NULL;
-        /* Later launches add to the first one's products. */
+        /* The first launch stores its product. Later launches add theirs to it. */
         p.a.kind = p.a.kind == KVD_FEW_PUT ? KVD_FEW_ADD : p.a.kind;
     }
     return e;

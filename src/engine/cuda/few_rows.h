@@ -1,6 +1,7 @@
-/* Products of at most 8 tokens in bf16 with a bf16 or 4-bit matrix, summed in float32.
+/* Products of at most 8 rows (tokens) in bf16 with a matrix of bf16 or 4-bit weights, summed in
+ * float32.
  *
- * On Hopper the first loads start before preceding kernels end. */
+ * On GPUs from Hopper on, a kernel starts to load weights before preceding kernels end. */
 #ifndef KVD_ENGINE_CUDA_FEW_ROWS_H
 #define KVD_ENGINE_CUDA_FEW_ROWS_H
 
@@ -15,34 +16,37 @@ extern "C" {
 enum { KVD_FEW_ROWS = 8 };
 
 typedef enum {
-    /* y = x W^T, stored as bf16 */
+    /* stores y = x W^T in bf16 */
     KVD_FEW_STORE,
-    /* residual stream y += x W^T in float32 */
+    /* adds x W^T to the residual stream y in float32 */
     KVD_FEW_ADD,
-    /* y = x W^T in float32 */
+    /* stores y = x W^T in float32 */
     KVD_FEW_PUT,
-    /* y = silu(x G^T) * (x U^T) in bf16, for gate matrix G and up matrix U */
+    /* stores y = silu(x G^T) * (x U^T) in bf16, with gate matrix G and up matrix U */
     KVD_FEW_SWIGLU,
-    /* y = gelu_tanh(x G^T) * (x U^T) in bf16 */
+    /* stores y = gelu_tanh(x G^T) * (x U^T) in bf16, with gate matrix G and up matrix U */
     KVD_FEW_GEGLU_TANH,
-    /* logits y = x W^T in float32 */
+    /* stores the logits y = x W^T in float32 */
     KVD_FEW_LOGITS
 } kvd_few_kind;
 
-/* Matrix W [rows][in] in 4 bits on the device: w = step * code + zero, with float16 step and zero
- * per 128 columns.
+/* Matrix W [rows][in] with 4-bit weights, on the GPU: w = step * code + zero. Step and zero are
+ * float16 numbers, one each per row and 128 columns.
  *
  * codes [tiles of 16 rows][units of 128 columns][2][32 lanes]: four words per lane, in the order of
- * mma.sync m16n8k16. sides [tiles][units][16]: step in the low half, zero in the high half. */
+ * mma.sync m16n8k16. sides [tiles][units][16 rows]: step in the low 16 bits, zero in the high 16
+ * bits. */
 typedef struct {
     void *codes, *sides;
 } kvd_few_codes;
 
 enum { KVD_FEW_UNIT = 128 };
 
-/* Returns the bytes of 4-bit codes, in *sides those of steps and zeros. 128 must divide `in`. */
+/* Returns the bytes of the 4-bit codes of a matrix [rows][in]. *sides: bytes of its steps and zero
+ * points. `in` must be a multiple of 128. */
 size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides);
-/* Quantise w, bf16 [rows][in], and restore it. `gated`: gate matrix, then up matrix. */
+/* kvd_few_codes_pack quantises matrix w, bf16 [rows][in], to 4 bits; kvd_few_codes_restore converts
+ * it back to bf16. If `gated`, w is a gate matrix above an up matrix. */
 cudaError_t kvd_few_codes_pack(const void *w, size_t rows, size_t in, bool gated,
                                const kvd_few_codes *to, cudaStream_t stream);
 cudaError_t kvd_few_codes_restore(const kvd_few_codes *from, size_t rows, size_t in, bool gated,
@@ -50,22 +54,23 @@ cudaError_t kvd_few_codes_restore(const kvd_few_codes *from, size_t rows, size_t
 
 typedef struct {
     kvd_few_kind kind;
-    /* x is [n][in], y [n][out]; `in` is a multiple of 8 */
+    /* Sizes: x is [n][in], y is [n][out]. `in` must be a multiple of 8. */
     size_t n, in, out;
-    /* bf16 [out][in], aligned to 16 bytes; no kernel on the stream writes it */
+    /* Weights, bf16 [out][in], aligned to 16 bytes. No queued kernel may write them, because they
+     * are read before preceding kernels end. */
     const void *w;
-    /* 4-bit weights, used instead of `w` unless codes.codes is NULL */
+    /* 4-bit weights. If codes.codes is not NULL, they are used instead of `w`. */
     kvd_few_codes codes;
-    /* input in bf16 [n][in], aligned to 16 bytes, or NULL */
+    /* Input, bf16 [n][in], aligned to 16 bytes. If NULL, the input is the norm of `residual`. */
     const void *x;
-    /* the input, if x is NULL, is the RMS norm of residual [n][in] times gain [in] */
+    /* If x is NULL, the input is the RMS norm of residual [n][in], multiplied by gain [in]. */
     const float *residual, *gain;
     double eps;
-    /* number of the check, recorded in *bad if a value is not finite */
+    /* number of the check under which *bad records a NaN or infinity in the residual stream */
     unsigned stage;
     kvd_gpu_bad *bad;
     void *y;
-    /* Receives the GPU's time in ns when preceding kernels end; may be NULL. */
+    /* receives the GPU's time in ns at which preceding kernels end; may be NULL */
     unsigned long long *began;
 } kvd_few_rows;
 

@@ -18,18 +18,20 @@ struct kvd_gpu_threads {
     int first_gpu, n;
     kvd_gpu_sum *sum;
     hand hand[KVD_GPUS_MAX];
-    /* number of started threads, one per GPU except the first */
+    /* number of threads that were started; the first GPU has none, because its task runs in the
+     * caller */
     int started;
     pthread_mutex_t lock;
     pthread_cond_t given, ended;
     atomic_uint turn; /* number of the current task */
-    /* number of threads that still run the task */
+    /* number of threads that have not yet finished the current task */
     int busy;
     kvd_gpu_threads_task task; /* NULL ends the threads */
     void *ctx;
 };
 
-/* Waits for a newer task: polls for 0.5 ms, then sleeps. */
+/* Waits until a task with another number than `seen` is given. Polls for 0.5 ms, then sleeps.
+ * Returns the task's number. */
 static unsigned next_turn(kvd_gpu_threads *p, unsigned seen)
 {
     const double awake_until = kvd_clock_s() + 5e-4;

@@ -1,4 +1,4 @@
-/* Checks an iteration, and lists its requests and tokens for the kernels. */
+/* Checks the requests and tokens of an iteration, and lists them for the kernels. */
 #include "engine/cuda/engine_parts.h"
 #include "model/pass/cuda/layer.h"
 

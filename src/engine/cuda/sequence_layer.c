@@ -1,4 +1,5 @@
-/* A layer on GPUs that divide each prompt: their parts, and exchanges of K and V. */
+/* Computes a layer on GPUs that divide the tokens of a prompt: each GPU's part of the tokens, and
+ * the exchange of Q, K, V and attention outputs. */
 #include "engine/cuda/sequence.h"
 
 static const char what[] = "exchange between GPUs";
@@ -57,7 +58,7 @@ int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_er
     return status ? -1 : kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
 }
 
-/* Copies K and V of the heads of GPU `gpu` from this GPU's pages. */
+/* Copies K and V of the heads that GPU `gpu` computes from this GPU's pages to `to`. */
 static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cudaStream_t s,
                         kvd_err *err)
 {

@@ -1,7 +1,6 @@
-/* Method zdc with layers=N on several GPUs: groups of layers share their important tokens.
- *
- * In all but a group's first layer, other tokens are sent with fewer dimensions, padded with
- * zeros. */
+/* Compression method zdc with layers=N, on GPUs that divide a prompt's tokens. The first of N
+ * layers chooses important tokens. The other layers use them, and send K and V of unimportant
+ * tokens with fewer dimensions, which the receiving GPU pads with zeros. */
 
 #include "engine/cuda/sequence.h"
 #include "methods/tokens/cuda/zdc_method.h"
@@ -30,7 +29,8 @@ static int exchange_sums(void *ctx, float *sum, size_t rows, kvd_err *err)
     return kvd_sequence_exchange(r, 0, r->slice->w.stream, err);
 }
 
-/* Returns the first position of a GPU's part of the prompt, at most the prompt's last position. */
+/* Returns the position of the first token of a GPU's part of the prompt, but at most the position
+ * of the prompt's last token. */
 static size_t edge(const kvd_sequence *q, int gpu)
 {
     return kvd_smaller(kvd_sequence_first(q, gpu), q->len - 1);
@@ -69,7 +69,8 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
     return 0;
 }
 
-/* Returns arguments to pack K and V of the tokens of GPU `slice` for the heads of GPU `heads`. */
+/* Returns the arguments of a kernel that packs K and V: tokens of GPU `slice`, for the heads that
+ * GPU `heads` computes. */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
 {
@@ -116,7 +117,8 @@ int kvd_sequence_sets_send(kvd_sequence_rank *r, int layer, cudaStream_t s, kvd_
         a.pages = c->pool;
         a.table = r->slice_pages.device;
         a.page = (size_t)c->layer[layer].map.page_elements;
-        /* This GPU's own heads are packed directly, not sent. */
+        /* K and V of the heads that this GPU itself computes are packed directly into the buffer
+         * for received K and V. */
         a.rows = g == r->gpu ? in : out;
         if (a.n && kvd_cuda_check(kvd_zdc_pack(&a, s), what, err))
             return -1;
@@ -153,7 +155,8 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /* Tokens lose dimensions when sent to another GPU, not when appended to this GPU's cache. */
+    /* With zdc on several GPUs, tokens lose dimensions when they are sent to another GPU, not when
+     * they are appended to this GPU's cache. */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++)
         entry = kvd_larger(entry, (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS);

@@ -15,7 +15,8 @@ __global__ void __launch_bounds__(THREADS)
         to[at + i] = x[from + i];
 }
 
-/* Returns a key that rises with x and, if equal, falls with i. */
+/* Returns a number that orders pairs of a value x and an index i: larger for larger x and, for
+ * equal x, larger for smaller i. */
 __device__ __forceinline__ unsigned long long key_of(float x, uint32_t i)
 {
     const uint32_t bits = __float_as_uint(x),

@@ -1,4 +1,4 @@
-/* Small kernels of the GPU engine. */
+/* Small kernels of the GPU engine, such as finding the largest logit. */
 #ifndef KVD_ENGINE_CUDA_SMALL_H
 #define KVD_ENGINE_CUDA_SMALL_H
 
@@ -8,11 +8,12 @@
 extern "C" {
 #endif
 
-/* Copies row row[i] of x to row i of `to` [n][d]. */
+/* Copies n rows of x, each of d elements: row row[i] of x to row i of `to`. */
 cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t d, float *to,
                             cudaStream_t stream);
 
-/* Finds each row's maximum and its index, both in key [n], which must be zero. */
+/* Finds the largest element of each row of x, and its index. key [n], zero before the call,
+ * receives both in one number. */
 cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 static inline uint32_t kvd_largest_index(unsigned long long key)

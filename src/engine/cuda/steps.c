@@ -1,4 +1,5 @@
-/* Queues an iteration on the GPU, from embedding to tokens. */
+/* Queues the kernels of an iteration on the GPU, from the embedding of tokens to the next
+ * tokens. */
 #include <string.h>
 
 #include "engine/cuda/engine_parts.h"
@@ -6,7 +7,8 @@
 
 static const char what[] = "steps";
 
-/* Records the end of phase p, unless the attention hook records it. */
+/* Records the end of phase p on the GPU's clock. The ends of attention phases are recorded
+ * elsewhere. */
 static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
 {
     static const int phase[KVD_GPU_PHASES] = {[KVD_GPU_EMBED] = KVD_PHASE_EMBED,
@@ -21,7 +23,7 @@ static void queued(void *ctx, kvd_gpu_phase p, cudaStream_t stream)
                                               [KVD_GPU_SUM] = KVD_PHASE_COMM,
                                               [KVD_GPU_FINAL] = -1};
     kvd_cuda_engine *const e = ctx;
-    /* Errors of the phase timer are ignored, because the next kernel launch reports them. */
+    /* Errors of the clock can be ignored here, because the next kernel launch reports them. */
     kvd_err unused;
     if (phase[p] >= 0 && phase[p] != (int)kvd_paged_cache_behind(&e->cache))
         (void)kvd_clock_end(&e->clock, (kvd_phase)phase[p], stream, &unused);
@@ -67,7 +69,8 @@ static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
     return 0;
 }
 
-/* Quantises a matrix to memory + *at. If `memory` is NULL, only counts bytes. */
+/* Quantises a matrix to 4 bits, to address memory + *at, and advances *at. If `memory` is NULL,
+ * only advances *at. */
 static int place_codes(const kvd_cuda_engine *e, const matrix *m, char *memory, size_t *at,
                        kvd_err *err)
 {
@@ -157,7 +160,7 @@ int kvd_cuda_layers(kvd_cuda_engine *e, const uint32_t *id, const uint32_t *at, 
     return 0;
 }
 
-/* Returns true on the first GPU, which alone has the output head. */
+/* Returns 1 on the first GPU, the only one that computes logits, else 0. */
 int kvd_cuda_has_head(const kvd_cuda_engine *e)
 {
     return e->w.weights.share.index == 0;
@@ -180,8 +183,9 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
-    /* If the outputs of attention and feed-forward are normed before they are added to x, an
-     * earlier kernel has checked x for NaN and infinity. */
+    /* Number of the check that reports a NaN or infinity in x. In models that norm the outputs of
+     * attention and feed-forward before adding them to x, an earlier kernel has already checked the
+     * sum. */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =
@@ -232,7 +236,8 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
-/* Queues the product *p with the normed residual stream, which it norms unless `normed`. */
+/* Queues the matrix product *p, whose input is the norm of the residual stream. Computes the norm
+ * first, unless `normed` says that e->w.normed contains it. */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -248,7 +253,8 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
     return kvd_cuda_check(kvd_few_rows_run(p, e->w.stream), what, err);
 }
 
-/* Sums the residual stream, rows [n][d_model], over the GPUs. */
+/* Sums `rows` [n][d_model] over all GPUs, each of which has computed a part of the sum. Does
+ * nothing on one GPU. *open: phase of the kernel queued last. */
 static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kvd_err *err)
 {
     const kvd_gpu_worker *const w = &e->w;
@@ -261,7 +267,8 @@ static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kv
                            w->stream, err);
 }
 
-/* Last matrix product of attention or feed-forward, which is added to the residual stream. */
+/* Last matrix product of attention (W_O) or of feed-forward (down), which is added to the residual
+ * stream. */
 typedef struct {
     const void *matrix;
     kvd_few_codes codes; /* codes of the matrix, or zeros */
@@ -269,7 +276,8 @@ typedef struct {
     kvd_phase phase;
     unsigned stage;            /* number of the check after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /* gains of the norms of the product and of the residual stream after the addition, or NULL */
+    /* Gains of two norms: of the product before it is added, and of the residual stream after it.
+     * NULL if the model lacks this norm. */
     const float *gain, *next;
 } last_product;
 
@@ -289,7 +297,8 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
     return kvd_cuda_check(kvd_gpu_branch_add(&a, w->stream), what, err);
 }
 
-/* Adds e->w.narrow times l->matrix, summed over all GPUs, to the residual stream. */
+/* Multiplies e->w.narrow by l->matrix, sums the product over all GPUs, and adds it to the residual
+ * stream. */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
 {
@@ -311,7 +320,8 @@ static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kv
     return sum_up(e, to, n, open, err) || (branches && add_normed(e, n, l, err)) ? -1 : 0;
 }
 
-/* Returns the gain of the norm before layer l or, for n_layers, the output head. */
+/* Returns the gain of the norm before layer l or, if l is n_layers, before the output head. NULL if
+ * the model has no norms before layers. */
 static const float *gain_before(const kvd_gpu_worker *w, int l)
 {
     return l == w->config.n_layers               ? w->weights.norm_final
@@ -383,7 +393,8 @@ static int few_experts(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd
     return sum_up(e, w->x, n, open, err);
 }
 
-/* Queues layer l of a decode step of n requests. *open: kvd_phase of the work queued last. */
+/* Queues layer l of a decode step of n requests. *open: phase of the kernel queued last, whose end
+ * is not yet recorded. */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;
@@ -489,7 +500,8 @@ static int make_graph(kvd_cuda_engine *e, size_t n, kvd_err *err)
         kvd_device_copy(&e->graph_memory, e->host_works, bytes, "graph of steps", e->w.stream, err);
     if (!works || kvd_cuda_check(cudaStreamSynchronize(e->w.stream), "graph of steps", err))
         return -1;
-    /* The first run initialises libraries, which a CUDA graph must not contain. */
+    /* Runs the step once before it is captured, because a first run initialises libraries, which a
+     * CUDA graph cannot contain. */
     if (kvd_cuda_steps(e, n, works, err) || capture(e, n, works, &graph, err))
         return -1;
     const cudaError_t status = cudaGraphInstantiate(&g->exec, graph, 0);
