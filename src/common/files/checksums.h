@@ -17,7 +17,8 @@ typedef struct {
     uint64_t *sum;
 } kvd_checksums;
 
-/* Allocates zeroed checksums of dataset *data, and reserves space in a file being written. */
+/* Allocates checksums, all 0, of dataset *data, and reserves space for them in a file that is being
+ * written. */
 int kvd_checksums_reserve(kvd_checksums *c, kvd_h5 *f, const kvd_h5_spec *data, kvd_err *err);
 
 /* Reads the checksums of a dataset. If there are none, c->sum is NULL. */
@@ -37,11 +38,11 @@ uint64_t kvd_checksums_total(const kvd_checksums *c);
 
 int kvd_checksums_write(const kvd_checksums *c, kvd_h5 *f, kvd_err *err);
 
-/* Is called to read n rows of a head in the file's number type. */
+/* Function that reads n rows of a head, in the file's number type, into `rows`. */
 typedef int (*kvd_row_reader)(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
-/* Compares n rows of a head with their checksums. A checksum covers a block of 64 rows, so `reader`
- * reads the block's other rows. */
+/* Compares n rows of a head with their checksums. A checksum covers a block of 64 rows; `reader` is
+ * called for those rows of a block that are not in `rows`. */
 int kvd_checksums_verify(const kvd_checksums *c, const char *file, size_t layer, size_t head,
                          size_t first, size_t n, const void *rows, kvd_row_reader reader, void *ctx,
                          kvd_err *err);

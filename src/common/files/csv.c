@@ -182,7 +182,8 @@ typedef struct {
     kvd_csv_row row;
     void *ctx;
     size_t n_rows;
-    /* number of rows so far, and number given in the row KVD_CSV_END (SIZE_MAX before that row) */
+    /* number of rows so far; number of rows that the last row, KVD_CSV_END, gives (SIZE_MAX until
+     * that row is read) */
     size_t n_all, end;
 } table_reader;
 
@@ -239,7 +240,8 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     return rc;
 }
 
-/* Returns true if a field needs quotes. Readers remove blanks at unquoted ends. */
+/* Returns true if a CSV field needs quotes, also if it begins or ends with a blank, which readers
+ * would otherwise remove. */
 static bool needs_quotes(const char *s)
 {
     const size_t n = strlen(s);

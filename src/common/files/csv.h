@@ -7,7 +7,8 @@
 
 #include "common/err.h"
 
-/* Is called for every row, with field i of len[i] bytes. Returns -1 to stop. */
+/* Function that is called for every CSV row. Field i has len[i] bytes. Returns -1 to stop the
+ * reader. */
 typedef int (*kvd_csv_row)(void *ctx, size_t line, char *const *field, const size_t *len,
                            size_t n_fields, kvd_err *err);
 
@@ -17,13 +18,13 @@ int kvd_csv_check_zero_bytes(char *const *field, const size_t *len, size_t n_fie
 /* Calls `row` for every row of a CSV file. A row longer than 64 MiB is an error. */
 int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
 
-/* Marks the last row of a file that shows whether it is complete. The row's second field counts the
- * rows before it. */
+/* First field of a CSV file's last row, whose second field is the number of rows before it. A file
+ * without this row is incomplete. */
 #define KVD_CSV_END "end"
 
-/* Reads table `name` of a file with several tables, or all of a file with one if `name` is NULL.
- * Fails if the table is missing, if the file does not close with the row "end" and the right number
- * of rows, or if a field has a zero byte. */
+/* Reads table `name` of a CSV file with several tables; if `name` is NULL, the file is one table.
+ * Fails on a missing table, a field with a zero byte, or if the last row, "end", is missing or has
+ * a wrong count. */
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
                        kvd_err *err);
 
@@ -34,7 +35,8 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
 /* Writes one field, quoted if necessary, and the separator or line end. */
 int kvd_csv_put(FILE *f, const char *field, int last, kvd_err *err);
 
-/* Writes a text. An apostrophe before a first =, +, - or @ keeps spreadsheets from running it. */
+/* Writes a text. If it begins with =, +, - or @ and is no number, writes an apostrophe first,
+ * because spreadsheets would run the text as a formula. */
 int kvd_csv_put_text(FILE *f, const char *text, int last, kvd_err *err);
 
 #endif

@@ -23,7 +23,8 @@ int kvd_field_small(kvd_h5 *f, const char *where, const char *name, int lo, int 
 
 /* Reads a dataset's number of layers, which must be in [1, most]. */
 int kvd_field_layers(kvd_h5 *f, const char *path, int rank, int most, int *n_layers, kvd_err *err);
-/* Write and read how many tokens a file was computed from. Reading fails below `least`. */
+/* Write and read the number of tokens from which a file was computed. Reading fails if the number
+ * is below `least`. */
 int kvd_field_write_tokens(kvd_h5 *f, const char *long_name, size_t n_tokens, kvd_err *err);
 int kvd_field_tokens(kvd_h5 *f, size_t least, size_t *n_tokens, kvd_err *err);
 /* Writes n real numbers without a unit as a one-dimensional dataset. */
@@ -33,21 +34,22 @@ int kvd_field_write_reals(kvd_h5 *f, const char *path, const char *long_name, co
 /* Writes n texts as fixed-length UTF-8, padded with zero bytes. */
 int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, const char *axis,
                           const char *const *text, size_t n, kvd_err *err);
-/* Copies n fixed-length texts to text [n]. Fails on another number. The caller frees the texts. */
+/* Copies the n fixed-length texts of a dataset to text [n], which the caller frees. Fails if the
+ * dataset has another number of texts. */
 int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size_t n, char **text,
                          kvd_err *err);
 
 /* Fails unless the dataset `path` has exactly the dimensions want [rank]. */
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
-/* Writes a hash "HASH+START" of texts (KVD_CORPUS_HASH_TEXT) to attributes of the file: HASH of
- * their tokens to `corpus_hash` and, if present, START, the hash of their first bytes, to
- * `corpus_start`. */
+/* Writes a hash of texts, "HASH" or "HASH+START", to attributes of the file. HASH, of the texts'
+ * tokens, is written to `corpus_hash`; START, of the texts' first bytes, to `corpus_start`. */
 int kvd_field_write_corpus_hash(kvd_h5 *f, const char *hash, kvd_err *err);
-/* Reads the hash of texts: `corpus_hash`, which covers their tokens, "+" and `corpus_start`, which
- * covers their first bytes. Older files lack `corpus_start`, so that "+" is missing too. */
+/* Reads a hash of texts from two attributes and joins them by "+": `corpus_hash`, of the texts'
+ * tokens, and `corpus_start`, of the texts' first bytes. If an older file lacks `corpus_start`, "+"
+ * is omitted too. */
 int kvd_field_corpus_hash(kvd_h5 *f, char hash[KVD_CORPUS_HASH_TEXT], kvd_err *err);
-/* Adds the hash of another text to the hash `sum`. The order of texts does not matter. */
+/* Combines the hash `sum` with the hash of another text. The order of texts does not matter. */
 void kvd_field_add_hash(char *sum, size_t size, const char *other);
 /* Joins labels: "a" and "b" become "a+b". Equal labels are not joined. */
 void kvd_field_add_label(char *sum, size_t size, const char *other);

@@ -24,7 +24,8 @@ hid_t kvd_h5_access(void)
         return access;
     /* Closing a file also closes objects that are open in it. */
     herr_t rc = H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
-    /* Aligns data in the file, which copies them to the page cache twice as fast. */
+    /* Aligns datasets in the file, because copying aligned data to the page cache is twice as
+     * fast. */
     rc = rc < 0 ? rc : H5Pset_alignment(access, 1 << 16, 4096);
     /* Chooses a format version that protects HDF5's own structures by checksums. */
     rc = rc < 0 ? rc : H5Pset_libver_bounds(access, H5F_LIBVER_V110, H5F_LIBVER_LATEST);
@@ -56,7 +57,7 @@ hid_t kvd_h5_creation(hid_t kind)
 int kvd_h5_room(const char *path, kvd_err *err)
 {
     const size_t bytes = 8 << 20;
-    /* volatile: a compiler may remove an unused allocation */
+    /* volatile, because a compiler may otherwise remove an allocation that is not used */
     void *volatile room = malloc(bytes);
     if (!room) {
         errno = ENOMEM;
@@ -78,7 +79,7 @@ static hid_t open_file(const char *path, unsigned flags, kvd_err *err)
     return id;
 }
 
-/* Closes the file once. A second attempt would repeat a failed flush. */
+/* Tries only once to close the file, because a second attempt would repeat a failed flush. */
 static int close_file(kvd_h5 *f, const char *name, kvd_err *err)
 {
     const hid_t id = f->id;
@@ -100,7 +101,7 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* Cuts a text that is too long for an attribute, and appends the number of missing bytes. */
+/* Cuts a text that is too long for an attribute, and appends how many bytes are missing. */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };
@@ -338,7 +339,8 @@ int kvd_h5_finish(kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Reads the schema, such as "moments" for "kvdim/moments". The caller frees *name. */
+/* Reads the name of the file's schema, such as "moments" for "kvdim/moments". The caller frees
+ * *name. */
 static int get_schema(kvd_h5 *f, char **name, kvd_err *err)
 {
     kvd_err why;

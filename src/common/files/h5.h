@@ -38,28 +38,30 @@ int kvd_h5_check_replaced(const char *path, kvd_err *err);
 int kvd_h5_create(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 
-/* Reopens an interrupted PATH.partial under its lock. If there is none, f->id is invalid; then call
- * kvd_h5_create_locked. */
+/* Reopens an interrupted PATH.partial under its lock. If there is no such file, f->id is invalid,
+ * and the caller must call kvd_h5_create_locked. */
 int kvd_h5_reopen(kvd_h5 *f, const char *path, const kvd_schema *schema, const kvd_run *run,
                   kvd_err *err);
 int kvd_h5_create_locked(kvd_h5 *f, const kvd_schema *schema, kvd_err *err);
 
-/* Completes the file and renames it to PATH. On failure an earlier PATH is unchanged. */
+/* Completes the file and renames it to PATH. On failure an older file PATH is unchanged. */
 int kvd_h5_finish(kvd_h5 *f, kvd_err *err);
 
 /* Flushes an incomplete file to disk, so that kvd_h5_reopen can continue it. */
 int kvd_h5_sync(kvd_h5 *f, kvd_err *err);
 
-/* Opens a complete file for reading. Tries it in a child process, as damage may crash HDF5. */
+/* Opens a complete file for reading. First reads it in a child process, because HDF5 may crash on a
+ * damaged file. */
 int kvd_h5_open(kvd_h5 *f, const char *path, const kvd_schema *schema, kvd_err *err);
 
-/* Reads only the schema name ("moments"). */
+/* Reads only the name of the file's schema, such as "moments". */
 int kvd_h5_peek_schema(const char *path, char *name, size_t size, kvd_err *err);
 
-/* Reads schema, git revision (allocated) and run time in seconds; "", "", 0 if no kvdim file. */
+/* Reads schema name, git revision and run time in seconds of the program that wrote the file, or
+ * "", "" and 0 if the file is no kvdim file. The caller frees both texts. */
 int kvd_h5_identify(const char *path, char **schema, char **made_by, double *seconds, kvd_err *err);
 
-/* Closes *f and removes an unfinished PATH.partial unless keep_partial. *f may be zero. */
+/* Closes *f and removes an unfinished PATH.partial unless keep_partial. *f may be all zeros. */
 void kvd_h5_close(kvd_h5 *f, bool keep_partial);
 
 typedef struct {
@@ -91,13 +93,13 @@ int kvd_h5_read(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, hid_
 int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, double *data,
                        kvd_err *err);
 
-/* Read and write a block of a dataset. The caller must convert bfloat16, HDF5 cannot. */
+/* Read and write a block of a dataset. The caller must convert bfloat16, because HDF5 cannot. */
 int kvd_h5_read_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                      const hsize_t *count, hid_t mem_type, void *data, kvd_err *err);
 int kvd_h5_write_slab(hid_t dataset, const char *name, int rank, const hsize_t *start,
                       const hsize_t *count, hid_t mem_type, const void *data, kvd_err *err);
 
-/* Write an attribute of the group or dataset `where`. Replace an old value. */
+/* Write an attribute of the group or dataset `where`, in place of an old value. */
 
 int kvd_h5_put_text(kvd_h5 *f, const char *where, const char *name, const char *value,
                     kvd_err *err);

@@ -53,7 +53,7 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     hid_t group = H5I_INVALID_HID;
     if (links >= 0 && creation >= 0 && H5Pset_create_intermediate_group(links, 1) >= 0)
         group = H5Gcreate2(f->id, where, links, creation, H5P_DEFAULT);
-    /* After a failure closes nothing, because that would overwrite HDF5's error message. */
+    /* Closes nothing after a failure, because that would overwrite HDF5's error message. */
     if (group >= 0) {
         kvd_h5_drop(creation);
         kvd_h5_drop(links);
@@ -61,7 +61,8 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     return group;
 }
 
-/* Replaces an old value in place, so that a killed process leaves a readable file. */
+/* Overwrites an old attribute in place, so that the file is readable even if the process is
+ * killed. */
 static int put_scalar(kvd_h5 *f, const char *where, const char *name, hid_t file_type,
                       hid_t mem_type, const void *value, kvd_err *err)
 {
@@ -101,7 +102,8 @@ done:
     return rc;
 }
 
-/* Returns how many bytes an existing text attribute can hold, or 0. */
+/* Returns how many bytes an existing text attribute of fixed length can hold, or 0 if there is
+ * none. */
 static size_t room_there(kvd_h5 *f, const char *where, const char *name)
 {
     size_t size = 0;

@@ -8,11 +8,12 @@
 #include "common/files/h5_internal.h"
 #include "common/threads.h"
 
-/* Chunks of a dataset: one index of axes before `cut`, `piece` of axis `cut`, all of later axes. */
+/* Chunks of a dataset. A chunk has one index of every axis before axis number `cut`, `piece`
+ * indices of axis `cut`, and all indices of later axes. */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* length of a chunk along axis `cut`, and number of chunks along it */
+    /* length of a chunk along axis `cut`, and number of chunks along that axis */
     size_t piece, per_row;
     /* product of the lengths of the axes after `cut` */
     size_t inner;
@@ -66,7 +67,7 @@ static void shuffle(const uint8_t *from, size_t valid, size_t n, size_t size, ui
 /* Returns the checksum of HDF5's Fletcher-32 filter, over 16-bit words, high byte first. */
 static uint32_t fletcher32(const uint8_t *x, size_t bytes)
 {
-    /* number of steps of a Fletcher-32 sum that cannot overflow 32 bits */
+    /* number of steps after which a Fletcher-32 sum must be reduced, before it overflows 32 bits */
     enum { ROUND = 360 };
     uint32_t a = 0, b = 0;
     for (size_t words = bytes / 2; words;) {
@@ -90,7 +91,7 @@ static uint32_t fletcher32(const uint8_t *x, size_t bytes)
     return b << 16 | a;
 }
 
-/* bit of HDF5's filter mask for "not deflated", and bytes of a Fletcher-32 checksum */
+/* HDF5's filter mask for a chunk without deflate; size of a Fletcher-32 checksum in bytes */
 enum { DEFLATE_SKIPPED = 1 << 1, SUM_BYTES = 4 };
 
 typedef struct {
@@ -152,12 +153,11 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
     return status;
 }
 
-/* Each axis of a dataset has an HDF5 dimension scale, usually named like the axis. */
-
-/* longest axis whose HDF5 dimension scale stores the indices 0, 1, ...; longer ones store none */
+/* longest axis whose HDF5 dimension scale (dataset of coordinates) stores the indices 0, 1, ...;
+ * scales of longer axes are empty */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
-/* Opens a dimension scale of length n, or returns H5I_INVALID_HID. */
+/* Opens the dimension scale `path` if its length is n; otherwise returns H5I_INVALID_HID. */
 static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 {
     hid_t scale = H5I_INVALID_HID;

@@ -63,7 +63,7 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* Once an axis is cut, chunks have length 1 along all axes before it. */
+            /* Cuts a single axis: chunks have length 1 along all axes before it. */
             inner = most;
     }
 }

@@ -26,7 +26,8 @@ typedef struct {
     kvd_err *err;
 } probe_context;
 
-/* Finds the size of an element. *known: it can be read. Fails on types kvdim never writes. */
+/* Finds the size of an element and the number of elements. *known: true if values of the type can
+ * be read. Fails on number types that kvdim never writes. */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
     const H5T_class_t class = H5Tget_class(type);
@@ -95,7 +96,8 @@ static int read_part(hid_t dataset, hid_t type, hid_t space, int rank, const hsi
     return bad;
 }
 
-/* Reads the values of a dataset, of a large one only the first and the last. */
+/* Reads the values of a dataset to see if that fails; if the dataset is large, only the first and
+ * the last part. */
 static int probe_values(hid_t dataset, hid_t type, hid_t space, size_t size, hssize_t n)
 {
     hsize_t dims[H5S_MAX_RANK], slab[H5S_MAX_RANK], start[H5S_MAX_RANK] = {0};
@@ -188,7 +190,8 @@ static int probe_file(const char *path, kvd_err *err)
     if (kvd_h5_room(path, err))
         return -1;
     const hid_t access = kvd_h5_access();
-    /* Uses the stdio driver, because HDF5's default would reuse a closed file descriptor. */
+    /* Uses the stdio driver, because HDF5's default driver may reuse a file of the parent process,
+     * whose descriptor is closed here. */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)
@@ -266,7 +269,8 @@ _Noreturn static void child(const char *path, int answer, size_t in_use)
     limit(RLIMIT_CORE, 0);
     if (in_use)
         limit(RLIMIT_AS, in_use + probe_memory);
-    /* Limits this process's computing time. Elapsed time would depend on the disk. */
+    /* Limits the processor time of this process. A limit of elapsed time would depend on the
+     * disk. */
     const struct itimerval limit = {.it_value = {.tv_sec = PROBE_SECONDS}};
     (void)setitimer(ITIMER_PROF, &limit, NULL);
     kvd_err err = {""};
@@ -345,7 +349,7 @@ static int check_start(const char *path, kvd_err *err)
     return 0;
 }
 
-/* result of checking a file: the reason to refuse it, or "" */
+/* result of checking a file: the reason to refuse the file, or "" if HDF5 can read it */
 typedef struct {
     struct stat file;
     char reason[sizeof((kvd_err *)NULL)->msg];
@@ -375,7 +379,8 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/* Remembers if HDF5 can read a file, unless the file changed within the last second. */
+/* Remembers if HDF5 can read a file, unless the file changed within the last second, since it may
+ * change again unnoticed. */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;
@@ -384,7 +389,8 @@ static void keep_verdict(const char *path, const verdict *v)
         kept[n_kept++ % KEPT] = *v;
 }
 
-/* Writes to `reason` why the child refused the file, or "". `said`: the child's answer. */
+/* Writes to `reason` why the child process refused the file, or "" if it accepted the file. `said`:
+ * message of the child. */
 static void reason_of(int status, const char *said, char *reason, size_t size)
 {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)

@@ -220,7 +220,8 @@ static char *resolve(const char *path, kvd_err *err)
     return name;
 }
 
-/* Returns ending i of the file names that an output uses: "", ".partial", ...; then NULL. */
+/* Returns ending i of the names of an output's files: "", ".partial", ".lock", then further ones,
+ * then NULL. */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
     static const char *const always[] = {"", ".partial", ".lock"};

@@ -13,18 +13,20 @@ typedef struct {
     char *partial; /* NAME.partial, in the folder of NAME. */
     char *lock;    /* NAME.lock, which exists while a program writes NAME. */
     int lock_fd;   /* File descriptor of the lock file; -1 when the lock is not held. */
-    /* files that an output folder may contain, ended by NULL; if NULL, any */
+    /* names of the files that an output folder may contain, ended by NULL; if this is NULL, any
+     * file */
     const char *const *contents;
 } kvd_output;
 
-/* Takes the lock of an output file. Fails if it is taken, or if `path` is not writable. */
+/* Takes the lock of an output file. Fails if another process holds the lock, or if `path` is not
+ * writable. */
 int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err);
 
 /* Fails if `path` exists and is not a regular file with one hard link. */
 int kvd_output_check_derived(const char *path, kvd_err *err);
 
-/* The second removes the file `path` if it exists. The first does so too, then creates it and
- * returns it open for writing, or NULL. Both fail if `path` is a link. */
+/* kvd_output_clear removes the file `path` if it exists. kvd_output_create does the same, then
+ * creates the file and returns it open for writing, or NULL. Both fail if `path` is a link. */
 FILE *kvd_output_create(const char *path, kvd_err *err);
 int kvd_output_clear(const char *path, kvd_err *err);
 
@@ -34,10 +36,11 @@ int kvd_output_remove(const char *path, kvd_err *err);
 /* Flushes NAME.partial to disk, renames it to NAME and releases the lock. */
 int kvd_output_commit(kvd_output *out, kvd_err *err);
 
-/* Releases the lock and removes NAME.partial unless `keep_partial`. *out may be zero. */
+/* Releases the lock and removes NAME.partial unless `keep_partial`. *out may be all zeros. */
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
-/* an output of a run; `more` lists endings of further files, ended by NULL, or is NULL */
+/* an output of a program, with a list of endings of further files that belong to it; the list ends
+ * with NULL, or is NULL */
 typedef struct {
     const char *option; /* option that names this output, such as "--moments" */
     const char *path;   /* NULL if the option was not given */

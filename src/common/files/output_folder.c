@@ -11,7 +11,7 @@
 
 #include "common/files/output_internal.h"
 
-/* Returns true if `contents` lists `name`. Names of subfolders end in '/' there. */
+/* Returns true if `contents` lists `name`. In `contents`, names of subfolders end in '/'. */
 static bool listed(const char *const *contents, const char *name, bool folder)
 {
     const size_t n = strlen(name);
@@ -21,7 +21,7 @@ static bool listed(const char *const *contents, const char *name, bool folder)
     return false;
 }
 
-/* Removes a folder if `contents` lists all of it. If only_check, only checks this. */
+/* Removes a folder if `contents` lists everything in it. If only_check, only checks this. */
 static int remove_folder(const char *path, const char *const *contents, bool only_check,
                          kvd_err *err)
 {
@@ -89,7 +89,7 @@ static int make_partial(const kvd_output *out, kvd_err *err)
     return mkdir(out->partial, 0777) ? kvd_fail_errno(err, "cannot create '%s'", out->partial) : 0;
 }
 
-/* Creates the subfolders of NAME.partial or, unless `make`, flushes them to disk. */
+/* If `make`, creates the subfolders of NAME.partial, otherwise flushes them to disk. */
 static int each_inner(const kvd_output *out, bool make, kvd_err *err)
 {
     int rc = 0;

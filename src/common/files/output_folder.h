@@ -15,7 +15,7 @@ int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const
 /* Fails if `input` is in the folder `path`, which will be replaced. */
 int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err);
 
-/* Renames NAME.partial to NAME or, if `replace`, replaces NAME by it. Releases the lock. */
+/* Renames NAME.partial to NAME; if `replace`, an old folder NAME is removed. Releases the lock. */
 int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 
 /* Removes folder NAME.partial and releases the lock of NAME. *out may be all zeros. */

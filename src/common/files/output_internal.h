@@ -13,7 +13,7 @@ char *kvd_output_parent(const char *path);
 /* Fails if `path` is "-", which users take for standard output. */
 int kvd_output_check_name(const char *path, kvd_err *err);
 
-/* Takes the lock. out->lock and out->path must be set. */
+/* Takes the lock of an output. The caller has set out->lock and out->path. */
 int kvd_output_lock(kvd_output *out, kvd_err *err);
 
 /* Calls fsync on a file or folder; `flags` are those of open. */
