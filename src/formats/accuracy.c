@@ -268,7 +268,8 @@ static int read_errors(kvd_accuracy_result *a, kvd_h5 *f, const char *path, doub
     return status;
 }
 
-/* Divides the perplexity by the uncompressed model's, with a bootstrap interval. */
+/* Divides a method's perplexity by the uncompressed model's, with a bootstrap confidence
+ * interval. */
 static int ratio_of_row(const double *nll, const double *none, const double *n, size_t sequences,
                         double *difference, kvd_interval *out, kvd_err *err)
 {
@@ -388,7 +389,8 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Reads results of prompts that hide a fact (needle). Rows of a search (--target) have NaN. */
+/* Reads the model's losses and answers for prompts that hide a fact (needle). Accepts NaN, because
+ * a search (--target) does not run these prompts. */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -445,8 +447,9 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
-/* Reads a search's optional attributes. Older files lack them: they searched parameter "p" for
- * top-1 accuracy (KVD_TARGET_TOP1) against right answers (own is false). */
+/* Reads attributes of a search that older files lack. If they are missing, the search varied
+ * parameter "p" and measured top-1 accuracy (KVD_TARGET_TOP1) against right answers (own is
+ * false). */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
 {
@@ -525,7 +528,8 @@ static int check_columns(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err 
     return 0;
 }
 
-/* Fails on a number that is not allowed. A perplexity may be infinite. */
+/* Fails if a number is negative or infinite, or if a fraction is above 1. Perplexities may be
+ * infinite, and columns of changes may be negative. */
 static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *err)
 {
     static const char *const shares[] = {

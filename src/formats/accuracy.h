@@ -4,21 +4,23 @@
 
 #include "formats/rows.h"
 
-/* Schemas of OUT.h5 and of OUT.h5.rows, the results of an interrupted run. */
+/* Schemas of the result file OUT.h5, and of OUT.h5.rows, which holds the results of an interrupted
+ * run. */
 extern const kvd_schema kvd_schema_accuracy, kvd_schema_accuracy_rows;
 extern const kvd_schema kvd_schema_tasks;
-/* Label of means over N benchmark tasks. N is a size_t. */
+/* Label of a mean over benchmark tasks, a printf format for the number of tasks (size_t). */
 #define KVD_TASKS_MEAN_LABEL "mean of %zu tasks"
 /* Returns true for labels such as "mean of 9 tasks". */
 bool kvd_tasks_label_is_mean(const char *label);
 
-/* Number of columns that describe method and parameters; every table begins with them. */
+/* Number of columns that describe the method and its parameters; every accuracy table begins with
+ * them. */
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
-/* Arrays with several values per row (method) of the accuracy table. Per layer and head: errors of
- * compressed attention outputs v against uncompressed u, as ||v - u|| / ||u|| (RELATIVE) and as the
- * mean |v - u| / |u| (ZDC). Per text sequence: the others. */
+/* Arrays of the accuracy table with several values per row (method). RELATIVE and ZDC: errors per
+ * layer and head of compressed attention outputs v against uncompressed u, ||v - u|| / ||u|| and
+ * mean |v - u| / |u|. Others: one value per text sequence. */
 enum {
     KVD_ACCURACY_RELATIVE,
     KVD_ACCURACY_ZDC,
@@ -32,7 +34,7 @@ enum {
 /* Returns an empty table, which the caller frees. `seeds` adds columns for random seeds. */
 kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool seeds,
                             kvd_err *err);
-/* Writes the table, and the number of predicted tokens of each sequence. */
+/* Writes the accuracy table, and the number of predicted tokens of each sequence. */
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err);
 /* Reads the accuracy table, which the caller frees, and the number of predicted tokens of each
  * sequence. Fails if its arrays differ in shape from those of the table `like`. */
@@ -48,13 +50,15 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
  * - value_hi: first value of `key` with the whole 95 % interval of the score below that share */
 typedef struct {
     char name[96], key[64];
-    /* score that the search keeps: KVD_TARGET_TOP1 or a measure of kvdim-tasks */
+    /* score that the search measures: top-1 accuracy (KVD_TARGET_TOP1) or a score of the benchmark
+     * program kvdim-tasks */
     char metric[48];
-    /* true if the score compares with the uncompressed model's output, not with right answers */
+    /* true if the score counts agreement with the uncompressed model's output, false if with right
+     * answers */
     bool own;
     double target, value, value_misses, value_lo, value_hi;
-    /* fractions of cache bytes that are saved when the searched parameter is value, value_misses,
-     * value_lo or value_hi; NaN in old files */
+    /* fractions of the cache's bytes that compression saves when the searched parameter is value,
+     * value_misses, value_lo or value_hi; NaN in old files */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;
@@ -64,8 +68,8 @@ typedef struct {
 /* Name of top-1 accuracy, the score of kvdim-eval's searches. */
 #define KVD_TARGET_TOP1 "top1"
 
-/* Returns true if the 95 % interval of saved bytes says something: its lower end (`saving_lo`) is
- * above 0, or its upper end (`saving_hi`) is known (not NaN). */
+/* Returns true if the 95 % interval of the saved fraction of cache bytes is informative: its lower
+ * end `saving_lo` is above 0, or its upper end `saving_hi` is known (not NaN). */
 bool kvd_target_tells(double saving_lo, double saving_hi);
 
 typedef struct {
@@ -79,14 +83,15 @@ typedef struct {
     double *sequence_n, *sequence_kl;
     size_t n_layers;
     /* [row][n_layers] error of compressed attention outputs v against uncompressed ones u, mean
-     * over heads. norm: ||v - u|| / ||u||; zdc: |v - u| / |u| of each element, averaged. NULL if
+     * over heads. norm: ||v - u|| / ||u||; zdc: mean over elements of |v - u| / |u|. NULL if
      * absent. */
     double *norm, *zdc;
     kvd_target_result *target;
     size_t n_targets;
     size_t n_needles; /* number of prompts that hide a fact (needle) in a long text */
-    /* needle_depth: place of each hidden fact in its text, 0 .. 1. Others are [row][n_needles]:
-     * loss in nats per token, agreement with the uncompressed model, exact answer. */
+    /* needle_depth [n_needles]: place of each hidden fact in its text, 0 .. 1. needle_nll,
+     * needle_agree, needle_exact [row][n_needles]: loss in nats per token, agreement with the
+     * uncompressed model, and 1 for an exact answer. */
     double *needle_depth, *needle_nll, *needle_agree, *needle_exact;
 } kvd_accuracy_result;
 

@@ -99,7 +99,8 @@ void kvd_activations_release(kvd_activations *a)
         kvd_checksums_release(&a->checksums[i]);
 }
 
-/* Finds datasets in the file, so that several threads can use pread instead of HDF5. */
+/* Finds the byte positions of datasets, so that several threads can read them with pread instead of
+ * HDF5. */
 void kvd_activations_locate(kvd_activations *a)
 {
     void *handle = NULL;
@@ -174,7 +175,8 @@ static int read_checked(kvd_head_rows *h, size_t first, size_t n, void *rows, kv
                                            kvd_activations_read_raw, h, err));
 }
 
-/* Opens a dataset. If *dtype is -1, stores its type there, else the types must agree. */
+/* Opens a dataset. If *dtype is -1, sets *dtype to the number type of the dataset; otherwise fails
+ * if the dataset has another type. */
 static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_err *err)
 {
     const char *const path = kvd_activations_path[set];
@@ -349,7 +351,7 @@ static int read_floats(kvd_head_rows *h, size_t first, size_t n, size_t width, f
 int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_t first, size_t n,
                          float *rows, void *scratch, kvd_err *err)
 {
-    /* number of bytes that a thread reads at a time; they stay in its cache */
+    /* number of bytes that a thread reads at a time, small enough for the cache of a core */
     enum { PIECE_BYTES = 1 << 16 };
     assert(layer >= 0 && layer < a->n_layers && head >= 0 && head < kvd_activations_heads(a, x));
     assert(first <= a->n_tokens && n <= a->n_tokens - first && a->x[x] >= 0);

@@ -14,7 +14,8 @@ typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kv
 /* names of the datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE) */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/* Indices of all datasets with checksums. The activations Q, K and V (kvd_x) come first. */
+/* Indices of the datasets with checksums: after those of Q, K and V (type kvd_x) come W_O, W_V and
+ * three datasets with one number per token. */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
 typedef struct {
@@ -31,7 +32,7 @@ typedef struct {
     hid_t x[KVD_N_X];
     hid_t w_o, w_v;
     int fd; /* file descriptor of the open file; HDF5 closes it */
-    /* byte position of each tensor in the file; UINT64_MAX if it is chunked */
+    /* byte position of each tensor in the file; UINT64_MAX if the tensor is stored in chunks */
     uint64_t at[KVD_N_X];
     kvd_checksums checksums[KVD_N_SETS];
 } kvd_activations;
@@ -56,11 +57,12 @@ int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **star
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
-/* Creates PATH.partial. The caller has filled the description in *a. have_lock: true if the caller
- * holds the lock on PATH.partial, because kvd_activations_reopen found no file to continue. */
+/* Creates PATH.partial. The caller has set model, sizes and names in *a. have_lock: true if the
+ * caller already holds the lock on PATH.partial. */
 int kvd_activations_create(kvd_activations *a, const char *path, const kvd_run *run, bool have_lock,
                            kvd_err *err);
-/* Continues an interrupted PATH.partial. If there is none, a->file.id is H5I_INVALID_HID. */
+/* Continues an interrupted PATH.partial. If there is no such file, a->file.id is
+ * H5I_INVALID_HID. */
 int kvd_activations_reopen(kvd_activations *a, const char *path, const kvd_run *run, kvd_err *err);
 
 /* Writes n tokens of one head, [n][d_head] in the file's type. Thread-safe. */
@@ -69,18 +71,20 @@ int kvd_activations_put_rows(kvd_activations *a, kvd_x x, int layer, int head, s
 int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const uint32_t *id,
                                const uint32_t *sequence, const uint32_t *position, kvd_err *err);
 /* Writes w_o [n_heads][d_head][d_model] and w_v [n_kv_heads][d_head][d_model] of a layer. A value
- * beyond the type's range is an error. */
+ * beyond the range of the file's number type is an error. */
 int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
                                 kvd_err *err);
 
-/* Reads n_tokens tokens again after kvd_activations_reopen. *total receives their checksum. */
+/* Reads the first n_tokens tokens of a reopened file to compute their checksums again. *total
+ * receives a checksum of all of them. */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
-/* Returns a checksum of all tokens so far. No other thread may write meanwhile. */
+/* Returns a checksum of all tokens written so far. No other thread may write at the same time. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);
 
 /* Renames PATH.partial to PATH and closes it. On failure PATH.partial remains. */
 int kvd_activations_finish(kvd_activations *a, kvd_err *err);
-/* Removes PATH.partial unless keep_partial. *a may be zero or finished. */
+/* Closes *a and removes PATH.partial unless keep_partial. Does nothing if *a is all zeros or
+ * already finished. */
 void kvd_activations_abandon(kvd_activations *a, bool keep_partial);
 
 #endif

@@ -16,7 +16,7 @@ hid_t kvd_activations_type(kvd_dtype t);
 bool kvd_activations_has(const kvd_activations *a, int set);
 kvd_h5_spec kvd_activations_spec(const kvd_activations *a, int set);
 
-/* Marks datasets as closed and checksums as absent. Frees nothing. */
+/* Marks all datasets of *a as closed and all checksums as absent, without freeing anything. */
 void kvd_activations_forget(kvd_activations *a);
 /* Closes the datasets and frees the checksums. The file stays open. */
 void kvd_activations_release(kvd_activations *a);
@@ -34,7 +34,7 @@ typedef struct {
     hid_t dataset; /* unused if the file offset of the dataset is known */
 } kvd_head_rows;
 
-/* Reads n rows and does not verify their checksums. `ctx` is a kvd_head_rows. */
+/* Reads n rows without verifying their checksums. `ctx` points to a kvd_head_rows. */
 int kvd_activations_read_raw(void *ctx, size_t first, size_t n, void *rows, kvd_err *err);
 
 #endif

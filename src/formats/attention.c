@@ -158,7 +158,8 @@ static size_t length(const kvd_attention_stats *s, axis a)
     return 1;
 }
 
-/* Multiplies *n by the axis lengths, which may come from a file. Returns -1 on overflow. */
+/* Sets *n to the number of values of statistic f. Returns -1 on overflow, because lengths of axes
+ * may come from a damaged file. */
 static int count_of(const kvd_attention_stats *s, kvd_a f, size_t *n)
 {
     *n = 1;
@@ -257,7 +258,7 @@ static axis bins_of(kvd_a f)
     return END;
 }
 
-/* Returns the value at edge x of a histogram. A fractional x is between two edges. */
+/* Returns the value at bin edge number x of a histogram. A fractional x is between two edges. */
 static double edge(scale s, double x)
 {
     const double at = s.first + x / s.per_unit;
@@ -447,7 +448,8 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
     return 0;
 }
 
-/* Fails if sum, sum of squares, minimum and maximum contradict each other. */
+/* Fails if a statistic that counts tokens has a sum, sum of squares, minimum and maximum over
+ * requests that contradict each other. `first` is the index of the sum. */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
     const size_t n = kvd_attention_stats_count(s, first);
@@ -506,7 +508,7 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
     return 0;
 }
 
-/* Returns how many scores the mask of a layer allows, over all requests. */
+/* Returns the number of query-key pairs that the mask of a layer allows, over all requests. */
 static uint64_t pairs(const kvd_attention_stats *s, int layer)
 {
     const uint64_t window = s->word[s->at[KVD_A_WINDOW] + (size_t)layer].n;

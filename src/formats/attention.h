@@ -10,8 +10,9 @@
 
 extern const kvd_schema kvd_schema_attention;
 
-/* numbers of bins of histograms, 1/8 wide for scores, otherwise a factor of 10^(1/20); the outer
- * bins hold the rest */
+/* Numbers of bins of the histograms. A bin is 1/8 wide for scores; a bin of probabilities or norms
+ * spans a factor of 10^(1/20). The first and the last bin hold all values outside the other
+ * bins. */
 enum {
     KVD_SCORE_LIMIT = 128, /* bin edges of scores go from -128 to 128 */
     KVD_SCORE_PER_UNIT = 8,
@@ -26,20 +27,21 @@ enum {
     KVD_N_QUANTILES = 9
 };
 
-/* Return the bin of a score, or of log10 of a probability or norm. NaN is not allowed. */
+/* Return the histogram bin of a score, or of the log10 of a probability or norm. NaN is not
+ * allowed. */
 size_t kvd_score_bin(double score);
 size_t kvd_probability_bin(double log10_p);
 size_t kvd_norm_bin(double log10_norm);
 
-/* Fractions of attention: 0.9, 0.95 and 0.99. Statistics give the smallest number of tokens that
- * together receive each fraction. */
+/* Fractions of attention: 0.9, 0.95 and 0.99. For each, the file has the smallest number of tokens
+ * that together receive this fraction. */
 extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
 /* quantiles, in [0, 1], that are stored next to each histogram */
 extern const double kvd_attention_quantile[KVD_N_QUANTILES];
 
 /* statistics of attention in one file, over all requests (texts) */
 typedef enum {
-    /* [layer] number of tokens that a query sees, with its own; 0 means no limit */
+    /* [layer] number of tokens that a query sees, including its own token; 0 means no limit */
     KVD_A_WINDOW,
     /* [position] number of requests that have a token at this position */
     KVD_A_REQUESTS_AT,
@@ -58,29 +60,33 @@ typedef enum {
     KVD_A_RECEIVED_HISTOGRAM,
     KVD_A_RECEIVED_MIN,
     KVD_A_RECEIVED_MAX,
-    /* double [layer][head][position] attention probability received */
+    /* double [layer][head][position] attention probability that the token at a position receives
+     * from all queries, summed over requests */
     KVD_A_RECEIVED_AT,
     KVD_A_VALUE_HISTOGRAM,
     KVD_A_VALUE_SUM,
     KVD_A_VALUE_SQUARES,
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
-    /* uint64 [layer][head][level] fewest tokens with kvd_critical_level[level] of the attention */
+    /* uint64 [layer][head][level] smallest number of tokens that together receive the fraction
+     * kvd_critical_level[level] of a head's attention, summed over requests */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /* double [layer][head][level] KVD_A_HEAD_COUNT's numbers of tokens, each divided by its
-     * request's length, summed over requests */
+    /* double [layer][head][level] smallest fraction of a request's tokens that together receive the
+     * fraction kvd_critical_level[level] of a head's attention, summed over requests */
     KVD_A_HEAD_SHARE,
-    /* uint64 [layer][kv_head][level] least number of tokens that together receive the share
-     * kvd_critical_level[level] of attention, summed over requests */
+    /* uint64 [layer][kv_head][level] smallest number of tokens that together receive the fraction
+     * kvd_critical_level[level] of the attention of a KV head's query heads, summed over
+     * requests */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
-    /* uint64 [layer][level] fewest tokens with kvd_critical_level[level] of a layer's attention */
+    /* uint64 [layer][level] smallest number of tokens that together receive the fraction
+     * kvd_critical_level[level] of the attention of a layer's heads, summed over requests */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,
@@ -88,9 +94,11 @@ typedef enum {
     KVD_A_LAYER_SHARE,
     /* uint64 [request] number of tokens of each request that has statistics per token */
     KVD_A_KEPT_LENGTH,
-    /* double [request][layer][position] attention received from all heads and queries */
+    /* double [request][layer][position] attention probability that the token at a position
+     * receives, summed over all heads and queries */
     KVD_A_KEPT_MASS,
-    /* double [request][layer][position] log softmax denominator, summed over heads */
+    /* double [request][layer][position] log softmax denominator of the query at a position, summed
+     * over heads */
     KVD_A_KEPT_DENOMINATOR,
     /* double [request][layer][position] attention score (scaled q.k) of the token's query, mean
      * over heads and visible keys */
@@ -124,7 +132,8 @@ void kvd_attention_stats_release(kvd_attention_stats *s);
 
 /* Returns the number of 8-byte values of a statistic. */
 size_t kvd_attention_stats_count(const kvd_attention_stats *s, kvd_a field);
-/* Returns the values of one layer and head. Without a head axis, `head` is 0. */
+/* Returns the values of a statistic in one layer and head. If the statistic has no head axis,
+ * `head` must be 0. */
 kvd_word *kvd_attention_stats_at(const kvd_attention_stats *s, kvd_a field, int layer, int head);
 /* Returns the statistic `field` of all tokens of one request in one layer. */
 kvd_word *kvd_attention_stats_kept(const kvd_attention_stats *s, kvd_a field, size_t request,

@@ -13,7 +13,7 @@ typedef struct {
     kvd_model_info model;
     char method[32];
     kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
-    /* hash of the rotations; "" in older files */
+    /* hash of the rotation matrices of the heads; "" in older files */
     char bases_hash[KVD_BASES_HASH];
     int n_layers, n_kv_heads, d_head;
     size_t n_widths;
@@ -24,8 +24,8 @@ typedef struct {
 } kvd_error_table;
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
-/* Reads a table of losses per number of kept dimensions. Fails unless these numbers rise to d_head,
- * and on negative losses. */
+/* Reads a table of losses per number of kept dimensions. Fails on a negative loss, or unless the
+ * numbers of dimensions rise and end at d_head. */
 int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
 void kvd_error_table_release(kvd_error_table *t);
 

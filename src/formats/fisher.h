@@ -7,9 +7,10 @@
 
 extern const kvd_schema kvd_schema_fisher;
 
-/* keys after RoPE, keys before RoPE, values */
+/* tensors with gradients: keys after RoPE, keys before RoPE, values */
 typedef enum { KVD_F_K, KVD_F_K_PRE, KVD_F_V, KVD_N_F } kvd_f;
-/* W_K (keys before RoPE) and W_V (values) */
+/* Number of sides with gradients: side 0 is K before RoPE and its weights W_K, side 1 is V and its
+ * weights W_V. */
 enum { KVD_F_SIDES = 2 };
 
 typedef struct kvd_fisher {
@@ -21,24 +22,27 @@ typedef struct kvd_fisher {
     size_t n_predicted;   /* number of tokens whose next token is known: n_tokens - n_sequences */
     double loss;          /* loss in nats, summed over all sequences */
     double *sum[KVD_N_F]; /* [n_layers][n_kv_heads][d_head] squared gradients, summed over tokens */
-    /* [n_layers][n_kv_heads] squared gradients of weights, summed over sequences and elements */
+    /* [n_layers][n_kv_heads] squared gradients of W_K (weight[0]) or W_V (weight[1]), summed over
+     * sequences and over the elements of a head */
     double *weight[KVD_F_SIDES];
-    /* [n_layers][n_kv_heads] RMS over sequences of a weight's gradient, averaged over a head */
+    /* [n_layers][n_kv_heads] root mean square, over sequences, of the gradient of an element of W_K
+     * (root[0]) or W_V (root[1]); mean over the elements of a head */
     double *root[KVD_F_SIDES];
-    /* [n_layers][n_kv_heads d_head][n_kv_heads d_head] sum over tokens of g^T g, g being the
-     * gradient of all KV heads; NULL if absent */
+    /* [n_layers][n_kv_heads d_head][n_kv_heads d_head] sum over tokens of g^T g. The row vector g
+     * is the gradient of a token's K before RoPE (moment[0]) or V (moment[1]) in all KV heads. NULL
+     * if absent. */
     double *moment[KVD_F_SIDES];
     size_t n_rows; /* number of tokens whose squared gradients are stored one by one */
     kvd_h5 file;
-    /* float32 [n_layers][n_kv_heads][n_rows][d_head] squared gradients of the first n_rows
-     * tokens */
+    /* float32 [n_layers][n_kv_heads][n_rows][d_head] squared gradients of K before RoPE (row[0]) or
+     * V (row[1]), for the first n_rows tokens */
     hid_t row[KVD_F_SIDES];
     kvd_checksums checksums[KVD_F_SIDES];
 } kvd_fisher;
 
 /* Opens a complete file and reads its sums of squared gradients. Fails if one is negative. */
 int kvd_fisher_open(kvd_fisher *f, const char *path, kvd_err *err);
-/* Closes the file and removes an unfinished one. *f may be zero. */
+/* Closes the file and removes it if it is unfinished. *f may be all zeros. */
 void kvd_fisher_close(kvd_fisher *f);
 
 /* Reads squared gradients [n][d_head] of K before RoPE (`side` 0) or of V (`side` 1). */
@@ -46,7 +50,7 @@ int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t firs
                     float *rows, kvd_err *err);
 
 /* Creates a file of squared gradients with space for n_rows tokens. The caller has set model, text
- * and sizes in *f. All sums become 0. */
+ * and sizes in *f. Sets all sums in *f to 0. */
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err);
 /* Writes squared gradients [n_kv_heads][n][d_head] of K before RoPE (side 0) or V (side 1). */
 int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t n,

@@ -171,7 +171,7 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
     return status;
 }
 
-/* Returns a job's rounding error in seconds. CUDA events round a step to 0.5 us. */
+/* Returns the rounding error of a job's seconds. CUDA events round the time of a step to 0.5 us. */
 static double rounding(const kvd_rows *r, size_t row)
 {
     const double jct = kvd_row_real(r, row, "jct_s");
@@ -300,7 +300,8 @@ size_t kvd_jct_uncompressed(const kvd_rows *r, size_t row)
     return SIZE_MAX;
 }
 
-/* Returns the job's seconds with the uncompressed cache minus those of `row`, or NaN. */
+/* Returns the seconds that the job of `row` saves against the same job with the uncompressed cache,
+ * or NaN if that job was not timed. */
 static double gain(const kvd_rows *r, size_t row)
 {
     const size_t none = kvd_jct_uncompressed(r, row);
@@ -309,7 +310,7 @@ static double gain(const kvd_rows *r, size_t row)
 }
 
 /* Returns the row with the smallest length above `from` among the jobs that differ from `row` only
- * in column `length`, or SIZE_MAX. */
+ * in column `length`, or SIZE_MAX if there is no such job. */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;
@@ -341,7 +342,8 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     return answer;
 }
 
-/* Returns the seconds between fastest and slowest repetition, or 0 if unknown. */
+/* Returns how many seconds the slowest repetition of a row took more than the fastest, or 0 if
+ * unknown. */
 static double spread(const kvd_rows *r, size_t row)
 {
     const double x = kvd_row_real(r, row, "jct_max_s") - kvd_row_real(r, row, "jct_min_s");
@@ -358,7 +360,8 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /* The method is slower here, so noise at shorter lengths cannot move the break-even. */
+            /* Forgets noise at shorter lengths: the method is slower here, so the break-even is at
+             * a greater length. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

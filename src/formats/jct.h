@@ -9,13 +9,15 @@
 #include "formats/model_info.h"
 #include "formats/rows.h"
 
-/* Schemas of OUT.h5 and of OUT.h5.rows, the results of an interrupted sweep. */
+/* Schemas of the result file OUT.h5, and of OUT.h5.rows, which holds the results of an interrupted
+ * sweep. */
 extern const kvd_schema kvd_schema_jct, kvd_schema_jct_rows;
 
-/* values of each repetition: seconds in all, and to the first token */
+/* measured values of each repetition: total seconds, and seconds to the first token */
 enum { KVD_JCT_SECONDS, KVD_JCT_TTFT, KVD_JCT_SAMPLES };
 
-/* Returns an empty table, which the caller frees, with `samples` repetitions per row. */
+/* Returns an empty table of inference times, which the caller frees. Each row has space for
+ * `samples` repetitions. */
 kvd_rows *kvd_jct_rows(int samples, kvd_err *err);
 
 typedef struct {
@@ -26,14 +28,16 @@ typedef struct {
     size_t points, points_done;
 } kvd_jct_facts;
 
-/* Writes the table and *facts about its sweep into the open file f. The caller closes f. */
+/* Writes the table, and facts about the sweep that measured it, into the open file f. The caller
+ * closes f. */
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err);
 
 /* Writes the results of an unfinished sweep to `path`. */
 int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts,
                  const kvd_run *run, kvd_err *err);
 
-/* Appends the rows of a file to *r. Fails on a bad number, or if its sweep had other options. */
+/* Appends the rows of an interrupted sweep's file to *r. Fails on a bad number, or if that sweep
+ * had other options than those in `sweep`. */
 int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, const char *sweep,
                    kvd_err *err);
 
@@ -41,14 +45,16 @@ int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, cons
  * always frees *rows. */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
-/* Reads a file's execution times for kvdim-serve. The names of methods that kvdim-jct measured with
- * --attention stock or papers become NAME@stock or NAME@papers. */
+/* Reads a file's execution times for the simulator kvdim-serve. Methods that were timed with other
+ * attention kernels (kvdim-jct --attention stock or papers) are named NAME@stock or NAME@papers. */
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
-/* Returns the row of the same job with the uncompressed cache, or SIZE_MAX. */
+/* Returns the row of the same job with the uncompressed cache, or SIZE_MAX if that job was not
+ * timed. */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
-/* Returns the input (or output) tokens from which a method is faster than uncompressed, or NaN. */
+/* Returns the input (or output) tokens from which a method is faster than the uncompressed cache,
+ * or NaN if it is slower at the longest. */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
 typedef struct {
@@ -61,10 +67,10 @@ typedef struct {
 /* Returns true if noise of measurements may have changed kvd_jct_break_even's result. */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
-/* Returns at how many input (or output) lengths this job was timed. */
+/* Returns at how many input (or output) lengths the job of `row` was timed. */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
-/* Returns true for the first of the jobs that differ only in input (or output) length. */
+/* Returns true if `row` is the first of the jobs that differ only in input (or output) length. */
 bool kvd_jct_first_of_lengths(const kvd_rows *rows, size_t row, bool output);
 
 #endif

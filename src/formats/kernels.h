@@ -10,12 +10,13 @@ extern const kvd_schema kvd_schema_kernels;
 typedef struct {
     double copy_bytes; /* bytes per second of a device copy, read plus written */
     double read_bytes; /* bytes per second read by a kernel that writes nothing */
-    /* FLOP of matrix products, 16 bits on a GPU, float32 on a CPU */
+    /* FLOP per second of matrix products, with 16-bit numbers on a GPU, with float32 on a CPU */
     double flop;
     double exps;
 } kvd_rate_ceilings;
 
-/* Returns an empty table, which the caller frees. A row has `samples` times in us. */
+/* Returns an empty table of kernel times, which the caller frees. A row holds the times, in us, of
+ * `samples` repetitions. */
 kvd_rows *kvd_kernels_rows(int samples, kvd_err *err);
 
 typedef struct {
@@ -26,7 +27,7 @@ typedef struct {
     size_t cases, cases_done;
 } kvd_kernels_facts;
 
-/* Writes kernel times, also of each repetition, and the peak rates of CPU and GPU. */
+/* Writes the kernel times, with those of each repetition, and the peak rates of CPU and GPU. */
 int kvd_kernels_write(const kvd_rows *rows, const char *path, const kvd_kernels_facts *facts,
                       const kvd_run *run, kvd_err *err);
 

@@ -23,7 +23,7 @@ bool kvd_model_info_untrained(const kvd_model_info *m)
     return strcmp(m->dtype, "initial") == 0;
 }
 
-/* attribute of /model, with the field that holds it */
+/* HDF5 attribute of group /model, and the field of kvd_model_info that has its value */
 typedef struct {
     const char *name;
     size_t offset;

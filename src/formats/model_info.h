@@ -15,7 +15,8 @@ typedef struct {
     char dtype[8]; /* element type of the weights; "random" for random weights */
 } kvd_model_info;
 
-/* Returns where Q and K are taken: "before" RoPE if `before`, else "after"; "none" without RoPE. */
+/* Returns where Q and K are recorded: "before" RoPE if `before`, else "after" RoPE; "none" if the
+ * model has no RoPE. */
 const char *kvd_model_info_rope(const kvd_model_info *m, bool before);
 
 bool kvd_model_info_random(const kvd_model_info *m);

@@ -45,7 +45,8 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head)
     return m->gram[g] + ((size_t)layer * heads + (size_t)head) * d * d;
 }
 
-/* Multiplies *n by a tensor's sizes, which come from a file. Returns -1 on overflow. */
+/* Sets *n to the number of values of tensor g. Returns -1 on overflow, because sizes may come from
+ * a damaged file. */
 static int count_of(const kvd_moments *m, kvd_g g, size_t *n)
 {
     size_t bytes;

@@ -25,7 +25,7 @@ typedef enum {
     KVD_PHASE_HOST, /* host work during which the GPU is idle */
     KVD_PHASES
 } kvd_phase;
-/* Returns a name such as "qkv". Its column of seconds is "qkv_s". */
+/* Returns the name of a phase, such as "qkv". Column "qkv_s" of a table has its seconds. */
 const char *kvd_phase_column(kvd_phase p);
 
 typedef struct {
@@ -33,7 +33,7 @@ typedef struct {
     double total; /* seconds of the whole step, measured separately */
 } kvd_phase_times;
 
-/* Returns the seconds that belong to no phase. */
+/* Returns the seconds of a step that belong to none of the phases. */
 double kvd_phase_residue(const kvd_phase_times *t);
 void kvd_phase_add(kvd_phase_times *sum, const kvd_phase_times *t);
 

@@ -27,7 +27,8 @@ typedef struct {
     int least, most;
     double mean;
 } kvd_widths_range;
-/* Returns smallest, largest and mean kept dimensions of Q and K (`side` 0) or V (1). */
+/* Returns the smallest, largest and mean number of kept dimensions of Q and K (`side` 0) or V
+ * (1). */
 kvd_widths_range kvd_widths_range_of(const kvd_widths *w, int side);
 /* Rounds up to a multiple of 16, at most d_head. */
 int32_t kvd_pad16(int32_t kept, int d_head);
@@ -44,10 +45,11 @@ typedef struct {
      * - loss: from losses that gradients predict */
     char rule[16];
     kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
-    /* hash of the rotations; "" if the file lacks it */
+    /* hash of the rotation matrices; "" if the file lacks it */
     char bases_hash[KVD_BASES_HASH];
     size_t n_points;
-    /* [n_points] removal rate r: removable share of the sum of singular values; NaN if unused */
+    /* [n_points] removal rate r: share of the sum of singular values that may be removed; NaN if
+     * the rule has no r */
     double *removal_rate;
     double *overall_p, *overall_p16;
     kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */

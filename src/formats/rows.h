@@ -47,7 +47,8 @@ int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_e
 /* Appends a copy of a row of `from`. Fails if `from` lacks a column. */
 int kvd_rows_take(kvd_rows *r, const kvd_rows *from, size_t row, kvd_err *err);
 
-/* Reads a table, which the caller frees. Fails on unequal lengths, bad UTF-8 and links. */
+/* Reads a table of results, which the caller frees. Fails if columns differ in length, on invalid
+ * UTF-8, or if a column is a soft or external link. */
 kvd_rows *kvd_rows_load(kvd_h5 *f, kvd_err *err);
 /* Fails if the table lacks a column named in `needed` (ended by NULL), if such a column has another
  * type than in `columns`, or if `refused` returns true for a number. */
@@ -67,11 +68,12 @@ double kvd_rows_get_real(const kvd_rows *r, size_t row, int column);
 double kvd_row_real(const kvd_rows *r, size_t row, const char *column);
 const char *kvd_row_text(const kvd_rows *r, size_t row, const char *column);
 
-/* Print x, or lo .. hi, into `to` and return it. NaN is "-". */
+/* Print x, or the interval lo .. hi, into `to` and return `to`. NaN becomes "-". */
 const char *kvd_real_text(char *to, size_t size, const char *format, double x);
 const char *kvd_interval_text(char *to, size_t size, const char *format, double lo, double hi);
 
-/* Returns an array with an object per row, or NULL. NaN and infinity become null. */
+/* Returns a JSON array with one object per row, or NULL if memory is short. NaN and infinity become
+ * null. */
 struct json_t *kvd_rows_json(const kvd_rows *rows);
 
 #endif

@@ -14,7 +14,8 @@ enum { KVD_MAX_SAMPLES = 8 };
 
 struct kvd_rows {
     const kvd_column *columns;
-    /* columns of a table from a file; NULL if the caller owns them */
+    /* columns that were read from a file and are freed with the table; NULL if the caller owns the
+     * columns */
     kvd_column *owned;
     int n_columns;
     size_t n, capacity;

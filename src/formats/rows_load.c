@@ -57,7 +57,7 @@ static int describe(kvd_h5 *f, const char *name, kvd_column *col, kvd_err *err)
                                                      : kvd_no_memory(err, "a column", sizeof *col);
 }
 
-/* Appends a column of n cells. On success the table owns `data` and texts of *col. */
+/* Appends a column of n cells. On success the table owns `data` and the texts in *col. */
 static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size_t n, kvd_err *err)
 {
     const size_t columns = (size_t)r->n_columns + 1;
@@ -75,7 +75,8 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
     return 0;
 }
 
-/* Checks the size of a column. *n: its number of rows, or 0 for a dataset of several axes. */
+/* Checks the length of a column. *n receives its number of rows, or 0 if the dataset has several
+ * axes, so that it is no column. */
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
 {
@@ -136,7 +137,8 @@ static int load_column(kvd_h5 *f, kvd_rows *r, hid_t dataset, const char *name, 
     return status;
 }
 
-/* Returns the order of columns: by creation if the file recorded it, else by name. */
+/* Returns the order in which columns are read: by creation if the file recorded it, else by
+ * name. */
 static H5_index_t order_of(hid_t group)
 {
     const hid_t plist = H5Gget_create_plist(group);

@@ -28,15 +28,16 @@ typedef enum {
 } kvd_latency_statistic;
 extern const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS];
 
-/* Writes a column's name: "ttft_mean_s", with `bound` 1 "ttft_mean_lo_s", with 2
- * "ttft_mean_hi_s". */
+/* Writes the name of a latency column to `name`: "ttft_mean_s" if `bound` is 0; for the lower (1)
+ * or upper (2) end of the confidence interval, "ttft_mean_lo_s" or "ttft_mean_hi_s". */
 void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency_statistic k,
                         int bound);
 
-/* Quantiles 0, 0.01 .. 1 of TTFT, TBT and normalised latency. */
+/* Number of latencies with stored quantiles (times to first token and between tokens, normalised
+ * latency), and number of quantiles (0, 0.01 .. 1). */
 enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 
-/* Returns an empty table, which the caller frees. */
+/* Returns an empty table of serving results, which the caller frees. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
 /* Writes and completes kvdim-serve's result file. `none` lists the methods that met the latency

@@ -109,7 +109,7 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
     const char **const hash = label + n, **const method = hash + n;
     for (size_t i = 0; i < n; i++) {
         label[i] = s[i].label;
-        /* Writes the hash of a text only if all its tokens were used. */
+        /* Writes the hash of a text only if the decomposition used all tokens of the text. */
         if (kvd_spectrum_text(&s[i], path[i]).n_tokens == s[i].n_tokens)
             snprintf(plain[i], sizeof plain[i], "%.*s", (int)strcspn(s[i].corpus_hash, "+"),
                      s[i].corpus_hash);
@@ -197,7 +197,7 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
     return status;
 }
 
-/* Reads numbers, each from 0 to `most`. If skip is 1, the dataset omits the first compared text
+/* Reads numbers, each from 0 to `most`. If skip is 1, the dataset omits the first compared file
  * (the reference), whose number becomes NaN. */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows,
                    size_t columns, size_t skip, double most, double **out, kvd_err *err)

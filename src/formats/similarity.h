@@ -6,37 +6,38 @@
 
 extern const kvd_schema kvd_schema_similarity;
 
-/* Compares rotations R of several files with R_0 of file 0. Arrays [n_others] begin with file 1.
- * Values are means over heads. */
+/* Comparison of the rotations R of several files with the rotation R_0 of file 0. Arrays with
+ * n_others elements begin with file 1. Arrays without a head axis hold means over heads. */
 typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
     /* [n_others] mean |element| of the file's rotation R; mean |element| of R - R_0, R_0 being the
      * rotation of file 0; that mean after matching the signs of columns */
     double *epsilon, *delta, *delta_aligned;
-    /* [n_others][d], for the first 1 .. d columns of rotations. overlap: mean squared cosine of the
-     * angles between the file's columns and file 0's. energy_kept, energy_own: fraction of the
-     * squared norm of the file's vectors in file 0's columns, and in the file's own */
+    /* [n_others][d], for the spaces of the first 1 .. d columns of rotations. overlap: mean squared
+     * cosine of the principal angles between the file's space and file 0's. energy_kept,
+     * energy_own: share of the file's squared vector norms in file 0's space, and in its own. */
     double *overlap, *energy_kept, *energy_own;
     /* [n_others][n_layers][n_h] head_epsilon: mean |element| of a head's rotation. head_delta,
      * head_delta_aligned: mean |element| of its difference from file 0's rotation, before and after
      * matching the signs of columns */
     double *head_epsilon, *head_delta;
     double *head_delta_aligned;
-    /* [n_others][n_layers][n_h][d], for the first 1 .. d columns of a head's rotations.
-     * head_overlap: mean squared cosine of the angles between the file's columns and file 0's.
-     * head_energy_kept: fraction of the squared norm of the file's vectors in file 0's columns */
+    /* [n_others][n_layers][n_h][d], for the spaces of the first 1 .. d columns of a head's
+     * rotations. head_overlap: mean squared cosine of the principal angles between the file's space
+     * and file 0's. head_energy_kept: fraction of the squared norm of the file's vectors in file
+     * 0's space. */
     double *head_overlap, *head_energy_kept;
     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| of the rotations R_a and R_b of files a and
      * b; that ratio after matching the signs of columns */
     double *delta_over_epsilon, *aligned_over_epsilon;
-    /* [n_files][n_files], for the first d / 2 columns of rotations. overlap_half: mean squared
-     * cosine of the angles between file a's columns and file b's. energy_kept_half: fraction of the
-     * squared norm of file b's vectors in file a's columns */
+    /* [n_files][n_files], for the spaces of the first d / 2 columns of rotations. overlap_half:
+     * mean squared cosine of the principal angles between file a's space and file b's.
+     * energy_kept_half: fraction of the squared norm of file b's vectors in file a's space. */
     double *overlap_half, *energy_kept_half;
-    /* [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b| of the rotations of files a and b.
-     * means_over_epsilon: with means over all heads; head_means_over_epsilon: with the mean over
-     * heads of each head's numerator */
+    /* [n_files][n_files] |difference| of the mean |element| of the rotations of files a and b,
+     * divided by mean |R_b|. means_over_epsilon: difference of means over all heads.
+     * head_means_over_epsilon: difference of a head's means, averaged over heads. */
     double *means_over_epsilon, *head_means_over_epsilon;
     double *random[6]; /* [n_files] the six arrays above with a random rotation in place of R_a */
     double *all;       /* one block of memory for all arrays */
@@ -61,9 +62,9 @@ typedef struct {
     /* [n_files][n_files] share of the squared norm of file b's vectors in the first d_head / 2
      * columns of file a's rotation */
     double *energy;
-    /* [n_files][n_files] |mean |R_a| - mean |R_b|| / mean |R_b| of the rotations of files a and b;
-     * NULL if the file lacks it. means: with means over all heads; head_means: with the mean over
-     * heads of each head's numerator */
+    /* [n_files][n_files] |difference| of the mean |element| of the rotations of files a and b,
+     * divided by mean |R_b|. means: difference of means over all heads. head_means: difference of a
+     * head's means, averaged over heads. NULL if the file lacks them. */
     double *means, *head_means;
     double *random[4]; /* [n_files] the four arrays above with a random rotation in place of R_a */
 } kvd_similarity_pair;

@@ -76,7 +76,8 @@ int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing)
     return pairing == KVD_PER_QUERY && queries ? m->n_heads : m->n_kv_heads;
 }
 
-/* Computes the bytes of all rotation matrices. Fails on overflow: sizes may come from a file. */
+/* Computes the number of bytes of all rotation matrices. Fails on overflow, because sizes may come
+ * from a damaged file. */
 static int basis_bytes(const kvd_spectrum *s, int n_h, size_t *bytes, kvd_err *err)
 {
     const size_t d = (size_t)s->model.d_head;
@@ -369,7 +370,8 @@ static int write_calibration(kvd_h5 *f, const kvd_calibration *c, kvd_err *err)
     return kvd_h5_put_int(f, calibration_group, "weighted", c->weighted, err);
 }
 
-/* Reads how calibration tokens were chosen. Without /calibration, all is 0. */
+/* Reads how calibration tokens were chosen. If the file has no group /calibration, *c does not
+ * change. */
 static int read_calibration(kvd_h5 *f, kvd_calibration *c, kvd_err *err)
 {
     int64_t whole;
@@ -457,7 +459,8 @@ static int read_header(kvd_h5 *f, kvd_spectrum *s, kvd_err *err)
     return 0;
 }
 
-/* Measures if P = left right^T is a projection. *off: largest element of P - P^T and P^2 - P. */
+/* Measures how far P = left right^T is from a projection. *off receives the largest element of P -
+ * P^T and P^2 - P. */
 static int projection_error(const double *left, const double *right, size_t d, double *off,
                             kvd_err *err)
 {
@@ -524,7 +527,7 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
     return 0;
 }
 
-/* Reads rotations. If there are none, fails unless values_only is true. */
+/* Reads the rotations. If the file has none, fails unless values_only is true. */
 static int read_bases(kvd_h5 *f, kvd_spectrum *s, kvd_pair pair, const hsize_t dims[4],
                       bool values_only, kvd_err *err)
 {

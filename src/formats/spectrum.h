@@ -36,23 +36,24 @@ typedef enum {
 } kvd_pair;
 /* Names of jointly decomposed matrices: "qk" (queries and keys) and so on. */
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
-/* Returns the index of a name such as "qk" (queries and keys), or -1. */
+/* Returns the index of a name such as "qk" (queries and keys), or -1 if the name is unknown. */
 int kvd_pair_find(const char *name);
 /* Reads the attributes pair_qk and pair_v. Fails on an unknown name. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
 /* Returns true if the two matrices of a pair (such as Q and K) each have a projection of their own
  * instead of one rotation. */
 bool kvd_pair_balanced(kvd_pair pair);
-/* Returns true if squared singular values are losses in nats. */
+/* Returns true if singular values of the pair measure a rise of the model's loss, in nats. */
 bool kvd_pair_fisher(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
-/* names: one rotation per KV head ("shared") or one per query head ("per-query") */
+/* Names of kvd_pairing: "shared" means one rotation per KV head, "per-query" one per query head. */
 extern const char *const kvd_pairing_name[2];
 
 typedef struct {
     bool present;
-    /* number of rows of the decomposed matrix; readers divide singular values by its square root */
+    /* number of rows of the decomposed matrix; readers of the file divide singular values by
+     * sqrt(n_rows) */
     size_t n_rows;
     int n_h;       /* number of heads that have a rotation */
     double *sigma; /* singular values, falling: [n_layers][n_h][d_head] */
@@ -65,7 +66,7 @@ typedef struct {
 
 /* how calibration tokens were chosen before the decomposition */
 typedef struct {
-    /* fraction of each text's sequences that was left out */
+    /* fraction of the sequences of each text that was left out */
     double prune;
     size_t sequences_dropped, tokens_dropped;
     size_t tokens_cut; /* number of tokens of the inputs after the first --tokens */
@@ -74,7 +75,7 @@ typedef struct {
     size_t centroids;
     bool weighted; /* true if a centroid is weighted by the square root of its cluster's size */
     double kmeans_iterations; /* iterations of K-means, mean over tensors, layers and heads */
-    /* share of the squared norm that K-means lost */
+    /* share of the squared norm of the tokens' vectors that K-means lost */
     double kmeans_residual;
     double seconds_collect; /* seconds that recording the input files took */
     /* seconds for reading tokens and summing X^T X */
@@ -87,23 +88,25 @@ typedef struct {
     char label[64];
     char corpus_hash[KVD_CORPUS_HASH_TEXT];
     char method[8]; /* method of decomposition: "svd", "tsqr" (QR of the rows) or "gram" */
-    /* where Q and K are taken: "after" or "before" RoPE, or "none" without RoPE */
+    /* stage at which Q and K were recorded: "after" or "before" RoPE, or "none" if the model has no
+     * RoPE */
     char rope[8];
     kvd_pairing pairing;
-    /* number of calibration tokens, and of tokens of a sequence */
+    /* number of calibration tokens, and number of tokens per sequence */
     size_t n_tokens, seq_len;
     int first_layer, n_layers;
     kvd_calibration calibration;
     kvd_pair_spectrum pair[KVD_N_PAIRS];
 } kvd_spectrum;
 
-/* Returns the calibration text's name and hash, borrowing strings of *s. */
+/* Returns the calibration text's name and hash. The strings in the result belong to *s. */
 kvd_named_text kvd_spectrum_text(const kvd_spectrum *s, const char *path);
 
 /* Returns the number of decomposed heads: query heads or KV heads. */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
-/* Allocates sigma and rotations, all 0. The caller has set s->model, s->n_layers, s->pairing. */
+/* Allocates singular values and rotations, all 0. The caller has set s->model, s->n_layers and
+ * s->pairing. */
 int kvd_spectrum_alloc(kvd_spectrum *s, kvd_pair pair, kvd_err *err);
 double *kvd_spectrum_sigma(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
 double *kvd_spectrum_R(const kvd_spectrum *s, kvd_pair pair, int layer, int h);
@@ -121,7 +124,7 @@ int kvd_energy_rank(const double *sigma, size_t d, double share);
 
 typedef struct {
     size_t heads, n_rows;
-    /* largest singular value: mean over heads, and coefficient of variation */
+    /* largest singular value of a head: its mean over heads, and its coefficient of variation */
     double mean_max_sigma, cv_max_sigma;
     /* means over heads: effective rank, dimensions that hold 90 % and 99 % of sum(sigma^2) */
     double effective_rank, rank90, rank99;
@@ -137,7 +140,8 @@ int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
 /* Reads a file of singular values and rotations. Fails if singular values rise, or rotations are
  * not orthogonal to 1e-8. */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
-/* Reads a file of singular values that may lack rotations. If it does, R and right are NULL. */
+/* Reads a file of singular values, with or without rotations. Without rotations, R and right become
+ * NULL. */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);
 void kvd_spectrum_release(kvd_spectrum *s);
 

@@ -22,7 +22,8 @@ typedef enum { END, LAYER, HEAD, KV_HEAD, LEVEL, QUANTILE, MEASURE } axis;
 static const char *const axis_name[] = {"",      "layer",    "head",   "kv_head",
                                         "level", "quantile", "measure"};
 
-/* kinds of values: fractions (PART), counts, groups of layers (GROUP) and others */
+/* allowed values of a dataset: any, fractions (PART), at least 0 (POSITIVE), counts (COUNT), or
+ * numbers of groups of layers (GROUP) */
 typedef enum { ANY, PART, POSITIVE, COUNT, GROUP } domain;
 
 typedef struct {

@@ -12,17 +12,20 @@ typedef enum {
     KVD_RANK_SCORE_AS_KEY, /* mean attention score of the token as a key */
     /* log softmax denominator of the token as a query, summed over heads */
     KVD_RANK_DENOMINATOR,
-    /* log softmax denominator, minus the log of the number of keys */
+    /* log softmax denominator of the token as a query, minus the log of the number of keys that it
+     * sees */
     KVD_RANK_DENOMINATOR_PER_KEY,
     KVD_RANK_MASS, /* attention probability that the token receives from all heads and queries */
-    /* attention received, divided by the number of queries that see the token */
+    /* attention probability that the token receives, divided by the number of queries that see
+     * it */
     KVD_RANK_MASS_PER_QUERY,
     KVD_N_RANKINGS
 } kvd_ranking;
 extern const char *const kvd_ranking_name[KVD_N_RANKINGS];
 
 enum { KVD_N_CURVE = 19 };
-/* quantile levels in [0, 1] of the stored curves of scores, received attention and norms of V */
+/* quantile levels in [0, 1] at which the quantiles of scores, received attention and norms of V are
+ * stored */
 extern const double kvd_curve_level[KVD_N_CURVE];
 
 /* Datasets of a kvdim/tokens file. docs/formats.md gives their shapes. */
@@ -33,7 +36,7 @@ typedef enum {
     KVD_T_SCORE_SD,
     KVD_T_SCORE_CURVE,
     /* [ranking][layer][layer] fraction of the lowest-ranked tokens of one layer that are also
-     * lowest-ranked in another */
+     * lowest-ranked in the other layer */
     KVD_T_UNIMPORTANT,
     KVD_T_UNIMPORTANT_SD,
     KVD_T_IMPORTANT,
@@ -50,19 +53,22 @@ typedef enum {
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
-    /* [level][layer] fewest tokens that receive 90, 95 or 99 % of a layer's attention */
+    /* [level][layer] smallest number of tokens that together receive 90, 95 or 99 % of a layer's
+     * attention, mean over requests */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* fewest tokens that receive 90, 95 or 99 % of a KV head's attention, mean over requests */
+    /* [level][layer][kv_head] smallest number of tokens that together receive 90, 95 or 99 % of a
+     * KV head's attention, mean over requests */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* fewest tokens that receive 90, 95 or 99 % of a query head's attention, mean over requests */
+    /* [level][layer][head] smallest number of tokens that together receive 90, 95 or 99 % of a
+     * query head's attention, mean over requests */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -89,8 +95,8 @@ int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
 /* Reads a file of token importance. Fails on numbers, fractions or counts out of range. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/* Fraction of one layer's most (or least) important tokens that are so in another layer too, over
- * all pairs of layers a given number of layers apart. */
+/* Fraction of the most (or least) important tokens of one layer that another layer shares: mean,
+ * least and most over all pairs of layers at a given distance. */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

@@ -10,12 +10,13 @@
 
 extern const kvd_schema kvd_schema_projections, kvd_schema_retaining_heads;
 
-/* projections of K, or V, of KV heads to n_components components */
+/* matrices that project the K, or the V, of KV heads to n_components components */
 typedef struct {
     size_t n_components;
     /* [n_layers][n_kv_heads] number of leading components that are kept */
     int32_t *rank;
-    /* [n_layers][n_kv_heads][heads * d_head][n_components] projects `heads` KV heads together */
+    /* [n_layers][n_kv_heads][heads * d_head][n_components] projects the vectors of `heads` KV heads
+     * together */
     double *down;
     double *up; /* [n_layers][n_kv_heads][n_components][d_head] reconstructs one KV head */
 } kvd_projections_side;
@@ -28,8 +29,8 @@ typedef struct {
     kvd_projections_side side[2]; /* matrices of K, then of V */
 } kvd_projections;
 
-/* Reads matrices that project K and V; the caller releases *p. Fails on another model, bad ranks,
- * or if heads that are projected together differ in rank. */
+/* Reads matrices that project K and V; the caller releases *p. Fails on another model, ranks out of
+ * range, or if heads that are projected together differ in rank. */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);
 void kvd_projections_release(kvd_projections *p);
