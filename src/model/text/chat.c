@@ -260,9 +260,9 @@ static void normalise(char *s)
     *to = '\0';
 }
 
-/* Returns true if the template applies no filter to messages, except `trim` if the format trims
- * them. Filter `tojson` is allowed: templates apply it to tools and their results, which kvdim does
- * not have. */
+/* Returns true if the template filters messages only by `trim`, and only if format *c trims them.
+ * Filter `tojson` is ignored, because templates apply it to tool calls, which kvdim does not
+ * use. */
 static bool filters_fit(const kvd_chat *c, const char *text)
 {
     static const char content[] = "content";
@@ -281,8 +281,8 @@ static bool filters_fit(const kvd_chat *c, const char *text)
     return true;
 }
 
-/* Returns true if the template begins and ends with a tag. Before its first tag it may have the
- * text with which the format begins. */
+/* Returns true if the template has no text before its first and after its last Jinja tag, except,
+ * at its beginning, the text with which format *c begins. */
 static bool ends_fit(const kvd_chat *c, const char *text)
 {
     size_t n;
@@ -340,7 +340,7 @@ static char *read_text(const char *path, kvd_err *err)
     return text;
 }
 
-/* Returns the template in tokenizer_config.json, or NULL with *err. */
+/* Returns the chat template in tokenizer_config.json, or NULL with a message in *err. */
 static const char *template_of(const json_t *root, const char *path, kvd_err *err)
 {
     const json_t *x = json_object_get(root, "chat_template"), *entry;

@@ -24,7 +24,8 @@ typedef struct {
     /* true if the format is correct only for conversations of one turn */
     bool one_turn;
     bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
-    /* strings that a template of this format has, and lacks; NULL ends a list */
+    /* strings that identify a template of this format: it has all of `has` and none of `lacks`;
+     * NULL ends a list */
     const char *has[KVD_CHAT_MARKS], *lacks[KVD_CHAT_MARKS];
 } kvd_chat;
 
@@ -38,12 +39,14 @@ const kvd_chat *kvd_chat_form(int word);
 /* Returns the chat format that a Jinja template describes, or NULL if it is unknown. */
 const kvd_chat *kvd_chat_recognise(const char *template_text);
 
-/* Reads a folder's chat template, with its allocated path in *path. Fails on unknown formats. */
+/* Reads the chat template of a model folder and returns its format. *path receives the path of the
+ * template, allocated. Fails on unknown formats. */
 const kvd_chat *kvd_chat_read(const char *folder, char **path, kvd_err *err);
 
 /* one turn of a conversation, in strings that are tokenized separately */
 typedef struct {
-    /* texts before the user's message: begin-of-text token, system message, begin of the message */
+    /* strings before the user's message: begin-of-text token, system message, start of the user's
+     * turn */
     const char *before[3];
     const char *text; /* user's message, part of the caller's text */
     size_t len;
@@ -51,7 +54,8 @@ typedef struct {
     const char *after;
 } kvd_chat_pieces;
 
-/* Returns the texts of chat format *c around a user's message (UTF-8), in the first turn or not. */
+/* Returns the strings that chat format *c puts around a user's message (UTF-8). `first`: true for
+ * the first message of a conversation. */
 kvd_chat_pieces kvd_chat_around(const kvd_chat *c, const char *text, bool first);
 
 #endif

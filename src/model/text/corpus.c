@@ -23,7 +23,8 @@ enum { BEGIN_BYTES = 256 };
 struct kvd_corpus {
     FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
-    /* [n_sequences + 1] number of tokens before each sequence, then of all; in a mapped file */
+    /* [n_sequences + 1] number of tokens before each sequence, then number of all tokens; memory of
+     * a mapped file */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
@@ -48,7 +49,8 @@ typedef struct {
     /* true if the last sequence was cut one token early, to leave 2 tokens for the next */
     bool shortened;
     bool full;
-    /* number of tokens before the current text if max_tokens limits each text, otherwise 0 */
+    /* number of tokens before the current text if max_tokens is a limit per text; 0 if max_tokens
+     * limits all texts together */
     size_t before;
 } cutter;
 
@@ -126,8 +128,8 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Writes the current sequence, or as many of its tokens as max_tokens allows. The remaining tokens
- * begin the next sequence. */
+/* Writes the current sequence, or as many of its tokens as the limit max_tokens allows. The
+ * remaining tokens begin the next sequence. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;
@@ -203,7 +205,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
         if (k->ids.id[i] >= k->spec->vocab_size)
             return kvd_fail(err, "the tokenizer gives id %lu, the model's vocabulary has %zu",
                             (unsigned long)k->ids.id[i], k->spec->vocab_size);
-    /* Ids that are known do not change when more text follows. */
+    /* Reading more of a text never changes or removes the ids that its beginning gave. */
     assert(k->ids.n >= *pushed);
     if (push(k, k->ids.id + *pushed, k->ids.n - *pushed, err))
         return -1;
@@ -278,7 +280,7 @@ static int check_fields(const kvd_corpus_spec *s, kvd_err *err)
     return used ? 0 : kvd_documents_no_field(s->text[0], s->field, err);
 }
 
-/* Fails if the same field of one file is given twice, because its sequences would count twice. */
+/* Fails if two inputs are the same field of one file, because their sequences would count twice. */
 static int check_distinct(const kvd_corpus_spec *s, kvd_err *err)
 {
     struct stat a, b;
@@ -345,7 +347,7 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* Returns -1 to stop the CSV reader; this is no error if k->full. */
+    /* Returns -1 to stop the CSV reader. If k->full, the caller does not treat -1 as an error. */
     return k->full ? -1 : 0;
 }
 

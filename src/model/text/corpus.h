@@ -49,7 +49,8 @@ size_t kvd_corpus_n_documents(const kvd_corpus *c);
 /* Return the number of texts, and of sequences before each text. */
 size_t kvd_corpus_n_texts(const kvd_corpus *c);
 const size_t *kvd_corpus_text_first(const kvd_corpus *c);
-/* Returns true if max_tokens left some of the texts unread, and says in `note` which. */
+/* Returns true if max_tokens was reached before the last text, and writes to `note` which texts are
+ * not read. */
 bool kvd_corpus_is_partial(const kvd_corpus *c, const char *const *text, size_t n_text,
                            kvd_err *note);
 /* Returns how many tokens were left out, because sequences need at least 2. */
@@ -57,7 +58,8 @@ size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Return how many tokens sequence s has, and how many are before it. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
-/* Fills offset [n + 1]: number of tokens before each sequence of the batch, then of all tokens. */
+/* Fills offset [n + 1] for n sequences from `first` on: number of tokens of the batch before each
+ * sequence, then of the whole batch. */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
 /* Returns the hash of all token ids and sequence lengths, and of the texts' first 256 bytes. */
 const char *kvd_corpus_hash(const kvd_corpus *c);
@@ -67,7 +69,8 @@ int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[KVD_CORPU
 /* Writes the ids of n sequences to `id`. */
 int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err *err);
 
-/* Returns how many sequences from `first` on have at most max_tokens tokens together. */
+/* Returns how many sequences, from `first` on, have at most max_tokens tokens together; at least 1
+ * if a sequence is left. */
 size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens);
 
 #endif

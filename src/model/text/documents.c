@@ -27,7 +27,7 @@ typedef struct {
     void *ctx;
     size_t count;
     bool stopped;
-    /* index of each wanted field's column in a CSV file */
+    /* column number of each wanted field in a CSV file */
     int column[MAX_FIELDS];
     size_t n_columns;
 } reader;
@@ -78,7 +78,7 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
     return 0;
 }
 
-/* Passes a document to the callback. Returns 0 to continue, 1 to stop, or -1 with *err. */
+/* Passes a document to the caller's function. Returns 0 to continue, 1 to stop, or -1 with *err. */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
 {
@@ -242,7 +242,8 @@ static int csv_row(void *ctx, size_t line, char *const *field, const size_t *len
     size_t text_len;
     if (join(r, part, part_len, &text, &text_len, err))
         return -1;
-    /* Returns -1 to stop the CSV reader; this is no error if r->stopped. */
+    /* Returns -1 to stop the CSV reader. If r->stopped, the caller does not treat -1 as an
+     * error. */
     return hand_out(r, NULL, line, text, text_len, err) ? -1 : 0;
 }
 

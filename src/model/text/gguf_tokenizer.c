@@ -11,10 +11,11 @@
 enum { NORMAL = 1, UNKNOWN = 2, CONTROL = 3, USER_DEFINED = 4 };
 enum { MAX_TOKENS = 1 << 24 };
 
-/* how a tokenizer splits text into words, by its name in tokenizer.ggml.pre */
+/* rules by which a tokenizer splits text into words; a GGUF file names them in key
+ * tokenizer.ggml.pre */
 typedef struct {
     const char *name;
-    /* regular expression of a word; NULL: that of GPT-2 */
+    /* regular expression of a word; NULL means GPT-2's */
     const char *pattern;
     bool nfc, whole_words, bos;
 } word_kind;
@@ -77,7 +78,7 @@ static int read_tokens(source *s, kvd_err *err)
     return kvd_vocab_build(&s->vocab, err) ? kvd_in(err, "'tokenizer.ggml.tokens'") : 0;
 }
 
-/* Fails if a list exists but does not have one element per token. */
+/* Fails if a list of the GGUF file exists but does not have one element per token. */
 static int check_length(const source *s, const char *key, int status, const kvd_gguf_list *list,
                         kvd_err *err)
 {
@@ -126,7 +127,8 @@ typedef struct {
     size_t n, capacity;
 } merges;
 
-/* Orders by higher score, then longer left and right token, then smaller id. */
+/* Orders merges by higher score, then longer left token, then longer right token, then smaller
+ * id. */
 static int compare_merges(const void *a, const void *b)
 {
     const merge *x = a, *y = b;
@@ -337,7 +339,8 @@ static json_t *build_decoder(const source *s, bool space)
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", list);
 }
 
-/* Appends the special token of GGUF key `key` if GGUF key `flag`, by default `absent`, is true. */
+/* Appends the special token of GGUF key `key` if GGUF key `flag` is true. If key `flag` is missing,
+ * `absent` is used in its place. */
 static int add_special(const source *s, const char *flag, const char *key, bool absent,
                        const char *name, json_t *single, json_t *tokens, kvd_err *err)
 {

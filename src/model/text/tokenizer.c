@@ -155,7 +155,8 @@ static bool is_gguf(const char *bytes, size_t len)
     return len >= 4 && memcmp(bytes, "GGUF", 4) == 0;
 }
 
-/* Reads a tokenizer.json. Takes ownership of `root`. If it is NULL, *err must be filled. */
+/* Reads a tokenizer.json and frees `root`. If `root` is NULL, *err already has a message, and -1 is
+ * returned. */
 static int parse_root(kvd_tokenizer *t, json_t *root, size_t vocab_size, kvd_err *err)
 {
     if (!root)

@@ -37,7 +37,7 @@ int kvd_ids_append(kvd_ids *ids, const uint32_t *id, size_t n, kvd_err *err);
 /* Opens a tokenizer: JSON, a GGUF file or a llama2.c binary.
  *
  * A llama2.c binary must hold exactly vocab_size tokens. In other files, ids of vocab_size or more
- * are an error, unless it is 0. */
+ * are an error, unless vocab_size is 0. */
 kvd_tokenizer *kvd_tokenizer_open(const char *path, size_t vocab_size, kvd_err *err);
 kvd_tokenizer *kvd_tokenizer_parse(const char *name, const void *bytes, size_t len,
                                    size_t vocab_size, kvd_err *err);
@@ -46,7 +46,8 @@ void kvd_tokenizer_free(kvd_tokenizer *t);
 /* Returns the largest token id + 1. Smaller ids may be unused. */
 size_t kvd_tokenizer_size(const kvd_tokenizer *t);
 
-/* Returns true if the tokenizer has far fewer ids than vocab_size; then *note is a warning. */
+/* Returns true if the tokenizer has far fewer ids than vocab_size, and writes a warning to
+ * *note. */
 bool kvd_tokenizer_is_small(const kvd_tokenizer *t, size_t vocab_size, kvd_err *note);
 
 /* Appends the token ids of a document. Invalid UTF-8 is an error, which leaves *ids unchanged.
@@ -58,9 +59,9 @@ int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, b
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);
 
-/* Returns the text of n token ids, allocated, with a zero byte after *len. Special tokens are left
- * out unless `special`; a tokenizer.bin has none. Ids that tokenizer.json does not have give no
- * text, because embeddings often have more rows than the tokenizer has ids. */
+/* Returns the text of n token ids, allocated, with a zero byte after its *len bytes. Leaves out
+ * special tokens unless `special`; tokenizer.bin has none. Ids that tokenizer.json lacks give no
+ * text, because embeddings often have more rows than there are ids. */
 char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, bool special,
                            size_t *len, kvd_err *err);
 

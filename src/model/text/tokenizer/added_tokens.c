@@ -127,7 +127,7 @@ typedef struct {
 struct kvd_added_tokens {
     token *token;
     size_t n, capacity;
-    /* added tokens that are matched before [0] and after [1] the normalizer */
+    /* added tokens that are found before the normalizer runs (tree[0]) and after it (tree[1]) */
     tree tree[2];
     kvd_regex *word;
 };
@@ -298,7 +298,7 @@ void kvd_added_tokens_free(kvd_added_tokens *a)
     free(a);
 }
 
-/* Returns the longest added token that is a prefix of s, or NULL. */
+/* Returns the longest added token with which s begins, or NULL if there is none. */
 static const token *match_at(const kvd_added_tokens *a, const tree *t, const char *s, size_t len,
                              bool *cut)
 {

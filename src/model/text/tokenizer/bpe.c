@@ -32,13 +32,13 @@ struct kvd_bpe {
     uint32_t unk;
     bool byte_known[256];
     uint32_t byte_id[256];
-    /* symbols of every byte (byte-level BPE) or of every ASCII character */
+    /* BPE symbol of every byte (byte-level BPE) or of every ASCII character */
     unit start[256];
     kvd_pair_set *pairs;
     kvd_merge_model merge;
 };
 
-/* number of entries of a cache of token ids, for words of up to 30 bytes and 24 ids */
+/* number of entries of a cache that maps words of at most 30 bytes to at most 24 token ids */
 #define CACHE_SLOTS 16384
 typedef struct {
     uint8_t len, n;
@@ -151,7 +151,7 @@ static int parse_vocab(kvd_bpe *m, const json_t *model, kvd_err *err)
     return kvd_vocab_build(&m->vocab, err) ? kvd_in(err, "model vocabulary") : 0;
 }
 
-/* Splits a merge, "a b" or (if `pairs`) ["a", "b"], into its two tokens. */
+/* Splits a merge of two tokens, written "a b" or (if `pairs`) ["a", "b"], into the tokens. */
 static int merge_parts(const json_t *merge, bool pairs, const char *part[2], size_t len[2],
                        kvd_err *err)
 {
@@ -202,7 +202,7 @@ static int add_rule(kvd_bpe *m, const json_t *merge, bool pairs, uint32_t rank, 
     kvd_pair_set_add(m->pairs, p, product->n);
     rule_slot *slot = rule_of(m, (uint64_t)id[0] << 32 | id[1]);
     *slot = (rule_slot){(uint64_t)id[0] << 32 | id[1], rank,
-                        /* id of the joined token; replaces the id of an equal earlier merge */
+                        /* id of the joined token; if two merges are equal, the later one counts */
                         joined};
     return 0;
 }

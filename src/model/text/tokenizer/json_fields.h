@@ -22,7 +22,8 @@ const char *kvd_json_text(const json_t *o, const char *what, const char *field, 
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
 
-/* Calls `step` for a tokenizer step or, if its type is Sequence, for each element of its `list`. */
+/* Calls `step` for a step of the tokenizer or, if its type is Sequence, for each step in its array
+ * `list`. */
 int kvd_json_steps(const json_t *spec, const char *what, const char *list,
                    int (*step)(void *ctx, const char *type, const json_t *spec, kvd_err *err),
                    void *ctx, kvd_err *err);
@@ -31,10 +32,12 @@ int kvd_json_steps(const json_t *spec, const char *what, const char *list,
 const char *kvd_json_character(const json_t *o, const char *what, const char *field, size_t *len,
                                kvd_err *err);
 
-/* whether a sign for a space is put before every piece of text, the first of a document, or none */
+/* pieces of text before which a sign for a space is put: every piece, only a document's first
+ * piece, or none */
 typedef enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } kvd_prepend;
 
-/* settings of the step Metaspace, which replaces spaces by a sign, or the sign by spaces */
+/* settings of the step Metaspace, which replaces spaces by a sign, or in decoding the sign by
+ * spaces */
 typedef struct {
     const char *sign;
     size_t len;

@@ -9,7 +9,7 @@
 
 #define NONE UINT32_MAX
 
-/* number of symbols from which on a word is merged in parts, before it is complete */
+/* number of symbols after which merging of a word begins, even if the word is not complete */
 #define PART 4096
 
 /* number of BPE merges between two checks whether the user has interrupted the program */
@@ -67,7 +67,7 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len)
     }
 }
 
-/* Returns true if no merge is possible across two symbols' boundary. */
+/* Returns true if no merge can cross the boundary between the symbols `left` and `right`. */
 static bool apart(const kvd_merge_model *m, uint32_t left, uint32_t right)
 {
     size_t n_left, n_right;
@@ -169,7 +169,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
             return kvd_fail_interrupted(err);
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
-        /* Leaves out a merge if one of the symbols has been merged since. */
+        /* Skips a merge if one of its two symbols has been merged since. */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
             pop(w);
@@ -205,7 +205,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Returns the number of symbols before the last boundary that no merge crosses. */
+/* Returns the number of symbols before the last boundary that no merge can cross. */
 static size_t last_boundary(const kvd_merge_work *w)
 {
     for (size_t i = w->n; i-- > 1;)
@@ -228,7 +228,8 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /* Merges the word again when it has twice as many symbols: total time stays linear. */
+        /* Merges the word again when it has twice as many symbols, so that the total time stays
+         * linear. */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

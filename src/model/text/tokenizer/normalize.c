@@ -168,7 +168,7 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
             i += width;
             continue;
         }
-        /* index of the character before, with which this one may combine */
+        /* byte index of the preceding character, with which this character may combine */
         size_t from = i;
         if (from > plain)
             from = kvd_utf8_before(s, from);
@@ -203,7 +203,8 @@ static size_t kvd_normal_boundary(const char *s, size_t len)
         unsigned width;
         len = kvd_utf8_before(s, len);
         const uint32_t code = kvd_utf8_decode(s + len, &width);
-        /* Stops at a character that never combines with preceding ones: a cut is safe there. */
+        /* Stops at a character that never combines with preceding ones: cutting the text there is
+         * safe. */
         if (code < 0x300 || (code >= 0x3400 && code <= 0x9fff))
             break;
     }
@@ -419,8 +420,9 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/* Writes Unicode normal form k of a text, without its end if `open` (later text may combine with
- * it). *first: number of leading bytes from the document's first character. */
+/* Writes Unicode normal form k of a text. If `open`, leaves out the end of the text, which may
+ * combine with later text. *first: number of leading bytes that come from the document's first
+ * character. */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {

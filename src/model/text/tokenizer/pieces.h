@@ -80,7 +80,7 @@ int kvd_byte_named(const char *s, size_t len);
 /* Returns the printable character of a byte in byte-level BPE (GPT-2). */
 uint32_t kvd_byte_to_char(unsigned char byte);
 
-/* Returns the byte that byte-level BPE writes as this character, or -1. */
+/* Returns the byte that byte-level BPE writes as this character, or -1 if there is no such byte. */
 int kvd_char_to_byte(uint32_t code_point);
 
 #endif

@@ -59,7 +59,8 @@ static int parse_template(kvd_template *t, const json_t *spec, kvd_err *err)
     return 0;
 }
 
-/* reader of a post-processor's steps; `done` is true after TemplateProcessing */
+/* state while the steps of a post-processor are read; `done` is true after step
+ * TemplateProcessing */
 typedef struct {
     kvd_template *t;
     bool done;
@@ -73,7 +74,8 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /* Refuses a second special-token template: Hugging Face reads the first's output as 2 texts. */
+    /* Refuses a second TemplateProcessing, because Hugging Face treats the result of the first one
+     * as two texts. */
     if (r->done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     r->done = true;

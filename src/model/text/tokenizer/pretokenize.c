@@ -21,11 +21,12 @@ typedef struct {
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
-    /* true after ByteLevel, when each byte of the text is written as a character */
+    /* true if step ByteLevel came before, which writes each byte of the text as a character */
     bool spelled;
     char replacement[4];
     unsigned width;
-    /* settings of step Metaspace: a sign precedes every text, or only a document's first one */
+    /* settings of step Metaspace: true if a sign is put before every piece of text, or only before
+     * a document's first piece */
     bool always, first;
 } step;
 
@@ -100,7 +101,8 @@ static int parse_split(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
     "\\x{11fff}\\x{12ff1}-\\x{12ff2}\\x{16d6d}-\\x{16d6f}\\x{16e97}-\\x{16e9a}\\x{16fe2}"          \
     "\\x{1e5ff}\\x{1e95e}-\\x{1e95f}"
 
-/* Parses Punctuation. U+166D and U+111C9 were punctuation in Unicode 8.0 alone. */
+/* Parses step Punctuation. Adds U+166D and U+111C9, which are punctuation only in Unicode 8.0, the
+ * version that Hugging Face uses. */
 static int parse_punctuation(kvd_pretokenizer *p, const json_t *spec, kvd_err *err)
 {
     const char *what = "pre_tokenizer Punctuation", *name = "Isolated";
@@ -173,7 +175,8 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
         return parse_split(p, spec, err);
     if (!strcmp(type, "Digits"))
         return parse_digits(p, spec, err);
-    /* Refuses other steps after ByteLevel, whose alphabet they would not understand. */
+    /* Refuses other steps after ByteLevel, because they would not recognise the characters that
+     * ByteLevel writes for bytes. */
     if (p->byte_level)
         return kvd_fail(err, "pre_tokenizer '%s' after ByteLevel is not supported", type);
     if (!strcmp(type, "ByteLevel"))

@@ -5,7 +5,7 @@
 
 #include "model/text/tokenizer/pieces.h"
 
-/* Unicode's White_Space, for the inside of a character class. */
+/* White_Space of Unicode, written for use inside a character class [...]. */
 #define SPACE "\\t-\\r\\x{85}\\p{Z}"
 
 /* Characters of Oniguruma's \w (UTS #18): WORD for use inside a character class, WORD_OUTSIDE for
@@ -53,7 +53,8 @@ static bool is_letter_or_digit(char c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/* Translates \p{Name} to \p{sc:Name} for scripts: PCRE2's \p{Name} has script extensions. */
+/* Translates \p{Name} of a script to \p{sc:Name}, because in PCRE2 \p{Name} also matches the
+ * characters in the script's extensions. */
 static int property(walk *w)
 {
     static const char categories[][3] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
@@ -235,7 +236,7 @@ static int interval(walk *w)
     return 0;
 }
 
-/* Fails on letters such as U+00DF, which matches the longer "ss" if case is ignored. */
+/* Fails on letters such as U+00DF (sharp s), which matches the longer "ss" if case is ignored. */
 static int no_multiple_folds(walk *w)
 {
     static const char pairs[][3] = {"ss", "ff", "fi", "fl", "st"};
@@ -288,7 +289,7 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #include "common/utf8.h"
 #include "model/text/tokenizer/json_fields.h"
 
-/* limits of PCRE2 for one match, against exponential time */
+/* limits of PCRE2 for one match, because a match may take exponential time */
 #define MATCH_LIMIT 10000000
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
@@ -297,7 +298,7 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define WINDOW_MIN 16
 #define WINDOW_MAX 16384
 
-/* number of regex matches between two checks whether the search is too slow or interrupted */
+/* number of regex matches between two checks for a slow search or an interrupt by the user */
 #define SEARCHES 1024
 
 /* limit of processor time for one text: SLOW_S seconds plus one second per SLOW_BYTES bytes */

@@ -11,9 +11,9 @@
 
 typedef struct kvd_regex kvd_regex;
 
-/* Compiles a pattern. If `literal`, it matches the text itself. */
+/* Compiles a regular expression or, if `literal`, a plain text that matches itself. */
 kvd_regex *kvd_regex_new(const char *pattern, size_t len, bool literal, kvd_err *err);
-/* Compiles {"String": ...} or {"Regex": ...}. */
+/* Compiles the pattern of a JSON object {"String": ...} (plain text) or {"Regex": ...}. */
 kvd_regex *kvd_regex_parse(const json_t *spec, kvd_err *err);
 void kvd_regex_free(kvd_regex *r);
 
@@ -28,11 +28,12 @@ typedef struct {
     size_t known;
     size_t window;
     size_t searches;
-    /* processor time in seconds when the search for matches first checked its speed, or 0 */
+    /* processor time in seconds when the search's speed was first checked; 0 before the first
+     * check */
     double clock;
-    /* bytes of the text that the search for matches had passed when it first checked its speed */
+    /* position in the text when the search's speed was first checked */
     size_t clock_at;
-    /* processor time in seconds when the search for matches last checked its speed */
+    /* processor time in seconds when the search's speed was last checked */
     double checked;
 } kvd_scan;
 

@@ -21,7 +21,7 @@ typedef struct {
     kvd_buffer text;
     kvd_vocab_entry *entry; /* sorted by id after kvd_vocab_build */
     size_t n, capacity;
-    /* hash table of texts: 1 + index of an entry, or 0 */
+    /* hash table of texts: 1 + index of an entry, or 0 for an empty slot */
     uint32_t *slot;
     size_t n_slots;
     size_t longest;
@@ -33,7 +33,7 @@ int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
 void kvd_vocab_release(kvd_vocab *v);
 
 bool kvd_vocab_find(const kvd_vocab *v, const char *piece, size_t len, uint32_t *id);
-/* Returns a token's text, without terminating zero, or NULL. */
+/* Returns the text of a token, without a zero byte at its end, or NULL if no token has this id. */
 const char *kvd_vocab_piece(const kvd_vocab *v, uint32_t id, size_t *len);
 /* Returns the largest token id + 1, or 0 if there are no tokens. */
 size_t kvd_vocab_end(const kvd_vocab *v);
@@ -42,7 +42,7 @@ size_t kvd_vocab_end(const kvd_vocab *v);
 
 typedef struct kvd_normalizer kvd_normalizer;
 
-/* Reads a normalizer. A null means that there is none. */
+/* Reads a normalizer. If `spec` is JSON's null, there is none. */
 kvd_normalizer *kvd_normalizer_parse(const json_t *spec, kvd_err *err);
 void kvd_normalizer_free(kvd_normalizer *n);
 
@@ -57,7 +57,7 @@ int kvd_normalizer_apply_pieces(const kvd_normalizer *n, kvd_pieces *p, kvd_err 
 
 typedef struct kvd_added_tokens kvd_added_tokens;
 
-/* Reads the added tokens. `spec` may be NULL. */
+/* Reads the added tokens. If `spec` is NULL, there are none. */
 kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vocab,
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
@@ -65,11 +65,11 @@ void kvd_added_tokens_free(kvd_added_tokens *a);
 /* Cuts the text at added tokens, before or (if `normalized`) after the normalizer. */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
-/* Returns the text of an added token, or NULL. */
+/* Returns the text of an added token, or NULL if no added token has this id. */
 const char *kvd_added_tokens_text(const kvd_added_tokens *a, uint32_t id, size_t *len,
                                   bool *special);
 
-/* Returns the largest id of an added token + 1, or 0. */
+/* Returns the largest id of an added token + 1, or 0 if there are none. */
 size_t kvd_added_tokens_end(const kvd_added_tokens *a);
 
 /* The "pre_tokenizer" of tokenizer.json, which cuts text into words for BPE. */
@@ -117,11 +117,13 @@ typedef struct {
     size_t n, capacity;
 } kvd_template;
 
-/* Reads a post-processor. A null means none. Release *t even on failure. */
+/* Reads a post-processor; if `spec` is JSON's null, there is none. The caller releases *t, also
+ * after a failure. */
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
-/* Appends a text's ids, with special tokens around it if add_special; none after it if `open`. */
+/* Appends the ids of a text. If add_special, puts special tokens before and after them; after them
+ * only if `open` is false, that is, if no more text follows. */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
 
@@ -139,7 +141,7 @@ typedef struct {
 int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err);
 void kvd_strings_release(kvd_strings *l);
 
-/* Reads the decoder. With null, tokens are joined with spaces. */
+/* Reads the decoder. If `spec` is JSON's null, tokens are joined with spaces. */
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err);
 void kvd_token_decoder_free(kvd_token_decoder *d);
 
@@ -147,17 +149,18 @@ void kvd_token_decoder_free(kvd_token_decoder *d);
 int kvd_token_decoder_apply(const kvd_token_decoder *d, kvd_strings *strings, kvd_buffer *out,
                             kvd_err *err);
 
-/* tokenizer.bin of llama2.c: uint32 longest token; per token float32 score, int32 length, bytes.
+/* tokenizer.bin of llama2.c: uint32 length of the longest token; then for each token float32 score,
+ * int32 length, bytes.
  *
- * Neighbouring tokens are joined, highest score first. Bytes of unknown characters become ids 3 +
- * byte. */
+ * Neighbouring tokens are joined, highest score first. A byte b of an unknown character becomes id
+ * 3 + b. */
 
 typedef struct kvd_llama2c kvd_llama2c;
 
 kvd_llama2c *kvd_llama2c_tok_parse(const void *bytes, size_t len, size_t vocab_size, kvd_err *err);
 void kvd_llama2c_tok_free(kvd_llama2c *t);
 
-/* Appends the ids of a space and of the text, after id 1 if `bos`. */
+/* Appends the ids of a space and of the text. If `bos`, id 1 (begin of text) comes first. */
 int kvd_llama2c_tok_encode(const kvd_llama2c *t, const char *text, size_t len, bool open, bool bos,
                            kvd_ids *ids, kvd_err *err);
 
@@ -188,12 +191,12 @@ typedef struct {
     uint32_t id;
 } kvd_merge_candidate;
 
-/* Is called for two symbols. Returns true if they may be joined, with the result and its priority
- * (smallest first). */
+/* Function that returns true if two symbols may be joined, and then writes the joined symbol to *id
+ * and its priority (smallest first) to *priority. */
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 
-/* set of character pairs that are adjacent in some token; may contain additional pairs */
+/* set of character pairs that are adjacent in some token; hash collisions may add other pairs */
 typedef struct kvd_pair_set kvd_pair_set;
 
 kvd_pair_set *kvd_pair_set_new(kvd_err *err);
@@ -214,7 +217,7 @@ typedef struct {
     kvd_ids *ids;
     kvd_symbol *symbol;
     size_t n, capacity;
-    /* number of symbols from which on a word is merged in parts, before it is complete */
+    /* number of symbols after which merging of a word begins, even if the word is not complete */
     size_t full;
     kvd_merge_candidate *heap;
     size_t n_heap, heap_capacity;
@@ -223,10 +226,12 @@ typedef struct {
 /* Starts a word, whose ids will be appended to *ids. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/* Appends a symbol to a word. May merge earlier symbols that this one cannot change. */
+/* Appends a symbol to a word. May already merge earlier symbols whose result later symbols cannot
+ * change. */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
-/* Joins the symbols, smallest priority first, leftmost on ties, and appends their ids. */
+/* Joins the symbols, smallest priority first, leftmost on ties, and appends their ids. If `open`,
+ * leaves out symbols that later text may still join. */
 int kvd_merge_end(kvd_merge_work *w, bool open, kvd_err *err);
 
 void kvd_merge_release(kvd_merge_work *w);

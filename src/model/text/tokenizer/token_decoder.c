@@ -19,8 +19,8 @@ typedef struct {
     /* new text (Replace), removed character (Strip), or sign for a space (Metaspace) */
     kvd_buffer content;
     uint32_t start, stop;
-    /* Metaspace replaces its sign for a space by a space; if true, it deletes the signs of the
-     * first token instead */
+    /* true if Metaspace deletes its signs for spaces in the first token; in other tokens it
+     * replaces them by spaces */
     bool drop_first;
 } step;
 
@@ -153,7 +153,7 @@ void kvd_token_decoder_free(kvd_token_decoder *d)
     free(d);
 }
 
-/* Appends s. Each invalid UTF-8 sequence becomes U+FFFD. */
+/* Appends text s, with U+FFFD in place of each invalid UTF-8 sequence. */
 static int add_lossy(kvd_buffer *out, const char *s, size_t len, kvd_err *err)
 {
     while (len) {

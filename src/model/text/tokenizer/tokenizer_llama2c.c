@@ -8,12 +8,13 @@
 
 #define BOS        1
 #define FIRST_BYTE 3
-/* score that a token must exceed to be made by a merge */
+/* A merge may only make tokens with a score above this one. */
 #define WORST_SCORE (-1e10f)
 
 struct kvd_llama2c {
     kvd_vocab vocab;
-    /* order in which tokens are merged, smallest first; UINT32_MAX: never */
+    /* priority of the merges that make each token, smallest first; UINT32_MAX for a token that no
+     * merge makes */
     uint32_t *priority;
     uint32_t space;
     kvd_pair_set *pairs;
