@@ -148,7 +148,7 @@ static const kvd_column *columns(void)
     return all;
 }
 
-/* arrays with several values per table row */
+/* arrays of the accuracy table with several values per row */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
                                .long_name = "||v - u|| / ||u|| of the attention output of a head",

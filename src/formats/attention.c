@@ -532,7 +532,7 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
     for (kvd_a f = KVD_A_SCORE_HISTOGRAM; f <= KVD_A_PROBABILITY_HISTOGRAM;
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
-            /* Checks each layer alone, because layers with a sliding window have fewer scores. */
+            /* Checks each layer alone, because a sliding window leaves a layer fewer scores. */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
             one.at[f] = s->at[f] + (size_t)l * kvd_attention_stats_count(&one, f);

@@ -54,7 +54,7 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
 /* Returns the input (or output) tokens from which a method is faster than the uncompressed cache,
- * or NaN if it is slower at the longest. */
+ * or NaN if it is slower at the longest length. */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
 typedef struct {

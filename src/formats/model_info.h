@@ -25,7 +25,7 @@ bool kvd_model_info_untrained(const kvd_model_info *m);
 extern const char kvd_random_weights_note[];
 
 int kvd_model_info_write(kvd_h5 *f, const kvd_model_info *m, kvd_err *err);
-/* Reads /model. Fails on sizes of 1e6 or more, or n_heads not divisible by n_kv_heads. */
+/* Reads group /model. Fails on sizes of 1e6 or more, or n_heads not divisible by n_kv_heads. */
 int kvd_model_info_read(kvd_h5 *f, kvd_model_info *m, kvd_err *err);
 /* Fails if two models differ, except in name. The message names the difference. */
 int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_model_info *b,

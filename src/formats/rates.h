@@ -30,7 +30,7 @@ typedef struct {
 /* Returns the smallest, largest and mean number of kept dimensions of Q and K (`side` 0) or V
  * (1). */
 kvd_widths_range kvd_widths_range_of(const kvd_widths *w, int side);
-/* Rounds up to a multiple of 16, at most d_head. */
+/* Rounds `kept` up to a multiple of 16, but at most to d_head. */
 int32_t kvd_pad16(int32_t kept, int d_head);
 
 typedef struct {

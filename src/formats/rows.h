@@ -20,7 +20,7 @@ typedef struct kvd_rows kvd_rows;
 kvd_rows *kvd_rows_new(const kvd_column *columns, int n_columns, kvd_err *err);
 void kvd_rows_free(kvd_rows *r);
 size_t kvd_rows_count(const kvd_rows *r);
-/* Appends a row of NaN, 0 and "". */
+/* Appends a row of empty cells: NaN, 0 or "", depending on the column's type. */
 int kvd_rows_begin(kvd_rows *r, kvd_err *err);
 /* Set a cell of the newest row. An unknown column or wrong type is a bug (assert). */
 void kvd_rows_text(kvd_rows *r, const char *column, const char *value);
@@ -28,7 +28,8 @@ void kvd_rows_int(kvd_rows *r, const char *column, int64_t value);
 void kvd_rows_real(kvd_rows *r, const char *column, double value);
 /* Replaces a text of column number `column`, which must hold texts (assert). */
 int kvd_rows_replace_text(kvd_rows *r, size_t row, int column, const char *value, kvd_err *err);
-/* Sets `column`, `column`_lo and `column`_hi of the newest row. */
+/* Sets `column`, `column`_lo and `column`_hi of the newest row to the interval's value, lower end
+ * and upper end. */
 void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
 /* Writes the table into the file. An empty table is an error. */
 int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);

@@ -19,8 +19,8 @@ typedef struct {
      * energy_own: share of the file's squared vector norms in file 0's space, and in its own. */
     double *overlap, *energy_kept, *energy_own;
     /* [n_others][n_layers][n_h] head_epsilon: mean |element| of a head's rotation. head_delta,
-     * head_delta_aligned: mean |element| of its difference from file 0's rotation, before and after
-     * matching the signs of columns */
+     * head_delta_aligned: mean |element| of a head's rotation minus file 0's, before and after
+     * matching the signs of columns. */
     double *head_epsilon, *head_delta;
     double *head_delta_aligned;
     /* [n_others][n_layers][n_h][d], for the spaces of the first 1 .. d columns of a head's
