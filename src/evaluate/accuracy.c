@@ -1,4 +1,4 @@
-/* Fills results of kvdim-eval: accuracy, saved bytes and their intervals. */
+/* Fills the results table of kvdim-eval: accuracy, saved bytes and confidence intervals. */
 #include "evaluate/eval_run.h"
 
 #include <math.h>
@@ -46,7 +46,8 @@ static void put_seeds(kvd_rows *r, const kvd_choice *choice)
     kvd_rows_real(r, "agree_sd", several ? choice->spread.agree : NAN);
 }
 
-/* Stores errors per head and scores per sequence. Returns the number of predicted tokens. */
+/* Stores attention errors per head and prediction scores per sequence in the newest table row.
+ * Returns the number of predicted tokens. */
 static double put_samples(kvd_accuracy *a, const kvd_choice *choice)
 {
     const size_t row = kvd_rows_count(a->rows) - 1;
@@ -78,7 +79,8 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
                           KVD_ACCURACY_ELEMENT_BYTES, &b);
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(&choice->plan);
     kvd_rows_int(r, "element_bytes", KVD_ACCURACY_ELEMENT_BYTES);
-    /* share of tokens in the cache, below 1 in models with sliding windows */
+    /* share of tokens that the cache holds; below 1 in models with sliding windows, whose layers
+     * drop old tokens */
     const double held = (double)choice->account.tokens_held / (double)choice->account.tokens,
                  dense = b.dense * held;
     kvd_rows_real(r, "bytes_per_token_dense", dense);

@@ -24,7 +24,8 @@ void kvd_accuracy_method_name(const kvd_rows *r, size_t i, char *name, size_t si
 
 const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
 {
-    /* columns of the printed table; `interval` is the format of a confidence interval, or NULL */
+    /* columns of the printed table; `interval`: printf format of the column's confidence interval,
+     * or NULL for a column without one */
     static const struct {
         const char *column, *format;
         int width;

@@ -9,19 +9,22 @@
 
 enum { KVD_ACCURACY_LINE = 256 };
 
-/* heading of the table of methods' accuracies; its column "B/token" has a token's bytes at 16 bits
- * per number, "stored" all stored bytes per token */
+/* Heading of the printed table of accuracies. Column "B/token": bytes per token of the kept
+ * dimensions, at 16 bits per number. Column "stored": all bytes per token that the cache stores. */
 extern const char kvd_accuracy_heading[];
-/* Writes row i of the table as text into `line` and returns it. */
+/* Writes row i of the accuracy table as text into `line` [KVD_ACCURACY_LINE]. Returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
-/* Writes a name such as "zack/qk#7": only Q and K are compressed, seed 7. */
+/* Writes the method's name in row i. In "zack/qk#7", "/qk" means that only Q and K are compressed,
+ * and "#7" that the random seed is 7. */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
-/* Writes into line [2 * KVD_ACCURACY_LINE] the result of a search for the strongest compression
- * that keeps score `what`. `key`: name of the varied parameter. */
+/* Writes the result of a search as text into `line` [2 * KVD_ACCURACY_LINE]. Returns `line`. `key`:
+ * name of the parameter that the search varied; `what`: name of the score, such as "the
+ * accuracy". */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
                                      const kvd_target *t, char *line);
 
-/* Returns n searches for the strongest compression that keeps `metric`, as JSON (NaN: null). */
+/* Returns the results of n searches for the strongest compression, as JSON with null for NaN.
+ * `metric`: name of the score of which the searches keep a share. */
 json_t *kvd_accuracy_targets_json(const kvd_method_target *t, size_t n, const char *metric);
 
 #endif

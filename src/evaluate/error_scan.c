@@ -1,4 +1,4 @@
-/* Measures the loss when one head keeps fewer dimensions. */
+/* Measures how much predictions change when a single head keeps fewer dimensions. */
 #include "evaluate/eval_run.h"
 
 #include <assert.h>
@@ -9,7 +9,8 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/* Writes the kept dimensions to try, multiples of d_head / 8. Returns their number. */
+/* Writes the numbers of kept dimensions to try, multiples of d_head / 8, into `width`. Returns how
+ * many there are. */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -49,7 +50,8 @@ static int alloc_table(kvd_error_table *t, const kvd_method *m, const kvd_model_
     return 0;
 }
 
-/* scan that removes dimensions of one head; measurement u: K of KV head u / 2 if even, else V */
+/* State of a scan that removes dimensions from one KV head at a time. Measurement u removes them
+ * from KV head u / 2: from Q and K if u is even, from V if u is odd. */
 typedef struct {
     kvd_evaluator *e;
     const kvd_method *method;
@@ -61,8 +63,9 @@ typedef struct {
     kvd_choice *choice; /* [together][n] */
 } scanner;
 
-/* Returns the number of measurements, at least 1, whose hidden states fit into memory together. A
- * measurement tries all numbers of dimensions for K or V of one head. */
+/* Returns how many measurements, at least 1, can run together because their hidden states fit into
+ * memory. One measurement tries all numbers of kept dimensions for Q and K, or for V, of one
+ * head. */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;

@@ -1,4 +1,4 @@
-/* Command line of kvdim-eval. */
+/* Parses the command line of kvdim-eval. */
 #include "evaluate/eval_run.h"
 
 #include <math.h>

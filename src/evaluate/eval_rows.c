@@ -1,4 +1,5 @@
-/* Evaluates all methods in one pass over the texts, or one by one with --resume. */
+/* Evaluates all methods of kvdim-eval: together in one pass over the texts or, with --resume, one
+ * after the other. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,7 +70,8 @@ static bool same_real(const kvd_rows *r, size_t row, const char *column, double 
     return isnan(x) ? isnan(y) : x <= y && x >= y;
 }
 
-/* Copies the next saved result, if any, to *to. Fails if it is of another method or parameters. */
+/* Copies the next saved result to *to, if one is left. Fails if that result is for another method
+ * or other parameters than `point`. */
 static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
                       kvd_accuracy *to, bool *taken, kvd_err *err)
 {
@@ -89,15 +91,16 @@ static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *p
     return kvd_accuracy_take(to, &s->from, s->next++, err);
 }
 
-/* Writes all results so far to OUT.h5.rows. Writes nothing while a resumed run has not yet copied
- * all old results of that file to *rows. */
+/* Writes all results so far to OUT.h5.rows. Writes nothing while a resumed run has still to copy
+ * old results from that file, because these would be lost. */
 static int save_rows(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
                      kvd_err *err)
 {
     kvd_h5 f;
     if (!s->path || s->next < kvd_saved_rows_count(s))
         return 0;
-    /* kvd_h5_create would replace the target of a symbolic link, so only a plain file may exist. */
+    /* kvd_h5_create would replace the target of a symbolic link, so first checks that s->path does
+     * not exist or is a regular file. */
     if (kvd_output_check_derived(s->path, err) ||
         kvd_h5_create(&f, s->path, &kvd_schema_accuracy_rows, run, err))
         return -1;
@@ -139,8 +142,8 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
     }
 }
 
-/* Computes the mean quality of n results with different random seeds, and sums of their cache
- * statistics, attention errors and seconds. Borrows choice[0]'s methods. */
+/* Computes the mean quality of n results with different random seeds, and sums their cache
+ * statistics, attention errors and seconds. *mean borrows the methods of choice[0]. */
 static int choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, kvd_choice *mean,
                        kvd_err *err)
 {
@@ -202,7 +205,8 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/* Opens the methods of `p` with the k-th seed in c->plan. *c must not be moved afterwards. */
+/* Opens the compression methods at `p`, a choice of parameter values, with the k-th random seed.
+ * Stores them in c->plan. *c must not be moved afterwards. */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -219,7 +223,8 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
            kvd_accuracy_add(&v->accuracy, purpose, p, c, &summary, full_rank_error, err);
 }
 
-/* In a sweep, fails if compression had no effect in one of n evaluations (reason: c[k].inert). */
+/* With --sweep, fails if compression had no effect in one of n evaluations. The reason is then in
+ * c[k].inert, which is empty otherwise. */
 static int check_acted(kvd_eval_run *v, const kvd_choice *c, size_t n, kvd_err *err)
 {
     for (size_t k = 0; k < n; k++)
@@ -234,8 +239,8 @@ static int check_acted(kvd_eval_run *v, const kvd_choice *c, size_t n, kvd_err *
 static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                         double full_rank_error, kvd_err *err)
 {
-    /* Measures attention errors, which take time, only for results of purpose "point" (values given
-     * by the user), not for values that a search tries. */
+    /* Measures attention errors, which takes time, only at parameter values that the user gave
+     * (purpose "point"), not at values that a search tries. */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -253,8 +258,8 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
     bool taken;
     kvd_err why = {""};
     if (take_saved(&v->saved, purpose, point, &v->accuracy, &taken, err)) {
-        /* The saved results do not have this point, so an earlier run left it out. Evaluates it
-         * again to get the error message that explains why. */
+        /* If the saved results of a run with --sweep lack these parameter values, that run could
+         * not evaluate them. Evaluates them again to get the error message that explains why. */
         if (v->cfg->in.sweep && evaluate_one(v, purpose, point, full_rank_error, &why))
             *err = why;
         return -1;
@@ -306,7 +311,8 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/* Adds results for n seeds, and if n > 1 their means first. */
+/* Adds a table row for each of n results with different random seeds. If n > 1, first adds a row
+ * with their means. */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {
@@ -323,7 +329,8 @@ static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, s
     return status ? -1 : 0;
 }
 
-/* Opens method i with each of its parameter values and seeds. On failure closes them again. */
+/* Opens method i once for each of its parameter values and random seeds. On failure closes all that
+ * it opened. */
 static int open_method(kvd_eval_run *v, size_t i, kvd_choice *choice, size_t *n, kvd_err *err)
 {
     *n = 0;

@@ -25,55 +25,64 @@ typedef struct {
     bool seeds;
 } kvd_accuracy;
 
-/* Creates an empty table of scores. `seeds` adds columns for standard deviations over seeds. */
+/* Creates an empty results table. `seeds`: true to add columns for standard deviations over random
+ * seeds. */
 int kvd_accuracy_init(kvd_accuracy *a, const kvd_config *config, const char *label,
                       size_t n_sequences, size_t n_tokens, bool seeds, kvd_err *err);
 void kvd_accuracy_release(kvd_accuracy *a);
 
-/* bytes of a number in an uncompressed cache */
+/* bytes per number in an uncompressed cache */
 enum { KVD_ACCURACY_ELEMENT_BYTES = 2 };
 
-/* Adds a result. full_rank_error: error of logits with all dimensions kept, or NaN. */
+/* Adds a row with a method's results. full_rank_error: change of the logits when the method's
+ * projections keep all dimensions (rounding errors only); NaN if not measured. */
 int kvd_accuracy_add(kvd_accuracy *a, const char *purpose, const kvd_point *point,
                      const kvd_choice *choice, const kvd_quality_summary *summary,
                      double full_rank_error, kvd_err *err);
 
-/* Returns 1 - stored bytes / uncompressed bytes; with `read`, of bytes read per decode step. */
+/* Returns the saved fraction of bytes, 1 - stored bytes / uncompressed bytes. With `read`, compares
+ * the bytes that a decode step reads, not the stored bytes. */
 double kvd_accuracy_saving(const kvd_accuracy *a, size_t row, bool read);
 kvd_interval kvd_accuracy_top1_share(const kvd_accuracy *a, size_t row);
 
 int kvd_accuracy_write(kvd_h5 *f, const kvd_accuracy *a, kvd_err *err);
-/* Reads results into empty *a, which must have the same layers, heads and sequences. */
+/* Reads the results in file `f` into *a, which must be an empty table for the numbers of layers,
+ * heads and sequences in the file. */
 int kvd_accuracy_load(kvd_h5 *f, kvd_accuracy *a, kvd_err *err);
-/* Appends result `row` of *from. Layers, heads and sequences must agree. */
+/* Appends row `row` of *from to *a. Both tables must have the same numbers of layers, heads and
+ * sequences. */
 int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd_err *err);
 
-/* Writes how the strongest compressions of two methods differ as attributes of /target/<name>. */
+/* Writes the difference between the strongest compressions found for methods `name` and `versus`,
+ * as attributes of the HDF5 group /target/<name>. */
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
-/* Writes the strongest compression that meets --target on each text alone to /target/<name>, if the
- * search varied the removed fraction p of dimensions. */
+/* Writes, for each single text, the strongest compression that keeps the share --target of the
+ * accuracy to HDF5 group /target/<name>. Used if the search varies the removed fraction p of
+ * dimensions. */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
 typedef struct {
-    /* first, because kvd_inputs_call_method reads a pointer to all options as this member */
+    /* must be first: kvd_inputs_call_method gets a pointer to the whole structure and uses it as a
+     * pointer to this member */
     kvd_inputs_options in;
-    /* values of --weights-bits, allocated */
+    /* array of the numbers given by --weights-bits, allocated, and its length */
     size_t *weights_bits, n_weights_bits;
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
-    /* true with --points-only: --target searches only among the given parameter values */
+    /* true with --points-only: a search for --target uses only results at parameter values that the
+     * user gave */
     bool points_only;
     bool scan;
 } kvd_eval_options;
 
-/* Parses the command line into zeroed *cfg. Wrong usage exits with status 2. */
+/* Parses the command line into *cfg, which must be zeroed. On wrong usage exits with status 2. */
 void kvd_eval_parse(int argc, char **argv, kvd_eval_options *cfg);
 
 void kvd_eval_options_release(kvd_eval_options *cfg);
 
-/* Results of an unfinished run, kept in OUT.h5.rows. */
+/* Results of an earlier, unfinished run, which it saved in OUT.h5.rows. */
 
 typedef struct {
     char *path; /* path of OUT.h5.rows, or NULL if nothing is saved */
@@ -82,15 +91,16 @@ typedef struct {
     size_t next; /* index of the next saved row to copy */
 } kvd_saved_rows;
 
-/* Reads saved results from OUT.h5.rows if it exists. The caller sets s->key. Fails if the file is
- * damaged or belongs to a run with other inputs or options (another key). `like`: empty table of
- * this run. */
+/* Reads saved results from OUT.h5.rows, if that file exists. Fails if the file is damaged, or if
+ * its run had other inputs or options than s->key, which the caller sets before. `like`: empty
+ * results table of this run. */
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
                         kvd_err *err);
 size_t kvd_saved_rows_count(const kvd_saved_rows *s);
 void kvd_saved_rows_release(kvd_saved_rows *s);
 
-/* Removes OUT.h5.rows, the file of saved results. Call when the output file OUT.h5 is complete. */
+/* Removes OUT.h5.rows, the file of saved results. Call it when the output file OUT.h5 is
+ * complete. */
 int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {
@@ -109,35 +119,38 @@ typedef struct {
     kvd_h5 file;
 } kvd_eval_run;
 
-/* Opens model, texts and calibration files, and lists the parameters to evaluate. */
+/* Opens model, texts and calibration files. Lists the parameter values at which to evaluate each
+ * method. */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
-/* Evaluates all methods with all their parameter values. In a sweep, warns of the values that a
- * method cannot take or at which it changed no cached token, and leaves them out
- * (kvd_inputs_leave_out). */
+/* Evaluates all methods at all their parameter values. With --sweep, warns of values that a method
+ * cannot take or at which it changed no cached token, and leaves these values out. */
 int kvd_eval_points(kvd_eval_run *v, const char *program, kvd_err *err);
-/* Prints results added since the last call, except with --quiet or --json. */
+/* Prints the table rows that were added since the last call; prints nothing with --quiet or
+ * --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
-/* Evaluates a method with one set of parameters, or copies its saved result. *row receives the
- * result's row in the table. full_rank_error: error of the logits with all dimensions kept, or
- * NaN. */
+/* Evaluates a method with one set of parameters, or copies its saved result. *row: index of the new
+ * table row. full_rank_error: change of the logits when the method's projections keep all
+ * dimensions, or NaN if not measured. */
 int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
                  double full_rank_error, size_t *row, kvd_err *err);
 
-/* Returns a runner for another checkpoint of equal shape. The caller frees it. */
+/* Returns a runner (code that runs a model) for another checkpoint with matrices of the same
+ * shapes. The caller frees it. */
 kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c, kvd_err *err);
 
 int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
-/* Finds each method's strongest compression that meets --target. Writes /target/<name>. */
+/* Finds each method's strongest compression that keeps the share --target of the uncompressed
+ * accuracy. Writes it to HDF5 group /target/<name>. */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 
-/* Measures the mean KL divergence (nats per token) when Q-K or V of one head keeps fewer
- * dimensions. `type`: number type of projected K and V. Requires keep_reference. The caller
- * releases *t. */
+/* Measures the mean KL divergence (nats per token) from the uncompressed model when one head keeps
+ * fewer dimensions of Q and K, or of V. `type`: number type of projected K and V. `e` must be
+ * initialised with keep_reference. The caller releases *t. */
 int kvd_error_scan(kvd_evaluator *e, const kvd_method *m, const kvd_model_info *model,
                    kvd_dtype type, kvd_progress *progress, kvd_error_table *t, kvd_err *err);
 
-/* Returns the number of forward passes of kvd_error_scan. */
+/* Returns how many forward passes over the texts kvd_error_scan makes. */
 size_t kvd_error_scan_runs(const kvd_config *c);
 
 #endif

@@ -1,4 +1,5 @@
-/* Finds each method's strongest compression that keeps the share --target of the accuracy. */
+/* Finds each method's strongest compression that keeps the share of the uncompressed model's
+ * accuracy given by --target. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,7 +8,8 @@
 #include "evaluate/accuracy_text.h"
 #include "evaluate/eval_run.h"
 
-/* A method's accuracies, in falling order of stored bytes. */
+/* A method's results at several values of the searched parameter, from most to fewest stored
+ * bytes. */
 typedef struct {
     size_t n, *row;
     double *x; /* [n] searched parameter, as a position within its range */
@@ -27,8 +29,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/* Returns the method of a table row, or NULL if it differs from t->method in more than the varied
- * parameter. */
+/* Returns the method whose result is in table row `row`, or NULL if that method and t->method
+ * differ in more than the parameter that the search varies. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -91,8 +93,9 @@ static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c,
     return 0;
 }
 
-/* Fills t->found, the strongest compression that meets --target, from table rows whose methods
- * differ only in the varied parameter. Evaluates nothing. */
+/* Finds the strongest compression that keeps the share --target of the accuracy, among the table
+ * rows of t->method and of methods that differ from it only in the varied parameter. Stores it in
+ * t->found. Evaluates nothing. */
 static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const kvd_method *const base = t->method;
@@ -123,7 +126,8 @@ static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err
     return status;
 }
 
-/* Returns the uncompressed model's correct predictions per sequence. The caller frees them. */
+/* Returns the uncompressed model's number of correct predictions in each sequence. The caller frees
+ * the array. */
 static double *reference_of(kvd_eval_run *v, kvd_err *err)
 {
     kvd_evaluator *const e = &v->evaluator;
@@ -224,8 +228,9 @@ static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/* Prints and writes the strongest compression that meets --target and, unless `of_text` is NULL,
- * of_text[i], the strongest that meets it on text i alone. */
+/* Prints and writes t->found, the strongest compression that keeps the share --target of the
+ * accuracy. Unless of_text is NULL, also prints and writes of_text[i], the same for text i
+ * alone. */
 static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -242,8 +247,8 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/* Searches for one method's strongest compression that meets --target. If the removed fraction p of
- * dimensions is varied, also searches for each single text. */
+/* Searches for one method's strongest compression that keeps the share --target of the accuracy. If
+ * the search varies the removed fraction p of dimensions, also searches on each text alone. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);

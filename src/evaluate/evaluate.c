@@ -9,8 +9,8 @@
 #include "common/clock.h"
 #include "common/run.h"
 
-/* Returns how many sequences form the next batch. Twice their prompt tokens must fit into
- * max_tokens, because some methods read prompts twice. */
+/* Returns how many sequences, from sequence `first` on, form a batch. Twice their prompt tokens
+ * must fit into max_tokens, because some methods read prompts twice. */
 static size_t batch_of(const kvd_evaluator *e, size_t first)
 {
     const size_t most = e->runner->max_tokens;
@@ -94,7 +94,7 @@ static int take_scored(const kvd_evaluator *e, const kvd_batch *b, const float *
     return 0;
 }
 
-/* Evaluates a method on a batch. `ref`: the uncompressed model's hidden states. */
+/* Runs a method on a batch. `ref`: the uncompressed model's hidden states, to compare with. */
 static int run_choice(kvd_evaluator *e, const kvd_batch *b, kvd_choice *c, int first_layer,
                       const float *residual, bool errors, const float *ref, kvd_err *err)
 {
@@ -202,7 +202,8 @@ static void put_away(kvd_evaluator *e, kvd_choice *c)
     c->hidden = NULL;
 }
 
-/* Evaluates n methods on the batch from *first on. Sets *first to the next sequence. */
+/* Evaluates n methods on the batch that starts at sequence *first. Then sets *first to the first
+ * sequence after the batch. */
 static int evaluate_batch(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                           float *residual, bool errors, size_t *first, kvd_progress *progress,
                           kvd_err *err)
@@ -239,7 +240,8 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    /* true if attention outputs are kept during one batch only */
+    /* true if uncompressed attention outputs are kept only for the current batch, not for all texts
+     * at once */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
     int status = -1;
@@ -307,7 +309,8 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
 {
     kvd_model_runner *const r = e->runner;
     const size_t vocab = (size_t)e->config->vocab_size, d_model = (size_t)e->config->d_model;
-    /* K and V stay float32, so that the error does not include their rounding to 16 bits. */
+    /* Stores K and V in float32, so that rounding to 16 bits does not add to the measured change of
+     * the logits. */
     kvd_choice c = {.method = full->method,
                     .plan = {.dims = full, .type = KVD_F32, .prompt = e->prompt}};
     kvd_batch b;
@@ -327,7 +330,7 @@ int kvd_evaluate_full_rank(kvd_evaluator *e, const kvd_dims *full, double tolera
             goto done;
         largest = change > largest ? change : largest;
     }
-    /* root mean square of the uncompressed logits; 0 if all weights are 0 */
+    /* root mean square of the uncompressed model's logits; 0 if all its weights are 0 */
     const double rms = sqrt(sum2 / ((double)n_tokens * (double)vocab));
     *error = largest <= 0 && rms <= 0 ? 0 : largest / rms;
     if (!(*error <= tolerance)) {
@@ -384,7 +387,8 @@ static size_t prompts_of_batch(const kvd_evaluator *e)
     return most;
 }
 
-/* Decides if K and V of prompts fit into memory. This must not change during a run. */
+/* Decides, once for all evaluations, if there is memory to keep K and V of prompts, so that methods
+ * need not compute them again. */
 static int keep_prompts(kvd_evaluator *e, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;

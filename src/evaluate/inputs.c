@@ -12,7 +12,7 @@
 #include "methods/prompts.h"
 #include "model/model_info.h"
 
-/* Adds a --method. `text` must outlive *cfg. */
+/* Adds the method that an option --method gives as `text`, which must outlive *cfg. */
 static int add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err)
 {
     if (cfg->n_methods == KVD_EVAL_METHODS)
@@ -33,7 +33,8 @@ int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err)
     return 0;
 }
 
-/* Stores a --field, a JSON key or CSV column. An empty name (plain text) becomes NULL. */
+/* Stores the argument of an option --field: a JSON key or CSV column. An empty argument means plain
+ * text and is stored as NULL. */
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err)
 {
     kvd_inputs_options *const cfg = config;
@@ -83,7 +84,8 @@ int kvd_inputs_check_sweep(const kvd_inputs_options *cfg, kvd_err *err)
     return 0;
 }
 
-/* Appends up to cfg->sweep copies of a method, each with another strength of compression. */
+/* Appends up to cfg->sweep copies of a method, each with another value of the parameter that sets
+ * its strength of compression. */
 static int sweep_method(kvd_inputs_options *cfg, const kvd_method *m, const char *text,
                         kvd_err *err)
 {
@@ -107,8 +109,8 @@ static int sweep_method(kvd_inputs_options *cfg, const kvd_method *m, const char
     return 0;
 }
 
-/* Replaces each method by copies with several strengths of compression. Without --method, takes all
- * methods that save bytes. */
+/* Replaces each method by copies with several strengths of compression. Without option --method,
+ * makes such copies of all methods that save bytes. */
 static int sweep_methods(kvd_inputs_options *cfg, kvd_err *err)
 {
     static kvd_method given[KVD_EVAL_METHODS];
@@ -239,7 +241,8 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/* Fills *plan with the method of `p` and the k-th seed. Returns the arguments to open it. */
+/* Fills *plan with the method and parameter values of `p` and the k-th random seed. Returns the
+ * arguments with which to open *plan. */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,
@@ -297,7 +300,7 @@ int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err 
     return 0;
 }
 
-/* Returns true if any copy that --sweep made of this method has parameter values left. */
+/* Returns true if any copy that --sweep made of method i still has parameter values to evaluate. */
 static bool has_points(const kvd_inputs *in, size_t i)
 {
     bool found = false;
@@ -387,7 +390,8 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
     }
 }
 
-/* Warns if a calibration text is evaluated. Fails if texts of one label differ. */
+/* Warns if the calibration text is also the evaluated text. Fails if these two texts differ but
+ * have the same label. */
 static int check_text(kvd_inputs *in, const char *program, const kvd_named_text *calibration,
                       kvd_err *err)
 {

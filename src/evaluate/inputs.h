@@ -20,15 +20,17 @@ typedef struct {
     const char *text[KVD_EVAL_TEXTS];
     size_t n_text;
     const char *ids, *label;
-    /* JSON key or CSV column of the text, for all files or each; NULL: plain text */
+    /* JSON key or CSV column of the text: field[0] for all files, or field[i] for file i. NULL
+     * means that the file is plain text. */
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
-    /* true if texts have equal weight; `tokens` then limits each text */
+    /* true if texts have equal weight in mean scores; `tokens` is then the limit of each text */
     bool by_text;
     size_t tokens, seq_len, batch; /* 0 if not given */
     size_t prompt;                 /* number of prompt tokens of a sequence */
-    /* true if sequences need prompts, so that a prompt length that is not given gets a default */
+    /* true if the program generates text after prompts; every sequence then has its own prompt
+     * length, unless `prompt` gives the same length for all */
     bool generates;
     size_t seeds;
     kvd_method method[KVD_EVAL_METHODS];
@@ -37,12 +39,13 @@ typedef struct {
     char *own_text[KVD_EVAL_METHODS]; /* strings of method_text that must be freed */
     size_t n_own;
     kvd_method_paths files;
-    /* number types of the forward pass and of the cache */
+    /* number type of the forward pass, and number type of the cache */
     kvd_dtype compute, cache;
     bool cache_given; /* false if the program chooses `cache` */
-    /* share of the uncompressed score that --target keeps, or NaN */
+    /* option --target, the share of the uncompressed model's score to keep; NaN if the option is
+     * not given */
     double target;
-    /* parameter that a search varies; NULL: the method's usual one */
+    /* parameter that a search for --target varies; NULL means the usual parameter of each method */
     const char *target_key;
     size_t sweep; /* parameter values to try of each method; 0 without --sweep */
     bool resume;
@@ -54,76 +57,87 @@ typedef struct {
     kvd_checkpoint *checkpoint;
     const kvd_config *model;
     kvd_model_info info;
-    /* texts to evaluate, or NULL */
+    /* texts to evaluate; NULL if the program was given none */
     kvd_corpus *corpus;
     kvd_tokenizer *tokenizer; /* NULL if texts can only be token ids */
     char label[64];
     kvd_method_files files;
-    /* true if rotations were calibrated on the evaluated text */
+    /* true if a method's rotations were calibrated on the evaluated text */
     bool same_text;
     kvd_point *point[KVD_EVAL_METHODS];
     size_t n_points[KVD_EVAL_METHODS];
-    /* True if the latest failure is due to the parameter values of a method. */
+    /* true if the latest failure came from the parameter values of a method, not from the inputs */
     bool unsuited;
-    /* error for which all parameter values of a method were left out, allocated; else NULL */
+    /* message of the error because of which --sweep left out all parameter values of a method,
+     * allocated; NULL if none were left out */
     char *left_out[KVD_EVAL_METHODS];
 } kvd_inputs;
 
-/* Adds a --method. `config` must begin with a kvd_inputs_options. */
+/* Adds the methods that an option --method gives. `config`: a program's options, which begin with a
+ * kvd_inputs_options. */
 int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err);
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err);
 void kvd_inputs_options_release(kvd_inputs_options *cfg);
 
-/* Fails if a rule must choose kept dimensions, but no option says how many in total. */
+/* Fails if a method chooses each head's kept dimensions by a rule, but no option says how many
+ * dimensions to keep in all. */
 int kvd_inputs_check_ranks(const kvd_inputs_options *cfg, kvd_err *err);
 
-/* Fails if no method has a parameter for --sweep to vary, or if --method gives its value. */
+/* Fails if no method has a parameter that --sweep can vary, or if --method already gives a value of
+ * that parameter. */
 int kvd_inputs_check_sweep(const kvd_inputs_options *cfg, kvd_err *err);
 
 int kvd_inputs_open_model(kvd_inputs *in, kvd_err *err);
-/* Chooses device and number types. Opens checkpoint and method files, and records all inputs. Fails
- * if a file is of another model. */
+/* Chooses device and number types, opens checkpoint and method files, and records all inputs. Fails
+ * if a method file belongs to another model. */
 int kvd_inputs_open(kvd_inputs *in, kvd_err *err);
-/* With --sweep, replaces every method by copies of different strengths. Without --method, adds all
- * methods with rotations, or with --sweep all that save bytes. The uncompressed model comes
- * first. */
+/* Completes the list of methods. Without --method, adds all methods whose rotations are in the
+ * given files, or with --sweep all that save bytes. --sweep replaces each method by copies of
+ * different strengths. The uncompressed model comes first. */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
-/* Opens the model's tokenizer. Warns if it seems to be another model's. */
+/* Opens the model's tokenizer. Warns if the tokenizer seems to belong to another model. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);
-/* Opens texts or token ids. Sets their label, and --seq-len if missing. */
+/* Opens the texts or files of token ids. Sets in->label, their name, and the sequence length if
+ * --seq-len is not given. */
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
-/* Lists the parameters to evaluate each method at. none_is_error: a method without any fails. */
+/* Lists the parameter values at which to evaluate each method. With none_is_error, fails if a
+ * method has no such values. */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
 /* Warns if a calibration text is also evaluated, if kept dimensions were chosen for other
- * rotations, and of unused files. Fails if different texts have one label. Must follow
- * kvd_inputs_find_files. */
+ * rotations, and if files are unused. Fails if different texts have the same label. Call
+ * kvd_inputs_find_files before. */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
-/* Fails if a method cannot run on this model and device. The message names the method. In a sweep,
- * leaves out the values that a method cannot take, and fails if a method has no other value. */
+/* Fails if a method cannot run on this model and device; the message names the method. With
+ * --sweep, leaves out parameter values that a method cannot take, and fails only if no value is
+ * left. */
 int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
-/* Call after method i failed. In a sweep, if in->unsuited is true, removes the points of method i,
- * prints the message in *err as a warning, and returns 0. Otherwise returns -1 and keeps *err. */
+/* Call it after method i failed. With --sweep, if in->unsuited is true, removes all parameter
+ * values of method i, prints *err as a warning, and returns 0. Otherwise returns -1. */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
-/* Fails if --sweep has left out all parameter values of a method. If `every`, fails only if no
- * compressed method has a value left. */
+/* Fails if --sweep has left out all parameter values of a method. With `every`, fails only if no
+ * compressed method has any value left. */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
-/* Fails if a method cannot run on a prompt; in a sweep, leaves out that method instead. Prompt s
- * has at[s + 1] - at[s] tokens, a sequence at most max_len tokens. */
+/* Fails if a method cannot run on one of n prompts; with --sweep, leaves out that method and does
+ * not fail. Prompt s has at[s + 1] - at[s] tokens, a sequence at most max_len tokens. */
 int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              const char *program, kvd_err *err);
-/* Opens the methods of `p` with the run's seed plus k. *plan must not be moved afterwards. On
- * failure sets in->unsuited, by which kvd_inputs_leave_out leaves out a method. */
+/* Opens the compression methods at `p`, a choice of parameter values, with random seed in->run.seed
+ * + k. *plan must not be moved afterwards. On failure sets in->unsuited, which allows
+ * kvd_inputs_leave_out to leave out these values. */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
-/* Adds all that determines the results to *key, which --resume compares. */
+/* Adds all on which the results depend (inputs, options, seed, hardware) to *key. --resume compares
+ * *key with the key of the earlier run. */
 int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err);
-/* Returns true if the output file is complete and has an equal *key. */
+/* Returns true if the output file is complete and was made with the inputs and options in *key. */
 bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key);
-/* Reports that the output file is complete, with --json on stdout. */
+/* Reports on stderr that the output file is already complete. With --json, also prints this as JSON
+ * on stdout. */
 int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err *err);
 void kvd_inputs_methods_text(const kvd_inputs_options *cfg, char *text, size_t size);
-/* Writes the names given by --field (JSON keys, CSV columns), with '-' for plain text. */
+/* Writes the names given by --field (JSON keys or CSV columns), separated by blanks, with '-' for
+ * plain text. */
 void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t size);
 void kvd_inputs_release(kvd_inputs *in);
 

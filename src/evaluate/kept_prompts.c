@@ -1,4 +1,4 @@
-/* Keeps Q, K and V of prompts, recorded once and used by all methods. */
+/* Records Q, K and V of prompts once, so that methods need not compute them again. */
 #include "evaluate/model_runner.h"
 
 #include <stdint.h>
@@ -106,8 +106,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/* Copies the tokens after the prompts from a batch to their places in whole sequences (prompt and
- * later tokens) or, if `out`, from whole sequences to a batch. */
+/* Copies the rows (of Q, for example) of all tokens after prompts: from an array of these tokens
+ * alone to an array of whole sequences, or back if `out` is true. */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {
@@ -147,7 +147,8 @@ static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_
     return 0;
 }
 
-/* Fills *steps with the tokens after the prompts. The caller frees *lengths and *ids. */
+/* Fills *steps with a batch of only the tokens after the prompts in batch `b`. The caller frees
+ * *lengths and *ids. */
 static int cut_batch(const kvd_kept_prompts *p, const kvd_batch *b, kvd_batch *steps,
                      size_t **lengths, uint32_t **ids, kvd_err *err)
 {

@@ -23,7 +23,7 @@ typedef struct {
     kvd_inputs in;
     kvd_task_run tasks;
     kvd_task_table *table;
-    /* items (prompts and right answers) of --benchmark or --ruler */
+    /* benchmark items (prompts with right answers), read with --benchmark or made with --ruler */
     kvd_benchmark items;
     kvd_benchmark_run benchmark;
     kvd_benchmark_table *scores;
@@ -193,7 +193,8 @@ static int open_inputs(tasks_run *v, kvd_err *err)
            kvd_inputs_check_plans(in, program, err);
 }
 
-/* Returns the measure of --target-metric, or KVD_N_FREE_MEASURES for benchmark scores. */
+/* Returns the measure that --target-metric names, or KVD_N_FREE_MEASURES if that is the score of a
+ * benchmark. */
 static kvd_task_measure target_measure(const tasks_run *v)
 {
     int m = 0;
@@ -207,7 +208,8 @@ static const kvd_rows *rows_of(const tasks_run *v)
     return v->scores ? kvd_benchmark_table_rows(v->scores) : kvd_task_table_rows(v->table);
 }
 
-/* Fails if the uncompressed model's score, relative to which --target counts, is not above 0. */
+/* Fails if the uncompressed model's score is not above 0, because --target asks for a share of that
+ * score. */
 static int check_reference(const tasks_run *v, kvd_err *err)
 {
     const kvd_task_measure m = target_measure(v);
@@ -262,7 +264,8 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/* Adds results for n seeds, and if n > 1 their means first. */
+/* Adds a table row for each of n results with different random seeds. If n > 1, first adds a row
+ * with their means. */
 static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -287,8 +290,8 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 
 enum { KVD_RUN_NAME = 160 };
 
-/* Writes the name under which the journal saves results of `point` with the k-th seed. `t`: search
- * that tries `point`, or NULL. */
+/* Writes the name under which the journal saves results at parameter values `point` with the k-th
+ * random seed. `t`: search that chose these values; NULL if the user gave them. */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
 {
@@ -404,7 +407,7 @@ static int score_point(tasks_run *v, const kvd_method_target *t, const kvd_point
     return status;
 }
 
-/* Runs a benchmark, first with the uncompressed model. */
+/* Runs all items of a benchmark, with the uncompressed model first, then with each method. */
 static int run_benchmark(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -467,7 +470,8 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
                      : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
     if (status)
         return -1;
-    /* the row of means: the last row if they are means over tasks, the first if over seeds */
+    /* table row with the mean score: the last row if it is a mean over benchmark tasks, the first
+     * new row if it is a mean over seeds */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     const char *const share =
         kvd_method_selects(t->method) ? "free_read_share" : "free_cache_share";
@@ -526,8 +530,8 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* Opens the journal of generated sequences. With --part, it has this process's part; without, also
- * reads the journals of all parts. */
+/* Opens the journal, a file of generated sequences. With --part, this is the part's own journal.
+ * Without --part, also reads the journals of all parts. */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -550,7 +554,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Runs only the items of this process's --part. Saves the results in the journal of the part. */
+/* Runs only the items of this process's part (--part). Saves the results in that part's journal. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
@@ -578,7 +582,8 @@ static int work(tasks_run *v, kvd_err *err)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);
-    /* Records the number of GPUs only now, because a resumed run may use another number. */
+    /* Records the number of GPUs only after --resume has compared options, because a resumed run
+     * may use another number of GPUs. */
     return (v->in.run.gpu[0] &&
             kvd_run_parameter(&v->in.run, "gpus", err, "%d", cfg->gpus ? cfg->gpus : 1)) ||
            kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||

@@ -39,7 +39,8 @@ void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_poin
     kvd_rows_real(r, "p_wanted", point->p_wanted);
     put_rate(r, point);
     kvd_cache_count_bytes(config, point->dims.head ? &point->dims : NULL, 1, &b);
-    /* The removed fraction p of dimensions is NaN for methods that drop tokens or bits instead. */
+    /* false for methods that only drop tokens or bits; p, the removed fraction of dimensions, is
+     * NaN for them */
     const bool widths = point->dims.head || !kvd_plan_beyond_widths(plan);
     kvd_rows_real(r, "overall_p", widths ? b.overall_p : (double)NAN);
     kvd_rows_real(r, "overall_p16", widths ? b.overall_p16 : (double)NAN);

@@ -10,12 +10,14 @@
 
 enum { RESAMPLES = 2000 };
 
-/* Returns e^x for x <= 0, or 0 below -700. With x = n ln 2 + r, e^x = 2^n polynomial(r). */
+/* Returns e^x for x <= 0, but 0 for x below -700. Splits x into n ln 2 + r and multiplies 2^n by a
+ * polynomial in r. */
 __attribute__((always_inline)) static inline double exp_of_negative(double x)
 {
-    /* number whose addition rounds to an integer in the low bits of the sum */
+    /* Adding this number to a double rounds it to an integer, which is then in the low bits of the
+     * sum. */
     const double round_to_int = 6755399441055744.0;
-    /* all ones if x > -700; gcc does not vectorise `?:` here */
+    /* all bits 1 if x > -700, else 0; gcc does not vectorise the operator ?: here */
     const uint64_t in_range = (uint64_t) - (int64_t)(x > -700);
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
@@ -67,9 +69,9 @@ KVD_CLONES static double sum_exp_difference(const float *a, const float *b, size
     return sum;
 }
 
-/* statistics of the logits x of a token; `bad`: first column that is not finite, or -1 */
+/* statistics of one token's logits x; `bad`: index of the first logit that is not finite, or -1 */
 typedef struct {
-    /* largest logit, sum of e^{x - top}, log of the sum of e^x */
+    /* top: largest logit; sum: sum of e^{x - top}; lse: logarithm of the sum of e^x */
     double top, sum, lse;
     size_t best;
     ptrdiff_t bad;
@@ -117,7 +119,8 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
     size_t bad_row = SIZE_MAX;
     bool bad_reference = false;
     ptrdiff_t bad_column = -1;
-    /* scores of each prediction, added in order, so that sums do not depend on threads */
+    /* scores of each prediction; they are added up in order of predictions, so that sums do not
+     * depend on the number of threads */
     double(*row)[4] = malloc((n ? n : 1) * sizeof *row);
     if (!row)
         return kvd_no_memory(err, "row sums", (unsigned long long)n * sizeof *row);
@@ -172,7 +175,7 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 
 typedef enum { COL_N, COL_NLL, COL_TOP1, COL_KL, COL_AGREE, COL_REF_TOP1, N_COLS } column;
 
-/* Returns true if the uncompressed model has no correct prediction on a text. */
+/* Returns true if the uncompressed model has no correct prediction on one of the texts. */
 static bool no_share(const double *ref_top1, const size_t *first, size_t n_texts)
 {
     for (size_t t = 0; t < n_texts; t++) {
@@ -204,7 +207,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_REF_TOP1 * n + i] = reference[i].top1;
         total += q[i].n;
     }
-    /* result if a confidence interval cannot be computed, as for a single sequence */
+    /* undefined value of a quality measure that cannot be computed, such as a share of 0 */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 
@@ -229,7 +232,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
                                                                    x + (size_t)want[i].den * n;
         if (share && no_share(den, first, n_texts))
             continue;
-        /* Equal seeds make all intervals use the same resamples of sequences. */
+        /* With equal seeds, all quality measures use the same bootstrap resamples of sequences. */
         if (kvd_bootstrap_strata(num, den, first, n_texts, RESAMPLES, seed, want[i].to, err))
             goto done;
     }

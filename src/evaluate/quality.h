@@ -1,4 +1,5 @@
-/* Quality of next-token predictions, compared with the text and the uncompressed model. */
+/* Quality of next-token predictions, compared with the text's own tokens and with the uncompressed
+ * model's predictions. */
 #ifndef KVD_EVALUATE_QUALITY_H
 #define KVD_EVALUATE_QUALITY_H
 
@@ -15,7 +16,8 @@ typedef struct {
     double nll;  /* -log p(next token) in nats */
     double top1; /* number of predictions whose most probable token is the next token */
     double kl;   /* KL divergence from the uncompressed model in nats */
-    /* number of predictions whose most probable token the uncompressed model shares */
+    /* number of predictions with the same most probable token as the uncompressed model's
+     * prediction */
     double agree;
 } kvd_quality;
 
@@ -25,25 +27,27 @@ typedef struct {
 } kvd_prediction_change;
 
 /* Adds the quality of n predictions to *q. logits [n][vocab]; reference [n][vocab]: logits of the
- * uncompressed model, or NULL; target [n].
+ * uncompressed model, or NULL; target [n]: right tokens.
  *
  * `each` [n], unless NULL, receives how each prediction differs from the uncompressed model's.
- * Fails if a logit is not finite or a target >= vocab. */
+ * Fails if a logit is not finite. */
 int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
                     const uint32_t *target, size_t n, size_t vocab, kvd_prediction_change *each,
                     kvd_err *err);
 
-/* changes of predictions by compression, as in llama-perplexity --kl-divergence */
+/* how compression changes predictions, in the statistics that llama-perplexity --kl-divergence
+ * prints */
 typedef struct {
-    /* KL divergence in nats, and mean change of the next token's probability */
+    /* median, percentiles and maximum of the KL divergence in nats, and mean change of the right
+     * token's probability */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
 
 int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_summary *out,
                         kvd_err *err);
 
-/* means with 95 % bootstrap intervals. perplexity is exp(mean nll). top1_share is relative to the
- * uncompressed model. Undefined values are NaN. */
+/* mean quality with 95 % bootstrap intervals. perplexity: exp(mean nll); top1_share: correct
+ * predictions / those of the uncompressed model. Undefined values are NaN. */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
 } kvd_quality_summary;
@@ -51,12 +55,14 @@ typedef struct {
 int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *reference, size_t n,
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
-/* Like kvd_quality_compare, but texts have equal weights. Text i begins at sequence first[i]. */
+/* Like kvd_quality_compare, but each text has equal weight. first[i]: index of the first sequence
+ * of text i. */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);
 
-/* uncompressed attention outputs before W_O, to measure errors (ZDC paper, section 4.2) */
+/* attention outputs (before W_O) of the uncompressed model, kept to measure how compression changes
+ * them (ZDC paper, section 4.2) */
 
 typedef struct {
     float *out; /* [n_layers][max_tokens][n_heads * d_head] */
@@ -68,10 +74,11 @@ typedef struct {
 int kvd_kept_attention_init(kvd_kept_attention *k, const kvd_config *c, size_t max_tokens,
                             kvd_err *err);
 void kvd_kept_attention_release(kvd_kept_attention *k);
-/* Stores the outputs of one layer. `ctx` is a kvd_kept_attention. */
+/* Stores the attention outputs of one layer. `ctx` points to a kvd_kept_attention. */
 int kvd_kept_attention_save(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* sums per layer and head of errors of attention outputs: u uncompressed, v compressed */
+/* sums, per layer and head, of differences between uncompressed attention outputs u and compressed
+ * ones v */
 typedef struct {
     const kvd_kept_attention *kept; /* the outputs u, borrowed */
     int n_layers, n_heads, d_head;
@@ -85,18 +92,21 @@ typedef struct {
 int kvd_attention_error_init(kvd_attention_error *e, const kvd_kept_attention *kept,
                              const kvd_config *c, kvd_err *err);
 void kvd_attention_error_release(kvd_attention_error *e);
-/* Adds the errors of one layer. `ctx` is a kvd_attention_error. */
+/* Adds the errors of one layer's attention outputs `out`. `ctx` points to a kvd_attention_error. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Adds n tokens, in all layers, whose attention outputs equal the uncompressed outputs `u`. */
+/* Counts n tokens without error in each layer and head, because their attention outputs equal the
+ * uncompressed outputs `u`. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
-/* Return a head's error of attention outputs (u uncompressed, v compressed): ||v - u|| / ||u||, or
- * mean |v - u| / |u| (D of the ZDC paper). NaN for u = 0. */
+/* Return the error of a head's attention outputs v, where u are the uncompressed outputs.
+ * kvd_attention_error_norm: ||v - u|| / ||u|| over all tokens; kvd_attention_error_zdc: mean over
+ * tokens of |v - u| / |u| (D of the ZDC paper). NaN if all u are 0. */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
-/* Writes means over layers and heads of a head's two errors. *n_zero receives the number of
- * uncompressed outputs that are 0, left out of *zdc. */
+/* Writes the means over layers and heads of the errors that kvd_attention_error_norm and
+ * kvd_attention_error_zdc return. *n_zero: number of uncompressed outputs that are 0 and not
+ * counted in *zdc. */
 void kvd_attention_error_mean(const kvd_attention_error *e, double *norm, double *zdc,
                               double *n_zero);
 

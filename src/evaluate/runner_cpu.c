@@ -14,8 +14,8 @@ typedef struct {
     bool keeps;
     kvd_kept_prompts prompts;
     bool keeps_prompts;
-    /* logits of the tokens that are compared at once: [0] of the uncompressed model, [1] of a
-     * compressed one */
+    /* logits of the tokens that are compared at once: logits[0] of the uncompressed model,
+     * logits[1] of a compressed one */
     float *logits[2];
 } runner;
 
@@ -51,7 +51,7 @@ static size_t spare(const kvd_model_runner *r)
 {
     (void)r;
     const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-    /* Returns a quarter of the machine's memory, if known. */
+    /* Returns a quarter of the machine's memory, or SIZE_MAX (no limit) if its size is unknown. */
     return pages > 0 && bytes > 0 ? (size_t)pages * (size_t)bytes / 4 : SIZE_MAX;
 }
 
@@ -173,7 +173,8 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
                                                run_prompts, self, err)
                             : 0;
     cache.prompts = first_pass ? &prompts : NULL;
-    /* NULL if methods want the inputs of layers, which recordings of prompts lack */
+    /* NULL if a method reads the inputs of layers: these are not recorded, so the model must run on
+     * the prompts again */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
         status = first_layer ? kvd_forward_run_from(self->forward, b, &capture.hook, first_layer,
@@ -285,7 +286,8 @@ kvd_model_runner *kvd_runner_cpu(const kvd_checkpoint *c, size_t max_tokens, siz
     runner *const self = kvd_new(1, sizeof *self, "an evaluation", err);
     if (!self)
         return NULL;
-    /* number of predictions at a time, 16 .. 1024, whose logits fit into 32 MiB */
+    /* number of predictions to score at a time: as many as have 32 MiB of logits, but at least 16
+     * and at most 1024 */
     size_t piece = (size_t)8 * 1024 * 1024 / vocab;
     piece = piece < 16 ? 16 : piece > 1024 ? 1024 : piece;
     self->hook = (kvd_model_runner){.config = config,

@@ -63,7 +63,8 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /* [MAX_SAMPLES][n_texts] kept share of the score on each text, or NULL */
+    /* [MAX_SAMPLES][n_texts] share of the uncompressed score on each text for each result; NULL if
+     * single texts are not searched */
     kvd_interval *of_text;
 } search;
 
@@ -92,7 +93,8 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/* Inserts a result at index `at`, and moves its scores per text there from index s->n. */
+/* Inserts a result at index `at` of s->sample. Its scores on single texts were written at index
+ * s->n; moves them to index `at` too. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -106,7 +108,8 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
     s->n++;
 }
 
-/* Sets *x to the possible axis position nearest to `wanted`. Evaluates it, unless done before. */
+/* Sets *x to the position nearest to `wanted` that the varied parameter can take. Evaluates the
+ * method there, unless that was done before. */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
     const kvd_target_axis *const a = s->axis;
@@ -132,8 +135,9 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
     return 0;
 }
 
-/* Narrows down where the score falls below the target, by evaluating the middle between the
- * compressions on either side. `b` selects the score or an end of its confidence interval. */
+/* Narrows down where the score falls below the target: evaluates the middle between the last
+ * compression above and the first one below, repeatedly. `b` selects the score or an end of its
+ * confidence interval. */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
     kvd_target_sample room[MAX_SAMPLES];
@@ -161,7 +165,8 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
     }
 }
 
-/* Evaluates a weaker and a stronger compression, in case the score only dips below the target. */
+/* Evaluates a slightly weaker and a slightly stronger compression near the first one that misses
+ * the target, in case the score falls below the target only there. */
 static int look_around(search *s, double target, kvd_err *err)
 {
     const double step = 2 * s->axis->step, largest = s->axis->largest;
@@ -226,8 +231,8 @@ double kvd_target_crossing(const double *p, const double *share, size_t n, doubl
     return kept;
 }
 
-/* Returns the removed fraction p of dimensions at which method `c` misses the target. times[s]:
- * number of times that a bootstrap resample contains sequence s. */
+/* Returns the removed fraction p of dimensions at which the score of method `c` falls below the
+ * target in one bootstrap resample. times[s]: how many times the resample has sequence s. */
 static double crossing_of(const kvd_target_curve *c, const double *reference, const double *times,
                           const size_t *first, size_t n_texts, double target, double *share)
 {
@@ -303,8 +308,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
     return 0;
 }
 
-/* axis of the parameter that a search varies; a position is the removed fraction p of dimensions
- * or, for other parameters, goes from 0 to 1 */
+/* axis of the parameter that a search varies: a position is p, the removed fraction of dimensions,
+ * or for other parameters a number from 0 to 1 */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -331,8 +336,8 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* Restores the fractions p and r that the user gave. The fraction that the search tries
-     * (`wanted`) is stored in s->point. */
+    /* s->method keeps the options p and r that the user gave. Only s->point receives `wanted`, the
+     * removed fraction that the search tries. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -381,7 +386,8 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* If a second parameter varies with p, its range may end before p reaches its limit. */
+    /* If the method varies a second parameter together with p, p stops where the range of that
+     * parameter ends. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -425,7 +431,8 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* `settings` also shows the removed fractions of Q-K alone and of V alone. */
+    /* Also compares `settings`, because removed fractions given for Q-K alone or for V alone are
+     * stored only there. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }
@@ -441,7 +448,8 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* Compares again with all earlier targets, because one may have the new name. */
+            /* Compares with all earlier targets again, because one of them may already have the new
+             * name. */
             i = (size_t)-1;
         }
 }

@@ -1,5 +1,6 @@
-/* Finds the strongest compression that keeps a share of the uncompressed score. Scores are noisy,
- * so results also say where the ends of the 95 % interval fall below the target. */
+/* Finds the strongest compression that keeps a share of the uncompressed model's score. Because
+ * scores are noisy, results also say where each end of the score's 95 % confidence interval falls
+ * below the target. */
 #ifndef KVD_EVALUATE_TARGET_H
 #define KVD_EVALUATE_TARGET_H
 
@@ -11,15 +12,17 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/* A search for the strongest compression ends at two results whose removed fractions of dimensions
- * or saved fractions of bytes differ by at most this. */
+/* A search stops when the strongest compression that meets the target and the weakest one that
+ * misses it differ by at most this fraction of removed dimensions or saved bytes. */
 #define KVD_TARGET_STEP 0.005
 
 /* score and cache size at one value of the parameter that a search varies */
 typedef struct {
-    /* place on the axis of the varied parameter, 0 for the largest cache; parameter value there */
+    /* x: position on the axis of the varied parameter, 0 for the largest cache; value: the
+     * parameter's value there */
     double x, value;
-    /* saved fraction of bytes; of bytes read for methods that select tokens */
+    /* saved fraction of stored bytes or, for methods that select tokens to read, of bytes read per
+     * decode step */
     double saving;
     kvd_interval share;
 } kvd_target_sample;
@@ -31,16 +34,20 @@ typedef struct {
 
 typedef struct {
     double target;
-    /* strongest compression before the first one that misses the target */
+    /* strongest compression that meets the target, among those weaker than the weakest one that
+     * misses it */
     kvd_target_end kept;
     kvd_target_end misses;
-    /* strongest compression up to which the lower end of the 95 % interval meets the target */
+    /* strongest compression before the lower end of the score's 95 % interval first falls below the
+     * target */
     kvd_target_end surely_kept;
-    /* weakest compression at which the score's whole 95 % interval is below the target */
+    /* weakest compression at which the upper end of the score's 95 % interval is below the
+     * target */
     kvd_target_end surely_lost;
-    /* strongest evaluated compression whose score meets the target, even after one that misses */
+    /* strongest evaluated compression whose score meets the target, even if a weaker one misses
+     * it */
     kvd_target_end last_kept;
-    /* 1 if all compressions stronger than `misses` also miss the target */
+    /* 1 if all evaluated compressions stronger than `misses` also miss the target, else 0 */
     int monotone;
     size_t n_points;
     bool reads; /* true if savings are of bytes that a step reads */
@@ -51,7 +58,7 @@ typedef struct {
     void *ctx;
     double largest;
     double step; /* bisection ends at this distance on the axis */
-    /* true if position 0 on the axis is the uncompressed model, which is not evaluated */
+    /* true if position 0 on the axis is the uncompressed model, which needs no evaluation */
     bool whole;
     /* Sets *x to the axis position nearest to `wanted` that the varied parameter can take. */
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
@@ -64,61 +71,66 @@ typedef struct {
 } kvd_target_axis;
 
 /* Searches for the strongest compression that keeps a share `target` of the uncompressed score.
- * Results surely_... are for the score's 95 % interval, NaN without one. of_text [n_texts]:
- * searches for single texts, or NULL. */
+ * of_text [n_texts], unless NULL, receives results of searches on single texts. Fields surely_...
+ * are NaN if the score has no 95 % interval. */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
-/* Searches n given results, ordered by rising compression x, without evaluating. Fills *out. */
+/* Finds the result that kvd_target_search would find, but only in n known results, ordered from
+ * weakest to strongest compression. Evaluates nothing. Fills *out. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
-/* numbers of correct predictions of a method at n removed fractions p of dimensions */
+/* numbers of correct predictions of a method at n values of p, the removed fraction of
+ * dimensions */
 typedef struct {
     size_t n;
     const double *p; /* [n] removed fractions of dimensions in rising order */
-    /* [n][n_sequences] correct predictions */
+    /* [n][n_sequences] number of correct predictions in each sequence at each p */
     const double *const *top1;
 } kvd_target_curve;
 
-/* Returns the smallest removed fraction p of dimensions at which the share of the uncompressed
- * score is below the target, or the last p. Interpolates share[i] at p[i], from 1 at p = 0. */
+/* Returns the removed fraction p of dimensions at which the share of the uncompressed score first
+ * falls below the target, or else the last p. Interpolates between share[i] at p[i], and 1 at p =
+ * 0. */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /* largest removed fractions p of dimensions at which methods a and b meet the target, and that
-     * of b minus that of a */
+    /* a, b: largest removed fraction p of dimensions at which method a or b meets the target;
+     * difference: b minus a */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
-/* Compares kvd_target_crossing of two methods by 2000 common bootstrap resamples, with 95 %
- * intervals. reference [n_sequences]: correct predictions of the uncompressed model. Text i,
- * sequences first[i] .. first[i + 1] - 1, has the same weight as others. */
+/* Compares kvd_target_crossing of methods a and b, with 95 % intervals from 2000 bootstrap
+ * resamples. reference [n_sequences]: correct predictions of the uncompressed model. Text i has
+ * sequences first[i] .. first[i + 1] - 1; texts have equal weight. */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
                           double target, uint64_t seed, kvd_target_difference_result *out,
                           kvd_err *err);
 
 typedef struct {
-    /* name of the method; followed by "-" and its rule of choosing dimensions unless that is the
-     * default, eq6; followed by "-2", "-3", ... if an earlier target has this name */
+    /* name of the method; then "-" and its rule to choose kept dimensions, unless that is the
+     * default rule, eq6; then "-2", "-3", ... if an earlier search has the same name */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
-    /* true if the search varies p (removed dimensions) and p = 0 leaves the model uncompressed */
+    /* true if the search varies p, the removed fraction of dimensions, and the model is
+     * uncompressed at p = 0 */
     bool whole;
-    /* table rows first_row .. end_row - 1 are results of this search; equal before the search */
+    /* table rows first_row .. end_row - 1 are this search's results; both numbers are equal before
+     * the search */
     size_t first_row, end_row;
     kvd_target found;
 } kvd_method_target;
 
-/* Evaluates a method at one parameter value. Fills out->saving (saved fraction of bytes),
- * out->share (share of the uncompressed score) and of_text [n_texts] (that share per text, or
- * NULL). */
+/* Evaluates a method at one value of the varied parameter. Fills out->saving (saved fraction of
+ * bytes), out->share (share of the uncompressed score) and, unless NULL, of_text [n_texts] (that
+ * share on each text). */
 typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
 
-/* Fails if a method has no parameter that a search for --target can vary. text [n]: methods as
- * typed. key: parameter given by --target-key, or NULL. */
+/* Fails if a method has no parameter that a search for --target can vary. text [n]: methods as the
+ * user wrote them. `key`: parameter named by --target-key, or NULL for the usual one. */
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
@@ -140,7 +152,8 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                       .requires = "target", .help = "Vary this parameter instead"                  \
     }
 
-/* Option that evaluates several values of the parameter that --target would search. */
+/* Defines the option --sweep, stored in `sweep` of type T: evaluate several values of the parameter
+ * that --target would vary. */
 #define KVD_OPTION_SWEEP(T)                                                                        \
     {                                                                                              \
         "sweep", .type = KVD_OPT_WHOLE, KVD_INTO(T, sweep), .low = 1, .high = 64,                  \
@@ -149,20 +162,20 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                          "method that stores fewer bytes on its own"                               \
     }
 
-/* Appends a search for *m's strongest compression to t [*n], unless a method that equals *m but for
- * the value of parameter `key` is already searched. Borrows *m. */
+/* Appends a search for the strongest compression of *m to t [*n]. Does nothing if t has a search
+ * for a method that differs from *m only in parameter `key`. Borrows *m. */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 
-/* Searches for t->method's strongest compression that keeps a share `target` of the uncompressed
- * score. Fills t->found. `point`: parameters that are not varied, or NULL if the removed fraction p
- * is varied. */
+/* Searches for the strongest compression of t->method that keeps a share `target` of the
+ * uncompressed score. Stores it in t->found. `point`: the parameters that stay fixed; may be NULL
+ * if the removed fraction p of dimensions is varied. */
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err);
 
-/* Writes the strongest compression that a search found. `metric` names the score. `own` is true if
- * the score compares with the uncompressed model's output, not with right answers. */
+/* Writes the result of a search to HDF5 group /target/<name>. `metric`: name of the score. `own`:
+ * true if the score compares with the uncompressed model's output, false if with right answers. */
 int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
                             kvd_err *err);
 
