@@ -1,5 +1,5 @@
-/* Items of published benchmarks: context, question and answer prefix. The cache is compressed after
- * the prompt, or after the context. */
+/* Items of published benchmarks: a context, questions about it, and prefixes of the answers. The
+ * cache is compressed after the context, or after the whole prompt. */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_H
 
@@ -19,30 +19,32 @@ typedef struct {
     char *task; /* scores are averaged for each task */
     char *context;
     kvd_benchmark_turn *turn;
-    /* number of questions asked one after the other on one cache, at least 1 */
+    /* number of questions asked one after the other about the context, at least 1 */
     size_t n_turns;
     char **choice; /* [n_choices] names of classes */
     size_t n_choices;
     kvd_metric metric;
     size_t max_new_tokens; /* limit of each answer's tokens, at least 1 */
-    /* text that ends an answer; "": only the end-of-text token */
+    /* text at which an answer ends; if "", only the end-of-text token ends it */
     char *stop;
 } kvd_benchmark_item;
 
-/* list of items (a context with questions), which owns all strings; all zeros mean empty */
+/* list of benchmark items (a context with questions); owns all strings; all zeros mean an empty
+ * list */
 typedef struct {
     kvd_benchmark_item *item;
     size_t n;
 } kvd_benchmark;
 
-/* Append a zeroed item to *b, or a question to its last item. Return NULL on failure. */
+/* Append a zeroed item to *b, or a zeroed question to the last item of *b. Return NULL on
+ * failure. */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
 int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);
 
 typedef enum {
-    /* detects the benchmark by its JSON fields */
+    /* find out from the file's JSON fields which benchmark it is */
     KVD_FORM_AUTO,
     KVD_FORM_RULER,
     KVD_FORM_LONGBENCH,
@@ -50,34 +52,34 @@ typedef enum {
     KVD_FORM_INFINITEBENCH,
     KVD_FORM_GSM8K,
     KVD_FORM_SCBENCH,
-    /* RULER with the column names of the package kvpress */
+    /* RULER items as the Python package kvpress stores them, with other column names */
     KVD_FORM_KVPRESS,
     KVD_FORM_GENERAL,
     KVD_N_FORMS
 } kvd_benchmark_form;
 extern const char *const kvd_benchmark_form_words[KVD_N_FORMS + 1];
 
-/* limits of max_new_tokens, and of bytes of a task's name */
+/* largest value of max_new_tokens, and largest number of bytes in a task's name */
 enum { KVD_BENCHMARK_MAX_NEW_TOKENS = 1 << 20, KVD_BENCHMARK_TASK_BYTES = 100 };
 
 typedef struct {
     kvd_benchmark_form form;
     int metric; /* kvd_metric for all items, or -1 for the benchmark's own */
-    /* largest number of answer tokens, or 0 for the benchmark's number */
+    /* largest number of answer tokens; 0 means the benchmark's own number */
     size_t max_new_tokens;
-    /* text that ends an answer, or NULL for the benchmark's */
+    /* text at which an answer ends; NULL means the benchmark's own text */
     const char *stop;
     size_t most; /* number of items to read per file, or 0 for all */
-    /* number of solved examples before a GSM8K question */
+    /* number of solved examples in the prompt before each GSM8K question */
     size_t shots;
 } kvd_benchmark_settings;
 
-/* Appends the items of a file of JSON objects, one per line or in a list. */
+/* Appends the benchmark items in a file of JSON objects, one per line or all in one list. */
 int kvd_benchmark_read(kvd_benchmark *b, const char *path, const kvd_benchmark_settings *s,
                        kvd_err *err);
 
-/* Replaces metric, answer length and stop text of an item by those that *s gives. Fails if the
- * references do not suit the metric. */
+/* Replaces an item's metric, limit of answer tokens and stop text by those that *s gives. Fails if
+ * the metric cannot use the item's right answers. */
 int kvd_benchmark_change(kvd_benchmark_item *x, const kvd_benchmark_settings *s, kvd_err *err);
 
 enum { KVD_GSM8K_SHOTS = 8 };

@@ -1,4 +1,4 @@
-/* Reads JSON lines of published benchmarks and fills in their prompts. */
+/* Reads files of published benchmarks (JSON lines) and makes prompts from them. */
 #include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
@@ -116,7 +116,8 @@ static char *filled(const char *template, size_t n, const slot *slots, kvd_err *
     return out;
 }
 
-/* Fills a prompt template: text up to {context} is the item's context, the rest its question. */
+/* Fills a prompt template. Text up to and including {context} becomes the item's context, text
+ * after {context} its question. */
 static int fill(reader *r, const char *template, const slot *slots, kvd_err *err)
 {
     static const char name[] = "{context}";
@@ -130,7 +131,8 @@ static int fill(reader *r, const char *template, const slot *slots, kvd_err *err
                : -1;
 }
 
-/* Sets the limit of answer tokens from the JSON field; without it keeps the limit, or takes 128. */
+/* Sets the item's limit of answer tokens from the JSON field max_new_tokens. Without this field, an
+ * item that has no limit gets 128. */
 static int answer_tokens(reader *r, kvd_err *err)
 {
     const json_t *const most = json_object_get(r->x, "max_new_tokens");
@@ -156,7 +158,7 @@ static int read_ruler(reader *r, kvd_err *err)
     if (need_text(r->x, "input", &input, err) || optional_text(r->x, "answer_prefix", &prefix, err))
         return -1;
     kvd_benchmark_turn *const turn = kvd_benchmark_add_turn(r->b, err);
-    /* The last line of the input is question and answer prefix. */
+    /* The last line of RULER's field `input` is the question; all text before is the context. */
     const char *const line = strrchr(input, '\n');
     const size_t n = line ? (size_t)(line + 1 - input) : strlen(input);
     if (!turn || !(r->item->context = strndup(input, n)))
@@ -264,9 +266,9 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
                                              turn->n_references ? turn->reference[0] : "");
 }
 
-/* Copies the words of field `input` that InfiniteBench's prompt repeats: in task code_run a
- * function call such as "func_12(-3)", else the text from "The" to the last " of" of the line. If
- * there are none, *out is NULL. */
+/* Copies the part of field `input` that InfiniteBench repeats in its prompt: in task code_run a
+ * function call such as "func_12(-3)", in task math_find the text from "The" to the line's last "
+ * of". *out is NULL if there is none. */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
     const char *at = input;
@@ -422,7 +424,7 @@ static int metric_named(const char *name, kvd_metric *metric, kvd_err *err)
     return kvd_fail(err, "metric '%.40s' is unknown; docs/tasks.md lists all", name);
 }
 
-/* Returns true if names differ only in case, '_', '-' and a plural s. */
+/* Returns true if two field names differ only in case, '_', '-' and a plural s. */
 static bool nearly_same(const char *a, const char *b)
 {
     for (;;) {
@@ -507,7 +509,8 @@ static int unrecognised(const json_t *x, kvd_err *err)
                     *fields ? fields : "none");
 }
 
-/* Fails if an object has fields that nothing would read. */
+/* Fails if a JSON object has a field that would be ignored in this benchmark: metric,
+ * max_new_tokens or stop. */
 static int check_unread(const reader *r, kvd_benchmark_form form, kvd_err *err)
 {
     static const struct {
@@ -592,7 +595,8 @@ static int read_item(reader *r, kvd_err *err)
            kvd_benchmark_change(r->item, r->s, err);
 }
 
-/* Returns TASK of TASK/validation.jsonl (RULER), else the file's name. */
+/* Returns a task's name from a file's path: TASK for TASK/validation.jsonl (RULER), else the file's
+ * name. */
 static char *task_of_path(const char *path)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,
@@ -653,7 +657,8 @@ static int read_lines(reader *r, const char *path, FILE *f, kvd_err *err)
             status = kvd_in(err, "'%s', line %zu", path, number);
         json_decref(x);
     }
-    /* getline without memory sets neither ferror nor feof. */
+    /* An error is any end of reading other than the end of the file: when memory runs out, getline
+     * sets neither ferror nor feof. */
     if (!status && n < 0 && !feof(f))
         status = kvd_fail_errno(err, "cannot read '%s'", path);
     free(line);

@@ -13,7 +13,8 @@ static int encode(const kvd_benchmark_run *r, const char *text, size_t len, bool
     return kvd_tokenizer_encode(r->tokenizer, text, len, special, ids, err);
 }
 
-/* Returns a prompt, in the chat template if any. *split: bytes before the question. */
+/* Returns the prompt for a question, in the chat template if there is one. *split: number of bytes
+ * before the question. */
 static char *turn_text(const kvd_benchmark_run *r, const char *context, const kvd_benchmark_turn *t,
                        bool first, size_t *split, kvd_err *err)
 {
@@ -51,7 +52,8 @@ static int encode_later(const kvd_benchmark_run *r, const kvd_benchmark_turn *t,
     return status;
 }
 
-/* Tokenizes a prompt: `prompt` gets the tokens before compression, `question` those after it. */
+/* Tokenizes a prompt. `prompt` receives the tokens before the place where the cache is compressed,
+ * `question` those after it. */
 static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x, size_t turn,
                          kvd_ids *prompt, kvd_ids *question, kvd_err *err)
 {
@@ -71,7 +73,8 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
     return status ? -1 : 0;
 }
 
-/* Cuts tokens out of the middle of `prompt` if the sequence is longer than max_len. */
+/* Cuts tokens out of the middle of `prompt` if `prompt`, `question` and `taken` further tokens
+ * together exceed max_len. */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
 {
@@ -224,7 +227,7 @@ static bool is_end(const kvd_benchmark_run *r, uint32_t token)
     return kvd_config_is_eos(r->config, token) || (r->settings.chat && token == r->chat_stop);
 }
 
-/* Returns an answer up to its stop text. *stopped: the stop text was found. */
+/* Returns the text of an answer up to its stop text. *stopped: true if the stop text was found. */
 static char *answer_text(const kvd_benchmark_run *r, const kvd_benchmark_item *x,
                          const uint32_t *token, size_t n, bool *stopped, kvd_err *err)
 {
@@ -248,8 +251,8 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /* At an end token, returns 1 to end after feeding it into the cache, or 2 to end without
-     * feeding it, because the chat template itself writes it after the answer. */
+    /* An end token ends the answer. Returns 1 to feed this token into the cache first, or 2 not to
+     * feed it, because a chat template itself writes the end token after an answer. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

@@ -7,9 +7,10 @@
 #include "model/text/chat.h"
 #include "model/text/tokenizer.h"
 
-/* The cache is compressed at this place of the prompt. Later tokens enter one by one. */
+/* Place in the prompt where the cache is compressed. Tokens after this place enter the compressed
+ * cache one by one. */
 typedef enum {
-    /* compress after the whole prompt, which ends with the first question */
+    /* compress after the whole prompt, including its first question */
     KVD_COMPRESS_PROMPT,
     /* compress after the context, before the question */
     KVD_COMPRESS_CONTEXT
@@ -17,9 +18,10 @@ typedef enum {
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /* all questions of an item use one cache, where later ones see earlier answers */
+    /* all questions of an item share one cache, so that later questions see earlier questions and
+     * answers */
     KVD_TURNS_FOLLOW,
-    /* each question starts from its own cache of the context */
+    /* each question starts from a cache of the context alone */
     KVD_TURNS_APART
 } kvd_benchmark_turns;
 extern const char *const kvd_benchmark_turns_words[3];
@@ -27,18 +29,20 @@ extern const char *const kvd_benchmark_turns_words[3];
 typedef struct {
     kvd_compress_at compress_at;
     kvd_benchmark_turns turns;
-    /* largest number of tokens of a prompt plus answers; longer prompts lose their middle */
+    /* largest number of tokens of a prompt with its answers; longer prompts lose their middle */
     size_t max_len;
-    /* model, devices and number types; its max_len is not read but computed from the items */
+    /* model, devices and number types; its field max_len is ignored, because the items give this
+     * length */
     kvd_generator_spec generator;
     bool no_special; /* leaves out the begin-of-text token */
-    /* chat template with the begin-of-text token, or NULL */
+    /* chat template for the prompts, which includes the begin-of-text token; NULL if prompts are no
+     * chat */
     const kvd_chat *chat;
 } kvd_benchmark_run_settings;
 
 typedef struct {
     size_t item, turn, sequence;
-    /* indices of the answer's output tokens: at .. end - 1 */
+    /* the answer has the output tokens with indices at .. end - 1 */
     size_t at, end;
     bool last; /* true for the last answer of its sequence */
 } kvd_benchmark_answer;
@@ -66,16 +70,17 @@ typedef struct {
     bool ran; /* true if all answers are there, also if the methods changed no cached token */
 } kvd_benchmark_result;
 
-/* Prepares the prompts. Cuts the middle out of long ones, as LongBench does. Fails if a question is
- * too long or, when compressing before it, empty. *r can be released after a failure. */
+/* Prepares the prompts of all items. Cuts the middle out of prompts that are too long, as LongBench
+ * does. Fails if a question is too long or, with KVD_COMPRESS_CONTEXT, empty. *r may be released
+ * after a failure. */
 int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                            const kvd_benchmark_run_settings *settings, kvd_err *err);
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
-/* Runs and scores all items. With --part, only generates and saves. `name`: name in the journal.
- * Fails if a method changed no cached token. *out must be zeroed; release it, also after a
- * failure. */
+/* Generates and scores all answers. With --part, only generates and saves them. `name`: name of
+ * this run in the journal. Fails if a method changed no cached token. *out must be zeroed; release
+ * it, also after a failure. */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);
 void kvd_benchmark_result_release(const kvd_benchmark_run *r, kvd_benchmark_result *out);

@@ -120,7 +120,7 @@ static double dense_bytes(const kvd_config *c, double n)
     return n * per_token * kvd_cache_window_share(c, (size_t)n);
 }
 
-/* index that means all tasks, whose mean has equal weights */
+/* used in place of a task's index: the mean over all tasks, each with equal weight */
 #define ALL_TASKS SIZE_MAX
 
 static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
@@ -128,7 +128,8 @@ static bool belongs(const kvd_benchmark_table *t, size_t item, size_t task)
     return task == ALL_TASKS || t->task_of[item] == task;
 }
 
-/* Computes the mean score of *r, minus that of *less unless NULL, with a bootstrap interval. */
+/* Computes the mean score of *r with a bootstrap interval. Unless `less` is NULL, first subtracts
+ * the scores of *less. */
 static int mean_score(const kvd_benchmark_table *t, size_t task, const kvd_benchmark_result *r,
                       const kvd_benchmark_result *less, kvd_interval *out, kvd_err *err)
 {
@@ -181,7 +182,7 @@ int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, k
     return status;
 }
 
-/* Returns how many decode steps all sequences take. */
+/* Returns the number of decode steps of all sequences together. */
 static double all_steps(const kvd_benchmark_run *run, const kvd_benchmark_result *r)
 {
     double n = 0;
@@ -232,7 +233,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
     kvd_rows_real(t->rows, "bytes_stored", bytes / (double)sequences);
     kvd_rows_real(t->rows, "bytes_per_token_stored", bytes / tokens);
     kvd_rows_real(t->rows, "free_cache_share", bytes / dense);
-    /* Writes the read bytes as a share of a 16-bit cache. */
+    /* Writes the bytes read per decode step as a share of an uncompressed 16-bit cache. */
     kvd_rows_real(t->rows, "free_read_share",
                   r->account.read / r->account.dense * (double)kvd_dtype_bytes(plan->type) / 2);
     kvd_rows_real(t->rows, "bytes_per_step_read", r->account.read / 8 / all_steps(run, r));

@@ -1,4 +1,5 @@
-/* Results in kvdim/tasks files: a table row per method and task, and one per method and answer. */
+/* Results of benchmarks, for files of format kvdim/tasks: a table with a row per method and task,
+ * and one with a row per method and answer. */
 #ifndef KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 #define KVD_EVALUATE_TASKS_BENCHMARK_TABLE_H
 
@@ -10,21 +11,24 @@ enum { KVD_BENCHMARK_LINE = 400 };
 
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
-/* Returns an empty table or NULL. Borrows `r`, `config`. `calibrated`: calibration text's name. */
+/* Returns an empty table, or NULL on failure. Borrows `r` and `config`. `calibrated`: name of the
+ * calibration text. */
 kvd_benchmark_table *kvd_benchmark_table_new(const kvd_benchmark_run *r, const kvd_config *config,
                                              const char *calibrated, uint64_t seed, kvd_err *err);
 void kvd_benchmark_table_free(kvd_benchmark_table *t);
 
-/* Adds a row per task and one for the mean. Owns *result. The uncompressed model comes first. */
+/* Adds a row per task and, if there are several tasks, a row for their mean. Takes ownership of
+ * *result and zeroes it. The uncompressed model must be added first. */
 int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
                             const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
 
-/* Divides the last result's mean score by the uncompressed one, which must not be 0. */
+/* Computes the last added method's mean score / the uncompressed model's mean score, with a
+ * bootstrap interval. The uncompressed model's score must not be 0. */
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 
 const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t);
 extern const char kvd_benchmark_heading[];
-/* Writes row i as text into `line` and returns it. */
+/* Writes row i of the benchmark table as text into `line` [KVD_BENCHMARK_LINE]. Returns `line`. */
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line);
 
 int kvd_benchmark_table_write(kvd_h5 *f, const kvd_benchmark_table *t, kvd_err *err);

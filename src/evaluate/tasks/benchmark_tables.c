@@ -93,7 +93,8 @@ const kvd_benchmark_row kvd_longbench_v2_row = {
     "(D) {D}\n\nFormat your response as follows: \"The correct answer is (insert answer here)\".",
     128, KVD_METRIC_CHOICE, NULL};
 
-/* GSM8K without solved examples, where the question is the context */
+/* GSM8K without solved examples; the whole prompt counts as the context, and no separate question
+ * follows */
 const kvd_benchmark_row kvd_gsm8k_row = {"gsm8k", "Question: {input}\n", 256, KVD_METRIC_NUMBER,
                                          "Question:"};
 

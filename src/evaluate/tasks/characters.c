@@ -48,7 +48,8 @@ int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err
     return 0;
 }
 
-/* Returns the locale C.UTF-8, which knows Unicode's character classes, or 0. */
+/* Returns the locale C.UTF-8, in which C functions know Unicode's character classes, or 0 if the
+ * system has no such locale. */
 static locale_t unicode(void)
 {
     static locale_t known;
@@ -63,7 +64,8 @@ static bool is_cased(uint32_t c)
     return k == UTF8PROC_CATEGORY_LU || k == UTF8PROC_CATEGORY_LL || k == UTF8PROC_CATEGORY_LT;
 }
 
-/* Returns true for marks and the like, which Unicode's rule for a final sigma passes over. */
+/* Returns true for characters, such as combining accents and apostrophes, that Unicode skips when
+ * it decides if a sigma is the last letter of a word. */
 static bool is_passed_over(uint32_t c)
 {
     const utf8proc_category_t k = utf8proc_category((utf8proc_int32_t)c);

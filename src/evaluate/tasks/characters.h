@@ -7,9 +7,11 @@
 
 #include "common/err.h"
 
-/* Returns the number of bytes of the white space character at `s`, or 0. */
+/* Returns the number of bytes of the white space character at the start of `s`, or 0 if there is
+ * none. */
 size_t kvd_space_width(const char *s);
-/* Returns `s` without leading white space. *n: its bytes without trailing white space. */
+/* Returns `s` without leading white space. *n: number of bytes of the result without trailing white
+ * space. */
 const char *kvd_trimmed(const char *s, size_t *n);
 
 /* A text as code points. A byte of invalid UTF-8 becomes 0x110000 + byte. */
@@ -20,28 +22,31 @@ typedef struct {
 
 /* Decodes UTF-8. The caller frees x->c. */
 int kvd_characters_of(const char *s, size_t len, kvd_characters *x, kvd_err *err);
-/* Converts the result of kvd_characters_of to lower case as Python's str.lower. */
+/* Converts the result of kvd_characters_of to lower case, as Python's str.lower does. */
 int kvd_characters_lower(kvd_characters *x, kvd_err *err);
-/* Returns true for letters and numbers, as Python's str.isalnum. */
+/* Returns true for letters and numbers, as Python's str.isalnum does. */
 bool kvd_character_is_word(uint32_t c);
 /* Returns true for white space as in Python's str.split. */
 bool kvd_character_is_space(uint32_t c);
-/* Returns the first index of y in x, or SIZE_MAX. */
+/* Returns the index in x at which y first occurs, or SIZE_MAX if it does not occur. */
 size_t kvd_characters_find(const kvd_characters *x, const kvd_characters *y);
 
 typedef struct {
-    /* words as ranges of a text's characters, which must outlive them */
+    /* words of a text, each a pointer to its first character and a length; the text must outlive
+     * them */
     kvd_characters *word;
     size_t n;
 } kvd_words;
 
-/* Finds the words between white space. The caller frees w->word. */
+/* Splits a text into words at white space. The caller frees w->word. */
 int kvd_words_of(const kvd_characters *x, kvd_words *w, kvd_err *err);
 int kvd_words_order(const kvd_characters *a, const kvd_characters *b);
-/* Sorts both lists and returns the number of common words, with repetitions. */
+/* Sorts both lists and returns the number of words they share; a word counts as often as both lists
+ * have it. */
 size_t kvd_words_common(kvd_words *a, kvd_words *b);
 
-/* Returns the F1 score of n parts and m reference parts, of which `same` are common. */
+/* Returns the F1 score of an answer with n parts (such as words) and a reference with m parts,
+ * which share `same` parts. */
 double kvd_f1(double same, double n, double m);
 
 #endif

@@ -26,7 +26,7 @@ static bool same_digits(const char *s, size_t n, const char *number)
     return strlen(number) == n && !memcmp(s, number, n);
 }
 
-/* Returns true if Python's int() reads the word as `reference`. */
+/* Returns true if Python's int(word) gives the integer `reference`. */
 static bool is_number(const kvd_characters *word, const char *reference)
 {
     char *const plain = malloc(word->n + 1);
@@ -122,7 +122,8 @@ double kvd_leading_numbers(const char *answer, const kvd_metric_key *key)
     return (double)right / (double)key->n_references;
 }
 
-/* Replaces line feeds, quotes, hyphens, asterisks and "Option" by blanks. */
+/* Returns a copy of s [n] in which line feeds, quotes, hyphens, asterisks and the word "Option" are
+ * blanks. */
 static char *cleaned(const char *s, size_t n)
 {
     char *const out = malloc(n + 1);
@@ -157,7 +158,7 @@ int kvd_option_named(const char *answer, const kvd_metric_key *key, double *scor
         if (!after)
             continue;
         after += strlen(prefix[k]);
-        /* InfiniteBench skips one character after a prefix such as "answer is:". */
+        /* InfiniteBench ignores the one character after a prefix such as "answer is:". */
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
             after++;
@@ -180,7 +181,8 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Writes the characters of s to *out: lower case, sorted, without white space and punctuation. */
+/* Writes the characters of `s` that a score counts into *out: in lower case and sorted, without
+ * white space and punctuation. */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

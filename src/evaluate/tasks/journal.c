@@ -15,7 +15,7 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /* JSON of each saved group of sequences, with the "file" and "line" it was read from */
+    /* each saved group of sequences as JSON; its members "file" and "line" say where it was read */
     json_t *groups;
     size_t n_saved;
     char **part;
@@ -55,7 +55,8 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
     return kvd_run_key_same(path, "cannot be resumed", then, key, err);
 }
 
-/* Reads a journal line: the first must match this run's options, later ones their own checksum. */
+/* Reads a line of the journal. Fails if the first line has other options than this run, or if a
+ * later line does not match its checksum. */
 static int take_line(kvd_journal *j, const char *path, const char *line, size_t n, size_t number,
                      const kvd_run_key *key, kvd_err *err)
 {
@@ -86,7 +87,8 @@ static int take_line(kvd_journal *j, const char *path, const char *line, size_t 
     return status;
 }
 
-/* Reads all lines. *whole: bytes of complete lines, as a killed run may leave half a line. */
+/* Reads all lines of a journal. *whole: number of bytes in complete lines; a killed run may have
+ * left an incomplete last line. */
 static int read_lines(kvd_journal *j, const char *path, FILE *f, const kvd_run_key *key,
                       long *whole, kvd_err *err)
 {
@@ -163,7 +165,7 @@ static int read_part(kvd_journal *j, char *path, const kvd_run_key *key, kvd_err
     return status;
 }
 
-/* Returns true if `name` is PATH.I-of-N, the journal of one of the N parts of a run (--part). */
+/* Returns true if `name` is PATH.I-of-N, the journal of part I of a run in N parts (--part). */
 static bool is_part(const kvd_journal *j, const char *name)
 {
     const char *const slash = strrchr(j->path, '/'), *const own = slash ? slash + 1 : j->path;
@@ -336,8 +338,8 @@ typedef struct {
     const kvd_continuations *c;
     const kvd_continued *out;
     bool *done; /* [c->n_sequences] */
-    /* [c->n_sequences] cache statistics per group of sequences that ran together, at the index of
-     * the group's first sequence */
+    /* [c->n_sequences] cache statistics of each group of sequences that ran together, at the index
+     * of the group's first sequence */
     kvd_stepwise_account *account;
     kvd_progress *progress;
 } saved_call;

@@ -1,5 +1,5 @@
-/* File of the sequences that an unfinished kvdim-tasks has generated. The first line has the
- * options, each later line a group of sequences. */
+/* Journal: a file of the sequences that an unfinished run of kvdim-tasks has generated. Its first
+ * line has the run's options, each later line a group of sequences. */
 #ifndef KVD_EVALUATE_TASKS_JOURNAL_H
 #define KVD_EVALUATE_TASKS_JOURNAL_H
 
@@ -11,12 +11,12 @@
 
 typedef struct kvd_journal kvd_journal;
 
-/* Opens the journal at `path`. If `parts` is true, also reads the journals path.I-of-N of runs with
- * --part. Returns NULL if a journal has other options than *key or a damaged line. */
+/* Opens the journal at `path`. If `parts` is true, also reads the journals of runs with --part,
+ * path.I-of-N. Returns NULL if a journal is damaged or has other options than *key. */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
 /* Returns the number of sequences whose generated tokens the journal has. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
-/* Returns the number of journals that were read of parts of the run (--part). */
+/* Returns how many journals of parts of the run (--part) were read. */
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
 /* Deletes the journal, and the journals of all parts of the run (--part). */
@@ -25,8 +25,8 @@ int kvd_journal_remove(kvd_journal *j, kvd_err *err);
  * recorded in it would make later runs with other options fail. */
 void kvd_journal_close(kvd_journal *j);
 
-/* Like kvd_generate, but takes saved sequences from the journal and saves the others. `run` names
- * method and task.
+/* Generates sequences as kvd_generate does, except those that the journal has: copies these from
+ * the journal, and saves the others in it. `run`: name of method and task.
  *
  * If j is NULL, saves nothing. *progress (or NULL) counts all sequences. Fails after SIGINT or
  * SIGTERM. */

@@ -70,8 +70,8 @@ static int exact(const char *answer, const char *reference, double *score, kvd_e
     return 0;
 }
 
-/* Scores class names as LongBench does. It removes names from the list over which it loops, and
- * thus skips the name after each removed one. */
+/* Scores the class names in an answer as LongBench's code does, which removes names from a list
+ * while it loops over that list, and so skips the name after each removed one. */
 static int classification(const char *answer, const char *reference, const kvd_metric_key *key,
                           double *score, kvd_err *err)
 {
@@ -103,7 +103,8 @@ static size_t digits(const char *s)
     return strspn(s, "0123456789");
 }
 
-/* Returns how many bytes of leading digits of any script s has, like Python's \d+. */
+/* Returns the number of bytes of the digits at the start of `s`. Accepts digits of any script, as
+ * Python's \d+ does. */
 static size_t digits_of_any_script(const char *s)
 {
     size_t n = digits(s);
@@ -143,7 +144,8 @@ static double first_integer(const char *answer, const char *reference)
     return digits(at) == strlen(reference) && !memcmp(at, reference, strlen(reference));
 }
 
-/* Returns the length of a match of (-?[$0-9.,]{2,})|(-?[0-9]+), or 0. */
+/* Returns the length of the match of (-?[$0-9.,]{2,})|(-?[0-9]+) at the start of `s`, or 0 if there
+ * is none. */
 static size_t number_width(const char *s)
 {
     const size_t sign = *s == '-', wide = strspn(s + sign, "$0123456789.,");
@@ -151,7 +153,7 @@ static size_t number_width(const char *s)
     return wide >= 2 ? sign + wide : narrow ? sign + narrow : 0;
 }
 
-/* Writes s [n] without commas, dollar signs and a final point. */
+/* Copies the number in s [n] to `out` without commas, dollar signs and a final point. */
 static void plain_number(const char *s, size_t n, char *out)
 {
     size_t m = 0;
@@ -189,7 +191,7 @@ static int last_number(const char *answer, const char *reference, double *score,
     return status;
 }
 
-/* Returns X of "The correct answer is (X)", or 0. */
+/* Returns the letter X if the answer has "The correct answer is (X)", else 0. */
 static char chosen(const char *answer)
 {
     static const char words[] = "The correct answer is ";
@@ -225,8 +227,8 @@ static bool is_reference(const kvd_metric_key *key, const char *s, size_t n)
     return false;
 }
 
-/* Returns a copy of `s` in which runs of blanks and of the characters in `drop` are one blank. With
- * `spaces`, white space counts as blanks. */
+/* Returns a copy of `s` in which each run of blanks and characters of `drop` becomes one blank. If
+ * `spaces` is true, any white space is treated as a blank. */
 static char *blanked(const char *s, const char *drop, bool spaces)
 {
     char *const out = malloc(strlen(s) + 1);
@@ -243,7 +245,8 @@ static char *blanked(const char *s, const char *drop, bool spaces)
     return out;
 }
 
-/* Finds the letter as InfiniteBench: after "answer is:" or so, else the first word in "ABCD". */
+/* Returns true if the answer's letter is right. As in InfiniteBench, the letter follows "answer
+ * is:" or a similar phrase; without one, it is the first word that is a part of "ABCD". */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {
     static const char *const prefix[] = {"answer is:", "answer:", "answer is", "option is"};
@@ -251,7 +254,7 @@ static bool letter_within(const char *text, const kvd_metric_key *key)
         const char *const at = strstr(text, prefix[k]);
         if (!at)
             continue;
-        /* InfiniteBench skips one character after a prefix. */
+        /* InfiniteBench ignores the one character after a prefix such as "answer is:". */
         const char *after = at + strlen(prefix[k]);
         after += *after != '\0';
         while ((*after & 0xC0) == 0x80)
@@ -310,7 +313,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Fails if reference r is empty or unfit, so that every answer would get the same score. */
+/* Fails if the metric cannot use reference `r`, so that every answer would get the same score. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

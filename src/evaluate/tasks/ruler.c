@@ -9,10 +9,11 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/* random streams: task k draws from TASK_STREAM + k; ORDER_STREAM starts anew for each item */
+/* numbers of random streams: task k draws from stream TASK_STREAM + k; stream ORDER_STREAM starts
+ * anew for each item */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/* largest number of tokens of the solved example in task "vt" (variable tracking), and of attempts
- * to draw an item short enough for --seq-len */
+/* EXAMPLE_TOKENS: largest number of tokens of the solved example in task "vt" (variable tracking).
+ * ATTEMPTS: how many items of the smallest size to draw, if they are too long, before failing. */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -28,7 +29,8 @@ const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
                                                             "fwe",
                                                             NULL};
 
-/* needle tasks, in the order of kvd_ruler_words */
+/* parameters of RULER's needle tasks (find facts hidden in a long text), in the order of
+ * kvd_ruler_words */
 static const kvd_ruler_needles needle_tasks[] = {
     {KVD_RULER_NOISE, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
     {KVD_RULER_ESSAY, KVD_RULER_WORDS, KVD_RULER_NUMBERS, 1, 1, 1},
@@ -102,7 +104,7 @@ void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index)
     qsort(index, k, sizeof *index, ascending);
 }
 
-/* Returns how many bytes precede the last line, which is the question. */
+/* Returns the number of bytes before the last line of `input`; the last line is the question. */
 static size_t context_bytes(const char *input)
 {
     const char *const line = strrchr(input, '\n');
@@ -134,22 +136,24 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/* how the number of words or lines of an item is fitted to a length in tokens */
+/* how to find the number of words or lines with which an item has a wanted number of tokens */
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
-    /* number of words or lines of a trial item, by which tokens per word or line are estimated */
+    /* number of words or lines of a trial item, which shows how many tokens a word or line has */
     size_t sample;
-    /* fewest words or lines tried, and number of them to remove from an item that is too long */
+    /* smallest number of words or lines to try; also the number to remove from an item that is too
+     * long */
     size_t step;
     size_t least;
-    /* tokens of the solved example in items of task "vt", the same in all items */
+    /* number of tokens of the solved example that each item of task "vt" (variable tracking)
+     * contains */
     size_t beside;
     size_t slack; /* search limit as a multiple of the estimated size */
 } fit;
 
-/* Finds the largest number of words or lines with which an item fits into f->limit tokens, by
- * bisection, as RULER does. If nothing fits, *size is f->step. */
+/* Finds, by bisection as in RULER, the largest number of words or lines with which an item fits
+ * into f->limit tokens. If none fits, *size is f->step. */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -174,7 +178,8 @@ static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
     return 0;
 }
 
-/* For task "fwe", adds f->step words until there are f->limit tokens, then removes one step. */
+/* Finds the size of items of task "fwe" (frequent words): adds f->step words at a time until an
+ * item has f->limit tokens, then removes the last f->step words. */
 static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -191,7 +196,8 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
     return 0;
 }
 
-/* Builds an item. While it is too long, makes it smaller; tries the smallest ATTEMPTS times. */
+/* Builds an item that fits into f->limit tokens. If an item is too long, builds a smaller one.
+ * Draws the smallest size ATTEMPTS times, then fails. */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
     size_t tokens = 0;
@@ -235,7 +241,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* If 500 words are too long, tries 25, because RULER's own search would not end. */
+    /* If a prompt with 500 essay words is too long, uses steps of 25 words. RULER's own search
+     * would then never end. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)
@@ -244,8 +251,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Builds the solved example of task "vt" (variable tracking), and prepares *f to search for the
- * number of lines that fit into a prompt. */
+/* Builds the solved example of task "vt" (variable tracking), then prepares *f to search for the
+ * number of lines with which an item fits into a prompt. */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;
@@ -380,7 +387,7 @@ static int tokens_of(const kvd_tokenizer *tokenizer, const char *text, size_t n,
     return status;
 }
 
-/* Writes an item as a line of JSON with RULER's fields. */
+/* Writes an item as one line of JSON with the field names of RULER's files. */
 static int put_item(FILE *f, const kvd_benchmark_item *x, const kvd_tokenizer *tokenizer,
                     bool special, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Builds the texts of RULER's items with given sizes. */
+/* Builds the texts of RULER's items with a given number of words or lines. */
 #ifndef KVD_EVALUATE_TASKS_RULER_BUILD_H
 #define KVD_EVALUATE_TASKS_RULER_BUILD_H
 
@@ -7,7 +7,7 @@
 #include "common/rng.h"
 #include "evaluate/tasks/ruler.h"
 
-/* English words, separated by blanks. */
+/* Lists of English words separated by blanks, from which items are made. */
 extern const char kvd_ruler_adjectives[], kvd_ruler_nouns[], kvd_ruler_verbs[];
 
 typedef struct {
@@ -16,23 +16,25 @@ typedef struct {
     size_t n;
 } kvd_ruler_list;
 
-/* Random text in a needle (a fact hidden in a long text). */
+/* Kind of random text in a needle, a fact hidden in a long text. */
 typedef enum { KVD_RULER_NUMBERS, KVD_RULER_UUIDS, KVD_RULER_WORDS } kvd_ruler_kind;
 typedef enum { KVD_RULER_NOISE, KVD_RULER_ESSAY, KVD_RULER_NEEDLES } kvd_ruler_haystack;
 
 enum { KVD_RULER_HOPS = 4, KVD_RULER_CHAIN = KVD_RULER_HOPS + 1, KVD_RULER_COMMON = 10 };
 
-/* a needle task of RULER's synthetic.yaml */
+/* parameters of a RULER task that hides needles (facts) in a long text, as in RULER's
+ * synthetic.yaml */
 typedef struct {
     kvd_ruler_haystack haystack;
     kvd_ruler_kind key, value;
-    /* number of needle keys (names), of values per key, and of keys that the question asks for */
+    /* number of different keys (names of needles), of values hidden per key, and of keys that the
+     * question asks for */
     size_t keys, values, queries;
 } kvd_ruler_needles;
 
 /* prompt and answers of a RULER item (a test question), all allocated; all zeros mean empty */
 typedef struct {
-    /* prompt without answer prefix; the last line is the question */
+    /* prompt without the answer prefix; its last line is the question */
     char *input;
     char *prefix;
     char **answer;
@@ -48,7 +50,8 @@ typedef struct {
     kvd_ruler_list adjectives, nouns, verbs;
     kvd_ruler_list essay;
     bool *ends; /* [essay.n] true if the word ends a sentence */
-    /* variable tracking: number of noise lines of the solved example, lines of its assignments */
+    /* solved example of task "vt" (variable tracking): its number of noise lines, and the noise
+     * line before which each assignment is written */
     size_t example_lines, example_at[KVD_RULER_CHAIN];
 } kvd_ruler;
 
@@ -56,18 +59,22 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
 
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
-/* Builds an item of n essay words, noise lines, needles or distinct words. *t must be zeroed;
+/* Builds an item with n words, noise lines or needles, depending on the task. *t must be zeroed;
  * release it, also after a failure. */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
-/* Returns true if no other word is as frequent as the three answers of an item of task "fwe". */
+/* Returns true if, in an item of n words of task "fwe" (frequent words), all other words but the
+ * filler "..." are less frequent than each of the three answers. */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
-/* Builds the solved example of "vt" (variable tracking) with n noise lines. Sets r->example_at. */
+/* Builds the solved example of task "vt" (variable tracking) with n noise lines. Stores the places
+ * of its assignments in r->example_at. */
 kvd_ruler_build kvd_ruler_vt_example;
 
-/* Fills index [n] with a permutation, which depends on the seed alone. */
+/* Fills index [n] with a random order of 0 .. n - 1, which is the same at each call with the same
+ * seed. */
 void kvd_ruler_order(const kvd_ruler *r, size_t n, size_t *index);
-/* Draws k different numbers below n into index [n], in rising order. */
+/* Draws k different numbers below n into index[0 .. k - 1], in rising order. The array must have n
+ * elements. */
 void kvd_ruler_positions(kvd_ruler *r, size_t n, size_t k, size_t *index);
 
 extern const char kvd_ruler_noise[];

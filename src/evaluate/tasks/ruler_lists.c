@@ -1,4 +1,4 @@
-/* Builds RULER's items without essay: variable tracking, common words, frequent words. */
+/* Builds RULER's items for variable tracking, common words and frequent words. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,11 +6,12 @@
 
 enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 
-/* assignments VAR A = 12345, VAR B = VAR A, ... hidden between noise lines */
+/* chain of assignments VAR A = 12345, VAR B = VAR A, ... in lines that are hidden between noise
+ * lines */
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
-    /* number of the noise line before which each variable assignment is written */
+    /* index of the noise line before which each assignment is written */
     size_t at[KVD_RULER_CHAIN];
 } chain;
 
@@ -48,7 +49,7 @@ static void put_chain(FILE *f, const chain *c, size_t n)
         if (k < KVD_RULER_CHAIN && c->at[k] == i) {
             if (k == 0)
                 fprintf(f, "VAR %s = %d\n", c->name[0], c->value);
-            /* In all but the first assignment, RULER writes a blank before the line feed. */
+            /* Like RULER, writes a blank before the line feed of each assignment but the first. */
             else
                 fprintf(f, "VAR %s = VAR %s \n", c->name[k], c->name[k - 1]);
             k++;
@@ -113,7 +114,8 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/* Writes word k of n different words: a listed word or, if the lists are short, two nouns. */
+/* Writes word k of n different words: a word of the lists or, if the lists have fewer than n words,
+ * a pair of nouns. */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
     const size_t a = r->adjectives.n, b = a + r->nouns.n, nouns = r->nouns.n;
@@ -137,7 +139,8 @@ static size_t words_for(const kvd_ruler *r, size_t n)
 static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
-/* Writes n words, KVD_RULER_COMMON of them `often` times, others `seldom`. Allocates *words. */
+/* Writes a shuffled list of n different words: KVD_RULER_COMMON of them `often` times each, the
+ * others `seldom` times each. The caller frees *words, the numbers of the words. */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
 {
@@ -188,7 +191,8 @@ static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ru
 
 int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
-    /* true for short prompts, in which words are repeated less often, as in RULER */
+    /* true for prompts of less than 4096 tokens, in which words are repeated less often, as in
+     * RULER */
     const bool small = r->s->length < 4096;
     const size_t example = small ? 20 : 40;
     size_t *words = NULL, size;
@@ -239,21 +243,24 @@ static void draw_vocabulary(kvd_ruler *r, size_t n, coded *word)
     }
 }
 
-/* Returns the number of different words in task "fwe", including the filler "...". */
+/* Returns the number of different words in an item of task "fwe" (frequent words), including the
+ * filler "...". */
 static size_t fwe_vocabulary(const kvd_ruler *r)
 {
     const size_t n = (r->s->length - r->new_tokens) / 50;
     return n > CODED_ANSWERS ? n : 1 + CODED_ANSWERS;
 }
 
-/* Returns how often rank k occurs among n words, by Zipf's law with exponent 2. */
+/* Returns how often the word of frequency rank k occurs among n words, by Zipf's law with exponent
+ * 2. */
 static size_t zipf(size_t n, size_t k)
 {
     static const double zeta_2 = 1.6449340668482264;
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/* Writes made-up words in shuffled order. Word k occurs zipf(n, k) times; word 1 is "...". */
+/* Writes a text of made-up words in shuffled order: word k occurs zipf(n, k) times; word 1 is
+ * "...". */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

@@ -81,7 +81,7 @@ static void draw(kvd_ruler *r, kvd_ruler_kind kind, char word[NEEDLE_WORD])
 
 typedef struct {
     char key[MOST_NEEDLES][NEEDLE_WORD];
-    /* The text of value v of a needle's key k (its name) has the index k * values + v. */
+    /* text of each needle's value; value v of key (name) k has the index k * values + v */
     char value[MOST_NEEDLES][NEEDLE_WORD];
     size_t n;
     size_t order[MOST_NEEDLES];
@@ -125,7 +125,7 @@ static void put_essay(FILE *f, kvd_ruler *r, const hidden *h, size_t n)
     for (size_t i = 0; i < n; i++)
         sentences += i + 1 == n || r->ends[i % r->essay.n];
     kvd_ruler_positions(r, N_DEPTHS, h->n, depth);
-    /* RULER separates adjacent needles by two blanks. */
+    /* RULER writes two blanks between needles that follow each other without text between them. */
     for (size_t i = 0; i <= h->n; i++) {
         size_t until = sentences;
         if (i < h->n) {
@@ -155,7 +155,8 @@ static int put_lines(FILE *f, kvd_ruler *r, const hidden *h, size_t n, kvd_err *
         char key[NEEDLE_WORD], value[NEEDLE_WORD];
         if (i)
             fputc('\n', f);
-        /* RULER inserts from the end of the text, so the first needle comes last. */
+        /* RULER inserts needles from the end of the text, so its first needle is last in the
+         * text. */
         if (left && at[h->n - left] == i) {
             put_hidden(f, r, h, --left);
             fputc('\n', f);

@@ -1,7 +1,8 @@
 /* Lists of English words for RULER's items. */
 #include "evaluate/tasks/ruler_build.h"
 
-/* Adjectives for RULER's items. No word is in two of the three lists, or has a hyphen. */
+/* Adjectives for RULER's items. No word has a hyphen or is also in the list of nouns or of
+ * verbs. */
 const char kvd_ruler_adjectives[] =
     "able active agile alert amber ample ancient angry antique apt arctic aware awkward bare "
     "basic bitter bland blank bleak blind blunt bold brave brief bright brisk broad broken "

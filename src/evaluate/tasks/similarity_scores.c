@@ -64,14 +64,16 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
     return status ? -1 : 0;
 }
 
-/* words as numbers; equal words of two texts have the same number */
+/* a text as sentences of words, where each word is a number; equal words of two texts have the same
+ * number */
 typedef struct {
     size_t *word; /* [n_words] */
     size_t *end;  /* [n_sentences] index after the sentence's last word */
     size_t n_words, n_sentences, n_distinct;
 } sentences;
 
-/* Returns the index of word *w in list d. Appends the word if the list lacks it. */
+/* Returns the index of word *w in list `d`. If the list does not have the word, appends it
+ * first. */
 static size_t number_of(kvd_words *d, const kvd_characters *w)
 {
     size_t i = 0;
@@ -82,7 +84,7 @@ static size_t number_of(kvd_words *d, const kvd_characters *w)
     return i;
 }
 
-/* Appends a sentence. If it has no words, appends an empty word instead. */
+/* Appends a sentence to *s. A sentence without words becomes a sentence of one empty word. */
 static int add_sentence(const kvd_characters *x, kvd_words *d, sentences *s, kvd_err *err)
 {
     const kvd_characters empty = {0};
@@ -125,7 +127,8 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/* Marks the words of the longest common subsequence of x [n] and y [m], as Python's rouge. */
+/* Sets in_union to true for the words of the longest common subsequence of x [n] and y [m], as
+ * Python's package rouge does. */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -161,7 +164,8 @@ static double package_f1(double both, double answer, double reference)
     return 2 * (p * r / (p + r + 1e-8));
 }
 
-/* Counts common words or, with `subsequences`, those in common subsequences of sentences. */
+/* Counts the different words that texts `a` and `r` share. With `subsequences`, counts only words
+ * in longest common subsequences of their sentences. */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
 {
@@ -222,10 +226,10 @@ int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1
 
 typedef struct {
     const kvd_characters *a, *b;
-    /* [b->n] true for frequent characters, which Python's difflib ignores */
+    /* [b->n] true for characters that are so frequent in b that Python's difflib ignores them */
     bool *popular;
-    /* [2][b->n + 1], for the current and the previous character a[i]: element j + 1 is the length
-     * of the common block of a and b that ends with a[i] and b[j] */
+    /* [2][b->n + 1] two rows, for the current and the previous character of a: element j + 1 is the
+     * length of the common block that ends at that character and at b[j] */
     size_t *length[2];
 } matcher;
 
@@ -233,7 +237,8 @@ typedef struct {
     size_t a, b, n;
 } block;
 
-/* Finds the longest common block, of several the first in a, then in b. */
+/* Finds the longest block of characters common to a [alo, ahi) and b [blo, bhi); of equally long
+ * blocks the first in a, then the first in b. */
 static block longest(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi)
 {
     block best = {alo, blo, 0};
@@ -274,7 +279,7 @@ static size_t matched(matcher *m, size_t alo, size_t ahi, size_t blo, size_t bhi
     return sum;
 }
 
-/* Computes Python's difflib.SequenceMatcher(None, a, b).ratio(). */
+/* Computes the similarity that Python's difflib.SequenceMatcher(None, a, b).ratio() returns. */
 static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, kvd_err *err)
 {
     enum { FREQUENT_FROM = 200 };
@@ -297,7 +302,8 @@ static int ratio(const kvd_characters *a, const kvd_characters *b, double *out, 
     return ok ? 0 : kvd_no_memory(err, "matches of two texts", 3 * b->n * sizeof(size_t));
 }
 
-/* Returns the first line of `s` without a backtick, # or //, and its length or 0. */
+/* Returns the first line of `s` that has no backtick, # or //. *len: its length, or 0 if there is
+ * no such line. */
 static const char *code_line(const char *s, size_t *len)
 {
     s += strspn(s, "\n");

@@ -23,7 +23,8 @@ void kvd_task_items_release(kvd_task_items *items)
     *items = (kvd_task_items){0};
 }
 
-/* Moves the sequences into *items. Each item is a cluster for the bootstrap. */
+/* Moves the sequences of *b into *items, per_item sequences to an item. Each item is a cluster
+ * (drawn as a whole) for bootstrap intervals. */
 static int take_sequences(kvd_sequences *b, size_t per_item, kvd_task_items *items, kvd_err *err)
 {
     items->run = kvd_sequences_take(b);
@@ -145,7 +146,8 @@ static int read_both(const kvd_task_documents *d, const char *second, fields *a,
     return 0;
 }
 
-/* Keeps the first `room` tokens of a document. Fails if fewer than `least` are left. */
+/* Tokenizes a document and keeps its first `room` tokens. Fails if fewer than `least` tokens are
+ * left. */
 static int encode_document(const kvd_task_documents *d, const kvd_tokenizer *tok, const char *text,
                            size_t len, size_t room, size_t least, kvd_ids *ids, kvd_err *err)
 {
@@ -336,7 +338,8 @@ static int make_needle(const kvd_tokenizer *tok, unsigned number, needle *x, kvd
            kvd_tokenizer_encode(tok, answer, strlen(answer), false, &x->answer, err);
 }
 
-/* Appends tokens id [n] with the needle inserted at `depth` (0 to 1), cut to n tokens in all. */
+/* Appends a sequence: text tokens id [n] with a needle (a hidden sentence) inserted at `depth`,
+ * from 0 (start) to 1 (end). Cuts the text so that the sequence has at most max_len tokens. */
 static int push_needle(kvd_sequences *b, const uint32_t *id, size_t n, const needle *x,
                        double depth, size_t max_len, kvd_err *err)
 {

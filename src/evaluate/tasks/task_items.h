@@ -1,4 +1,5 @@
-/* Items of kvdim-tasks from texts: texts to continue, hidden numbers, documents to classify. */
+/* Makes items for kvdim-tasks from texts: texts to continue, numbers hidden in texts, documents to
+ * classify. */
 #ifndef KVD_EVALUATE_TASKS_TASK_ITEMS_H
 #define KVD_EVALUATE_TASKS_TASK_ITEMS_H
 
@@ -15,21 +16,23 @@ typedef enum {
 
 enum { KVD_TASK_CLASSES = 64 };
 
-/* test items of a task, each of one sequence or, in classify, of one sequence per class; in needle
- * and classify, the first `lead` tokens of a continuation are the question */
+/* Test items of a task. An item is one sequence or, in task classify, one sequence per class. In
+ * tasks needle and classify, the first `lead` output tokens are the question. */
 typedef struct {
     size_t n_items;
-    /* [n_items] text of each item; bootstrap intervals draw texts, not items */
+    /* [n_items] index of the text from which each item was made; bootstrap resamples draw whole
+     * texts, not items */
     size_t *cluster;
     size_t n_clusters;
-    /* prompts and outputs, owned; in tasks needle and classify, the output tokens are given */
+    /* prompts and outputs, owned; tasks needle and classify give the output tokens, so that the
+     * model does not choose them */
     kvd_continuations run;
-    /* [n_items] expected texts of task "generate", or NULL */
+    /* [n_items] expected texts of task "generate"; NULL if unknown */
     char **reference;
     size_t *reference_len;
-    /* number of question tokens before each answer (needle, classify) */
+    /* number of question tokens before each answer (tasks needle and classify) */
     size_t lead;
-    /* [n_items] task "needle": depth of the number in the text, 0 to 1 */
+    /* [n_items] task "needle": place of the hidden number in the text, from 0 (start) to 1 (end) */
     double *depth;
     size_t n_depths;
     size_t *label; /* [n_items] task "classify": index of the right class */
@@ -39,8 +42,9 @@ typedef struct {
 
 void kvd_task_items_release(kvd_task_items *items);
 
-/* Makes an item of each sequence with at least prompt + n_new tokens. Unless tok is NULL, the last
- * n_new are the reference. `most` limits the items, unless 0. Fails without items. */
+/* Makes an item of each sequence of at least prompt + n_new tokens: a prompt to continue by n_new
+ * tokens. Unless `tok` is NULL, the text's own continuation is the reference. Makes at most `most`
+ * items, unless that is 0. Fails without items. */
 int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
 
@@ -50,24 +54,25 @@ typedef struct {
     const char *field; /* JSON field with the text of a document */
     const char *ask;   /* question after every document, or NULL */
     bool no_special;
-    /* largest number of tokens of a prompt with continuation; longer documents lose their end */
+    /* largest number of tokens of a document with question and answer; longer documents lose their
+     * end */
     size_t max_len;
     size_t most; /* limit of documents, or 0 for all */
 } kvd_task_documents;
 
-/* Makes an item of each document: its text, then the question. `reference`: the name of the field
- * with the right answer. */
+/* Makes an item of each document: the document's text, then the question d->ask. `reference`: name
+ * of the JSON field with the right answer. */
 int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d,
                               const char *reference, const kvd_tokenizer *tok, size_t n_new,
                               kvd_err *err);
 
-/* Makes an item of each document, a sequence per class. `label`: field of the class. classes "a,b"
- * allows no others; NULL takes all labels. */
+/* Makes an item of each document, with one sequence per class. `label`: name of the JSON field with
+ * the right class. `classes`: allowed classes, such as "a,b"; NULL allows all that occur. */
 int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);
 
-/* Makes items of passkey retrieval: each of at most `most` sequences hides five random digits, at
- * n_depths depths from 0 (start) to 1 (end). A single depth is the middle. */
+/* Makes items of passkey retrieval: hides a random number of five digits in each of at most `most`
+ * sequences, at n_depths depths from 0 (start) to 1 (end). A single depth is the middle. */
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                            size_t n_depths, size_t max_len, size_t most, uint64_t seed,
                            kvd_err *err);

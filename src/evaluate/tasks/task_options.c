@@ -11,7 +11,7 @@
 #include "methods/grid.h"
 #include "model/text/text_options.h"
 
-/* Stores a --stop text, in which \n means a line feed and \\ a backslash. */
+/* Stores the text of option --stop, in which \n means a line feed and \\ a backslash. */
 static int add_stop(void *config, const char *text, kvd_err *err)
 {
     kvd_tasks_options *const cfg = config;
@@ -48,7 +48,8 @@ bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg)
     return cfg->n_benchmark || cfg->ruler_given;
 }
 
-/* Scores that a search for the strongest compression can keep. Each falls with worse answers. */
+/* Names of the scores that a search for --target can use. All of them fall when answers get
+ * worse. */
 const char *const kvd_target_metric_words[] = {
     "score",         "rouge1",           "edit_similarity",
     "exact",         "reference_rouge1", "reference_edit_similarity",

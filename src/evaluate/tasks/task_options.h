@@ -13,7 +13,8 @@ extern const char *const kvd_target_metric_words[];
 
 typedef struct {
     kvd_inputs_options in;
-    /* options; here and in all later fields, 0 or NULL means that the option was not given */
+    /* values of options; here and in all later fields, 0 or NULL means that the option was not
+     * given */
     size_t generate, needle, items;
     const char *reference, *classify, *classes, *ask;
     const char *benchmark[KVD_TASKS_FILES];
@@ -31,21 +32,24 @@ typedef struct {
     kvd_benchmark_turns turns;
     int chat;
     int gpus; /* 0 if not given */
-    /* part of the items that this process runs, from 1 on, and number of parts; 0 without --part */
+    /* with --part I/N: I, the part of the items that this process runs, from 1 on, and N, the
+     * number of parts; both 0 without --part */
     size_t part, parts;
 } kvd_tasks_options;
 
-/* Parses the command line into zeroed *cfg. Wrong usage exits with status 2. */
+/* Parses the command line into *cfg, which must be zeroed. On wrong usage exits with status 2. */
 void kvd_tasks_parse(int argc, char **argv, kvd_tasks_options *cfg);
 /* Returns true if --benchmark or --ruler was given. */
 bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg);
 void kvd_tasks_options_release(kvd_tasks_options *cfg);
 
-/* Records options and inputs of the run. `chat`: template or NULL. `engine`: implementation. */
+/* Records options and inputs of the run in *in. `chat`: chat template, or NULL. `engine`: name of
+ * the implementation that generates text. */
 int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_chat *chat,
                      const char *engine, kvd_err *err);
 
-/* Makes the items of all tasks in zeroed *f. tok: tokenizer, or NULL if no texts are compared. */
+/* Makes the items of all tasks that *cfg selects, in zeroed *f. `tok`: tokenizer, or NULL if no
+ * generated texts are compared. */
 int kvd_tasks_items(const kvd_tasks_options *cfg, kvd_corpus *corpus, const kvd_tokenizer *tok,
                     uint64_t seed, kvd_task_run *f, kvd_err *err);
 

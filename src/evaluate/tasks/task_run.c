@@ -51,7 +51,8 @@ static size_t until_end(const kvd_task_run *f, const uint32_t *token, size_t n)
     return i;
 }
 
-/* Scores tokens `mine` of item i against the reference and the uncompressed model's `theirs`. */
+/* Compares the tokens `mine`, generated for item i, with the item's reference text and with the
+ * uncompressed model's tokens `theirs`. Stores the scores in *r. */
 static int compare_texts(const kvd_task_run *f, kvd_task_result *r, size_t i, const uint32_t *mine,
                          size_t n, const uint32_t *theirs, size_t m, kvd_err *err)
 {
@@ -149,7 +150,8 @@ static void score_classes(const kvd_task_run *f, kvd_task_result *r, const doubl
     }
 }
 
-/* Generates and scores one task. `reference`: this is the uncompressed model. */
+/* Generates and scores the items of one task. `reference`: true if this is the uncompressed model's
+ * run. */
 static int run_task(kvd_task_run *f, kvd_task_task task, const char *name, const kvd_plan *plan,
                     bool reference, kvd_task_result *r, kvd_progress *progress, kvd_err *err)
 {
@@ -230,7 +232,7 @@ static int run_all(kvd_task_run *f, const char *name, const kvd_plan *plan, bool
     if (f->part)
         return 0;
     const kvd_stepwise_account *const a = &r->account;
-    /* factor that turns bits into a fraction of a 16-bit cache */
+    /* factor from a number of bits to a fraction of an uncompressed 16-bit cache */
     const double unit =
         (double)kvd_dtype_bytes(plan->type) / (double)kvd_dtype_bytes(KVD_F16) / a->dense;
     r->cache_share = a->rows ? (a->payload + a->side + a->entries) * unit : (double)NAN;
@@ -264,7 +266,7 @@ size_t kvd_task_run_sequences(const kvd_task_run *f)
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err)
 {
-    /* methods without compression, where K and V keep the pass's number type */
+    /* no compression: K and V are cached in the number type of the forward pass */
     const kvd_plan uncompressed = {.type = spec->compute};
     kvd_generator_spec sized = *spec;
     size_t longest = 1;
@@ -328,8 +330,8 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-/* Computes sum(r - less) / sum(of) with a bootstrap interval. If `less` is NULL it counts as 0; if
- * `of` is NULL, each item counts as 1. */
+/* Computes sum(r - less) / sum(of) over items, with a bootstrap interval. If `less` is NULL, it
+ * counts as 0 in each item; if `of` is NULL, it counts as 1. */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,
                     kvd_interval *out, kvd_err *err)

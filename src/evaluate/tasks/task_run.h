@@ -1,4 +1,4 @@
-/* Runs the items of every task, first without compression, then with it. */
+/* Runs the items of every task of kvdim-tasks, first without compression, then with it. */
 #ifndef KVD_EVALUATE_TASKS_TASK_RUN_H
 #define KVD_EVALUATE_TASKS_TASK_RUN_H
 
@@ -32,44 +32,47 @@ typedef enum {
 typedef struct {
     kvd_task_task task;
     const char *name, *units, *long_name;
-    /* true if the measure compares with the uncompressed output, not with right answers */
+    /* true if the measure compares with the uncompressed model's output, false if with right
+     * answers */
     bool own;
 } kvd_task_measure_info;
 extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];
 
 typedef struct {
-    /* [n_items] of each measure; NULL if not run, NaN without reference */
+    /* [n_items] each measure's value for each item; NULL if the measure's task was not run, NaN for
+     * an item without reference */
     double *value[KVD_N_FREE_MEASURES];
     uint32_t *token; /* [n_items][n_new] tokens of task "generate" */
     double seconds;
-    /* size of the cache relative to a 16-bit cache, mean over decode steps */
+    /* size of the cache relative to an uncompressed 16-bit cache, mean over decode steps */
     double cache_share;
-    /* bytes that a decode step reads, relative to a 16-bit cache */
+    /* bytes read per decode step, relative to the size of an uncompressed 16-bit cache */
     double read_share;
     kvd_stepwise_account account;
     bool ran; /* true if all tasks ran, also if the methods changed no cached token */
 } kvd_task_result;
 
 typedef struct {
-    /* items of each task; n_items is 0 for a task that is not wanted */
+    /* items of each task; n_items is 0 for a task that the user did not ask for */
     kvd_task_items items[KVD_N_FREE_TASKS];
     kvd_task_result reference; /* uncompressed model */
-    /* journal that saves generated sequences; borrowed, or NULL */
+    /* journal (file) that saves generated sequences; borrowed, NULL to save nothing */
     kvd_journal *journal;
     const kvd_config *config;
-    /* decodes generated texts that are compared; borrowed, NULL if none are compared */
+    /* tokenizer that decodes generated texts to compare them; borrowed, NULL if no texts are
+     * compared */
     const kvd_tokenizer *tokenizer;
     kvd_generator *generator;
-    /* tokens of the uncompressed model in each task */
+    /* tokens that the uncompressed model generated in each task */
     uint32_t *token[KVD_N_FREE_TASKS];
     /* class that the uncompressed model chose for each document */
     size_t *choice;
-    /* true with --part: this process only generates its share of items */
+    /* true with --part: this process only generates its part of the items and scores nothing */
     bool part;
 } kvd_task_run;
 
-/* Opens the generator and runs the uncompressed model on all items, as reference. Does not read
- * spec->max_len. Borrows tokenizer. Release *f on failure too. */
+/* Opens the generator and runs the uncompressed model on all items, to compare methods with it.
+ * Ignores spec->max_len. Borrows `tokenizer`. Release *f on failure too. */
 int kvd_task_run_init(kvd_task_run *f, const kvd_checkpoint *c, const kvd_tokenizer *tokenizer,
                       const kvd_generator_spec *spec, kvd_progress *progress, kvd_err *err);
 void kvd_task_run_release(kvd_task_run *f);
@@ -77,24 +80,26 @@ void kvd_task_run_release(kvd_task_run *f);
 /* Returns the number of sequences to generate for each method. */
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
-/* Generates and scores all items with the methods of `plan`. `name`: its name in the journal. Fails
- * if no bytes were saved. Release *r with kvd_task_result_release. */
+/* Generates and scores all items with the methods of `plan`. `name`: name under which the journal
+ * saves the sequences. Fails if a method changed no cached token. Release *r with
+ * kvd_task_result_release. */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
 
-/* Computes means over n results of different seeds, and sums of seconds. spread[m]: standard
- * deviation of measure m. *mean must be zeroed; release it with kvd_task_result_release, also on
- * failure. */
+/* Computes means over n results with different random seeds, and the sum of their seconds.
+ * spread[m]: standard deviation of measure m over seeds. *mean must be zeroed; release it with
+ * kvd_task_result_release, also on failure. */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
-/* Mean of measure m in *r, minus that of *less unless NULL, with a bootstrap interval over texts.
- * NaN if a value is missing. */
+/* Computes the mean of measure m in *r, minus its mean in *less unless `less` is NULL, with a
+ * bootstrap interval over texts. NaN if an item has no value. */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/* Computes the mean of m / that of the uncompressed model (not 0), with a bootstrap interval. */
+/* Computes the mean of measure m / the uncompressed model's mean, which must not be 0, with a
+ * bootstrap interval. */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);
 

@@ -1,7 +1,7 @@
 /* Results of kvdim-tasks: a table row per method with its parameters, and values per item.
  *
- * NAME, NAME_lo and NAME_hi are a measure's mean and its 95 % interval, NAME_change the paired
- * difference from the uncompressed model, NAME_sd the standard deviation over seeds. */
+ * Columns NAME, NAME_lo and NAME_hi have a measure's mean and 95 % interval, NAME_change the mean
+ * difference from the uncompressed model, NAME_sd the standard deviation over random seeds. */
 #ifndef KVD_EVALUATE_TASKS_TASK_TABLE_H
 #define KVD_EVALUATE_TASKS_TASK_TABLE_H
 
@@ -9,27 +9,27 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-/* largest printed line in bytes */
+/* size of the buffer for a printed line, in bytes */
 enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
-/* Returns an empty table, or NULL. Borrows `f`, `config`. `label` and `calibrated`: names of the
- * evaluated and of the calibration text. */
+/* Returns an empty table, or NULL on failure. Borrows `f` and `config`. `label` and `calibrated`:
+ * names of the evaluated and of the calibration text. */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
                                    uint64_t seed, kvd_err *err);
 void kvd_task_table_free(kvd_task_table *c);
 
-/* Adds a row with the results *r of `point`, a method with its parameters. `plan`: the opened
- * method, with the first seed if there are several. spread: standard deviations of the measures
+/* Adds a row with the results *r of one method with its parameters, `point`. `plan`: the opened
+ * method, with the first seed if there are several. `spread`: each measure's standard deviation
  * over seeds, used only if n_seeds > 1. */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,
                        const double *spread, kvd_err *err);
 
 const kvd_rows *kvd_task_table_rows(const kvd_task_table *c);
-/* Writes row i as text into `line` and returns it. */
+/* Writes row i of the table as text into `line` [KVD_TASK_LINE]. Returns `line`. */
 const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line);
 
 int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m, kvd_interval *out,

@@ -4,12 +4,12 @@
 
 #include "evaluate/tasks/characters.h"
 
-/* Returns c in lower case if in [a-z0-9], else a space. */
+/* Returns c in lower case if it is an ASCII letter or digit, else a space. */
 static uint32_t word_character(uint32_t c)
 {
     if (c >= 'A' && c <= 'Z')
         return c + 'a' - 'A';
-    /* U+0130 (I with a dot) becomes i, U+212A (kelvin sign) k. */
+    /* The lower case of U+0130 (I with a dot) begins with i, that of U+212A (kelvin sign) is k. */
     return c == 0x130 ? 'i' : c == 0x212A ? 'k' : c < 0x80 && kvd_character_is_word(c) ? c : ' ';
 }
 
@@ -19,11 +19,12 @@ static int words_of(const char *s, size_t n, kvd_characters *x, kvd_words *w, kv
     kvd_characters all;
     if (kvd_characters_of(s, n, &all, err))
         return -1;
-    /* n bytes give at most n characters: U+0130, of two bytes, becomes two. */
+    /* The n bytes give at most n characters: U+0130 gives two characters, but it also has two
+     * bytes. */
     *x = (kvd_characters){.c = malloc((n + 1) * sizeof *x->c)};
     for (size_t i = 0; x->c && i < all.n; i++) {
         x->c[x->n++] = word_character(all.c[i]);
-        /* The lower case of U+0130 is i and a combining dot. */
+        /* The lower case of U+0130 is i and a combining dot; the dot counts as a space. */
         if (all.c[i] == 0x130)
             x->c[x->n++] = ' ';
     }
@@ -52,7 +53,8 @@ int kvd_rouge_1(const char *target, size_t n_target, const char *prediction, siz
     return status ? -1 : 0;
 }
 
-/* Computes the edit distance (Wagner and Fischer). row [m + 1] is scratch. */
+/* Returns the edit distance of a [n] and b [m] (Wagner and Fischer). row [m + 1]: working
+ * memory. */
 static size_t distance(const uint32_t *a, size_t n, const uint32_t *b, size_t m, size_t *row)
 {
     for (size_t j = 0; j <= m; j++)
