@@ -1,5 +1,5 @@
-/* KV cache on the GPU, called as an attention hook. Results equal those of methods/cache.h, except
- * for rounding. Prompt tokens attend to uncompressed K and V. */
+/* KV cache on the GPU, called as an attention hook. Results equal those of the cache on the CPU
+ * (methods/cache.h), except for rounding. Prompt tokens attend to uncompressed K and V. */
 #ifndef KVD_METHODS_CUDA_CACHE_H
 #define KVD_METHODS_CUDA_CACHE_H
 
@@ -19,8 +19,8 @@ typedef struct kvd_gpu_cache kvd_gpu_cache;
 kvd_gpu_cache *kvd_gpu_cache_new(kvd_gpu_caches *with, const kvd_plan *plan, kvd_err *err);
 void kvd_gpu_cache_free(kvd_gpu_cache *c);
 kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
-/* Sets the prompts of the next batch, which are borrowed. Required if a compression method reads
- * whole prompts before the batch. */
+/* Sets the prompts of the next batch, which are borrowed. Required if a method must see all prompts
+ * before it compresses (kvd_plan_first_pass). */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
 /* Adds the counters (bits, tokens) of all batches since the last call to *sum, and resets them. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);

@@ -27,7 +27,8 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
                           kvd_cache_layer *layer, kvd_device_memory *memory, kvd_err *err);
 
-/* Projects attention outputs `o` to d_head by l->b_v. out: bf16 [n_tokens][n_heads * d_head]. */
+/* Multiplies attention outputs `o` by l->b_v, which restores d_head dimensions of each head. out:
+ * bf16 [n_tokens][n_heads * d_head]. */
 int kvd_cache_project_back(const kvd_gpu_attention_in *in, const kvd_cache_layer *l,
                            const uint16_t *o, uint16_t *out, kvd_err *err);
 
@@ -38,8 +39,8 @@ typedef struct {
     uint32_t *rope_row;
     uint32_t *host_row;
     size_t n_rows;
-    /* Flag that kvd_gpu_qkv_finish sets for non-finite numbers. Nothing reads it, because the
-     * output is then non-finite too. */
+    /* Flag that kvd_gpu_qkv_finish sets if a number is not finite. No code reads the flag, because
+     * the attention output is then not finite either. */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 
@@ -58,7 +59,8 @@ typedef struct {
     kvd_cache_latents latents;
 } kvd_cache_products;
 
-/* Allocates buffers of *p that are needed and still NULL. Later calls may pass other arguments. */
+/* Allocates those buffers of *p that are needed and still NULL. May be called again with other
+ * arguments. */
 int kvd_cache_products_init(kvd_cache_products *p, const kvd_config *c, const kvd_gpu_share *share,
                             kvd_dtype pass, size_t max_tokens, size_t max_len, bool latents,
                             bool prompts, kvd_err *err);
@@ -75,8 +77,8 @@ typedef struct {
     size_t ld;
 } kvd_head_rows;
 
-/* Computes y [m] = x [k] * matrix [k][m] for n_tokens vectors of each of `batch` heads. ldx and ldy
- * are floats between tokens, strides are floats between heads. */
+/* Arguments of kvd_cache_product, which computes y [m] = x [k] * matrix [k][m] for each token and
+ * each of `batch` heads. ldx, ldy: floats between tokens. Strides: floats between heads. */
 typedef struct {
     const float *x, *matrix;
     float *y;
@@ -94,7 +96,8 @@ int kvd_cache_latents_read(kvd_cache_products *p, const kvd_gpu_attention_in *in
                            const kvd_cache_layer *layer, kvd_dtype type, kvd_head_rows *k,
                            kvd_head_rows *v, kvd_err *err);
 
-/* Pads projections to each layer's widest head. Release `*to`, even after a failure. */
+/* Copies *from to *to, and pads each projection to the dimensions of its layer's widest head.
+ * Release *to, even after a failure. */
 int kvd_dims_widest(const kvd_dims *from, kvd_dims *to, kvd_err *err);
 
 #endif

@@ -134,7 +134,8 @@ static int attend_stored(kvd_cache_products *p, const kvd_gpu_attention_in *in,
 {
     const size_t width_q = (size_t)in->share->n_heads * (size_t)in->config->d_head;
     const bool latents = layer->heads > 0;
-    /* Matrix back to d_head dimensions. Values rebuilt from latent vectors do not need one. */
+    /* Matrix that maps V back to d_head dimensions. Values rebuilt from latent vectors already have
+     * d_head dimensions. */
     const float *const back = latents ? NULL : layer->b_v;
     if (latents ? kvd_cache_latents_read(p, in, layer, type, &k, &v, err)
                 : stored(in, &k, layer->a_k, type, p->k_cut, err) ||

@@ -79,7 +79,8 @@ __device__ __forceinline__ float half_rounded(float x)
     return __half2float(__float2half_rn(x));
 }
 
-/* Quantises and restores n numbers of a lane or, if WARP, of a warp. */
+/* Quantises n numbers and replaces them by the decoded ones. One lane does this alone or, if WARP,
+ * a whole warp together. */
 template <bool WARP>
 __device__ __forceinline__ void code_group(uint16_t *x, int n, int next, float top, int lane)
 {
@@ -103,7 +104,7 @@ __device__ __forceinline__ void code_group(uint16_t *x, int n, int next, float t
     }
 }
 
-/* A warp quantises up to 32 channels of a group of tokens of K, or V of one token. */
+/* A warp quantises up to 32 channels of K in a group of tokens, or V of one token. */
 __global__ void __launch_bounds__(THREADS)
     code_rows(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n, int group, float top)
 {
@@ -173,7 +174,8 @@ __device__ __forceinline__ float product(const uint16_t *query, int next, const 
     return sum;
 }
 
-/* A warp adds up the probabilities of a key; its lanes have different queries. */
+/* A warp sums the attention probabilities that one key receives. Each lane takes different
+ * queries. */
 __global__ void __launch_bounds__(32 * KEYS)
     receive_kernel(const __grid_constant__ kvd_cache_received a)
 {

@@ -1,4 +1,5 @@
-/* Rounds projected K and V to the data type of a cache. */
+/* Kernels on K and V of a cache: rounding, copies to and from pages, quantisation, and sums of the
+ * attention that tokens receive. */
 #ifndef KVD_METHODS_CUDA_CACHE_ROWS_H
 #define KVD_METHODS_CUDA_CACHE_ROWS_H
 
@@ -15,12 +16,13 @@
 extern "C" {
 #endif
 
-/* Rounds x [n][width], ld elements per token, to type `store`, written as float32. */
+/* Rounds x [n][width] of type `type`, ld elements per token, to type `store`, and writes the result
+ * as float32. */
 cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype store, size_t n,
                             size_t width, float *to, cudaStream_t stream);
 
 /* Copies K and V of n tokens, each of one KV head, between pages and rows [n][2 d]. If `back`,
- * copies to the pages. k [n] has device addresses of K; V is 64 d elements later. */
+ * copies to the pages. k [n]: device address of each token's K; its V is 64 d elements later. */
 cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back,
                            cudaStream_t stream);
 
@@ -43,14 +45,15 @@ typedef struct {
     const float *lse;
     /* In prompts, a sliding window moves by blocks of this many tokens. */
     int32_t block;
-    /* Number of newest tokens whose received attention a decode step writes to `sum`. */
+    /* Number of newest tokens for which a decode step writes the attention they received to
+     * `sum`. */
     int32_t newest;
     /* Output: attention that each token received, per KV head. Prompts: [n_kv_heads][n_q8], indexed
      * like rows of Q. Decode steps: [n][n_kv_heads][newest], token t at index t % newest. */
     float *sum;
 } kvd_cache_received;
-/* Writes the attention probabilities that tokens receive, summed over queries and over the query
- * heads of a KV head. Tokens that have left the window receive no sum. */
+/* Writes to a->sum the attention probabilities that each token receives, summed over queries and
+ * over the query heads of a KV head. Writes no sum for tokens that have left the window. */
 cudaError_t kvd_cache_receive(const kvd_cache_received *a, cudaStream_t stream);
 
 /* Tokens to quantise in a KV head: n[0] rows of K from first[0] on, n[1] of V from first[1] on. */
@@ -59,9 +62,9 @@ typedef struct {
     float scale[2]; /* of the tensor (kvd_scales_at), for floating-point codes */
 } kvd_cache_codes;
 
-/* Quantises the rows of K and V in `rows` [][2 d] that list [n] (device memory) selects, and
- * replaces them by decoded numbers. Integer codes of `group` tokens of a channel (K), or of `group`
- * channels of a token (V), share a scale. */
+/* Quantises and decodes in place the rows of K and V in `rows` [][2 d] that list [n] (device
+ * memory) selects. With integer codes, `group` tokens of a channel of K, or `group` channels of V
+ * of a token, share a scale. */
 cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n,
                            const kvd_packed_form *f, int group, cudaStream_t stream);
 

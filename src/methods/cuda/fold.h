@@ -5,9 +5,9 @@
 #include "methods/cuda/cache_parts.h"
 #include "model/pass/cuda/layer.h"
 
-/* Multiplies the projections of V into the bf16 weights W_V and W_O of all layers, and sets
- * n_qkv and n_o of each layer to the columns that remain. `layer` must be made from `dims`. If
- * kvd_gpu_fold_packs returns false, V of neighbouring heads stay d_head columns apart. */
+/* Multiplies the projections of V into the bf16 weights W_V and W_O of all layers, and updates
+ * n_qkv and n_o of each layer. `layer` must be made from `dims`. Unless kvd_gpu_fold_packs returns
+ * true, V of neighbouring heads stay d_head columns apart. */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 

@@ -15,7 +15,8 @@ int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t ev
                : 0;
 }
 
-/* Returns true if p->maker makes projections that rebuild keys, or has made no projections yet. */
+/* Returns true if p->maker has not made its projections yet, or if keys are rebuilt from the
+ * projections that it made. */
 static bool makes_more(const kvd_plan *p)
 {
     return p->maker && !(p->dims && !p->dims->rebuild);
@@ -135,15 +136,16 @@ int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_
 
 bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c)
 {
-    /* If the plan projects or rebuilds keys, the engine always has keys before RoPE. */
+    /* If the plan projects keys, or rebuilds them from latent vectors, the engine has keys before
+     * RoPE for every model. */
     const bool rebuilds = p->dims && p->dims->rebuild,
                cut = (p->bits || p->maker) && p->dims && !rebuilds;
     return !(kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) || cut || rebuilds || kvd_gpu_fold_packs(c) ||
            (kind && kind->before_rope && kind->before_rope(p));
 }
 
-/* Returns the GPU code with which the CPU does the quantisation of a plan. The caller must check
- * that it supports the plan. */
+/* Returns the GPU code for text generation in which the CPU quantises. The caller must check that
+ * this code supports the plan. */
 static const kvd_gpu_kind *host_kind(const kvd_plan *p)
 {
     return p->dims && p->dims->rebuild ? &kvd_gpu_palu_hosted : &kvd_gpu_host_codes;

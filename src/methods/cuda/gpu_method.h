@@ -25,14 +25,14 @@ typedef struct {
     /* Q, K and V of the new tokens, after RoPE unless hook.wants_raw is set. */
     const void *x;
     size_t ld;
-    /* Q and K before RoPE, ld_pre elements per token, or NULL unless hook.wants_pre is set. */
+    /* Q and K before RoPE, ld_pre elements per token. NULL unless hook.wants_pre is set. */
     const void *q_pre, *k_pre;
     size_t ld_pre;
-    /* Layer inputs, bf16 [tokens][d_model], or NULL unless hook.wants_input is set. */
+    /* Layer inputs, bf16 [tokens][d_model]. NULL unless hook.wants_input is set. */
     const void *input;
     /* Number of decode steps, which come first in the batch. */
     size_t steps;
-    /* Number of prompts or chunks; 0 during graph capture. */
+    /* Number of prompts or chunks; 0 during capture of a CUDA graph. */
     size_t prompts;
     cudaStream_t stream;
 } kvd_paged_rows;
@@ -59,9 +59,11 @@ struct kvd_gpu_method {
     /* Data compressed on the CPU, or NULL. kvd_gpu_method_free frees it. */
     struct kvd_host_codes *codes;
     struct kvd_host_entries *kept; /* such codes of entries that a method keeps, or NULL */
-    /* True if all layers share bf16 pages, which the callback `appended` fills for each layer. */
+    /* True if all layers share one set of bf16 pages, which the callback `appended` fills anew for
+     * each layer. */
     bool one_layer;
-    /* True if layers with a sliding window keep bf16 pages of K and V. */
+    /* True if the method's own memory leaves out layers with a sliding window, whose K and V stay
+     * in bf16 pages. */
     bool skips_windows;
     /* [n_layers] True for layers without a window that keep uncompressed K and V. NULL: none. */
     const bool *skips;
@@ -71,7 +73,8 @@ struct kvd_gpu_method {
     bool whole_prompts;
     /* True if only prompts need Q and K before RoPE (hook.wants_pre). */
     bool pre_of_prompts;
-    /* True if iterations of decode steps need no call of callbacks `attended`, attended_window. */
+    /* True if the callbacks `attended` and `attended_window` need not be called in iterations that
+     * have only decode steps. */
     bool attended_prompts;
     /* Bit mask of the timed phases (enum kvd_phase) whose ends the method records itself. */
     unsigned apart;
@@ -93,12 +96,14 @@ struct kvd_gpu_method {
     /* [steps][n_heads] in device memory: natural log of decode steps' softmax denominators. */
     float *lse_steps;
 
-    /* Called before (`begin`) and after (`ended`) an iteration. `begin` may reject it. */
+    /* Called before (`begin`) and after (`ended`) each iteration. `begin` may reject the
+     * iteration. */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     /* Returns the number of cached tokens of a request after it has processed `before` tokens. */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
-    /* Returns the mean number of cached tokens over KV heads and layers. NULL: all are equal. */
+    /* Returns the mean number of cached tokens over KV heads and layers. NULL if all KV heads and
+     * layers cache equally many. */
     double (*mean)(const kvd_gpu_method *m, size_t slot);
     /* Returns the number of merged tokens, summed over KV heads and layers. NULL means 0. */
     size_t (*merged)(const kvd_gpu_method *m, size_t slot);
@@ -108,20 +113,20 @@ struct kvd_gpu_method {
     size_t (*pruned)(const kvd_gpu_method *m, size_t slot);
     /* Frees a running request's memory outside the bf16 pages. */
     void (*drop)(kvd_gpu_method *m, size_t slot);
-    /* Returns the compressed bytes of all running requests. */
+    /* Returns how many bytes the compressed K and V of all running requests take. */
     double (*held)(const kvd_gpu_method *m);
-    /* Returns the bits of a request's K and V. Does not count what a method stores per token in
-     * addition (entry_bits). NULL: K and V are uncompressed. */
+    /* Returns the bits of a request's K and V, without other data that the method stores per token
+     * (entry_bits). NULL if K and V are uncompressed. */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
-    /* Returns the bits of a request that the latest decode step did not read, because their tokens
-     * had left the window. NULL means 0. */
+    /* Returns the bits of a request's stored tokens that the latest decode step did not read,
+     * because these tokens had left the window. NULL means 0. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /* For methods whose decode steps read a part of the cache. *side gets the bits that a step
      * reads to choose tokens, which the callback `bits` does not count. *unread gets the mean
      * number of tokens that a step does not read. NULL: steps read everything. */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
-    /* If `ended` failed for lack of room for key outliers, returns the value of
+    /* If `ended` failed because there was no room for all key outliers, returns the value of
      * kvd_paged_cache.outliers that would have sufficed. Returns 0 after other failures. May be
      * NULL. */
     size_t (*lacking)(const kvd_gpu_method *m);
@@ -129,8 +134,8 @@ struct kvd_gpu_method {
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     int (*attended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /* Called after the attention of a layer with a sliding window, if skips_windows is true.
-     * Replaces numbers in the layer's bf16 pages by those that the method keeps. NULL: they
-     * stay. */
+     * Replaces K and V in the layer's bf16 pages by their compressed and decoded values. NULL if
+     * they stay as they are. */
     int (*attended_window)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
     /* Optional replacements for functions of the paged cache. plan_steps divides the attention of n
      * decode steps among thread blocks, `append` stores new K and V. attend_steps and
@@ -169,7 +174,8 @@ typedef struct kvd_gpu_kind {
     bool (*codes_on_host)(const kvd_plan *plan);
     /* Returns true if kernels support the model's heads. NULL: kvd_gpu_method_check decides. */
     bool (*fits)(const kvd_plan *plan, const kvd_config *config);
-    /* Returns true if keys before RoPE are needed even without hook.wants_raw. NULL: never. */
+    /* Returns true if this GPU code itself computes keys before RoPE when the engine does not
+     * provide them. NULL: never. */
     bool (*before_rope)(const kvd_plan *plan);
     /* Creates *m, which the cache owns even after a failure. Errors name what is not supported. */
     int (*open)(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
@@ -185,16 +191,16 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 /* Returns the GPU code that runs the compression methods of `plan`, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/* Returns the GPU code that generates text: that of the methods, or else code that lets the CPU
- * quantise (kvd_gpu_host_codes, kvd_gpu_palu_hosted) if it supports the plan. NULL: no GPU code. */
+/* Returns the GPU code for text generation. This is code that lets the CPU quantise if only such
+ * code supports the plan, otherwise the methods' own GPU code, which may be NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
-/* Returns true if the engine has the keys that the compression methods of `plan` need: keys before
- * RoPE may be missing in models with biases or norms of Q and K, or with partial RoPE. */
+/* Returns true if the engine has the keys that the methods of `plan` need. Keys before RoPE may be
+ * missing in models with biases or norms of Q and K, or with partial RoPE. */
 bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *plan, const kvd_config *config);
-/* Returns the index of the first of a request's n tokens that a layer with a sliding window of
- * `window` tokens (0: no window) stores. Tokens that are quantised together leave together. */
+/* Returns the index of the first of a request's n tokens that a layer still stores. `window`: its
+ * sliding window in tokens, or 0. Tokens that are quantised together leave the window together. */
 size_t kvd_gpu_first_held(const kvd_gpu_method *m, size_t window, size_t n);
 
 /* Returns why several GPUs cannot divide the KV heads among them, or NULL if they can. */

@@ -103,7 +103,7 @@ static size_t coded_apart(const kvd_host_codes *k, size_t n)
     return k->prompts ? kvd_kvtc_prompt_coder_ready(k->prompts, n) : 0;
 }
 
-/* Starts copying to the host those tokens that the GPU does not compress. */
+/* Starts copying to the host the new tokens that the GPU does not compress itself. */
 static int fetch_rest(kvd_host_codes *k, const kvd_paged_rows *r, const uint16_t *x, size_t width,
                       kvd_err *err)
 {
@@ -217,7 +217,8 @@ static void cut(const kvd_host_codes *k, int layer, size_t n, uint16_t *row)
 static int keep_layer(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_t at, size_t n,
                       kvd_err *err)
 {
-    /* The buffer grows by KVD_PAGE_TOKENS rows at a time, because every decode step adds one. */
+    /* Growing the buffer in every decode step, by one row, would be slow. So it grows by
+     * KVD_PAGE_TOKENS rows at a time. */
     const size_t pitch = k->pitch, pending = s->n - s->first,
                  room = kvd_rounded_up(pending + n, KVD_PAGE_TOKENS),
                  bytes = room * pitch * sizeof **s->row;
@@ -265,7 +266,8 @@ static int keep_near(kvd_host_slot *s, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Counts the bits that the latest decode step did not read, because the window had moved. */
+/* Counts the bits of stored tokens that the latest decode step did not read, because these tokens
+ * had left the window. */
 static void count_unseen(const kvd_host_codes *k, kvd_host_slot *s)
 {
     const size_t window = k->method->cache->window;
@@ -317,7 +319,8 @@ static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, 
     return status;
 }
 
-/* Sets w->from .. w->end - 1, the tokens to write back to the GPU, in layers of `kind`. */
+/* Sets w->from and w->end, for layers of `kind`, to the range of tokens that are written back to
+ * the GPU's cache. */
 static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
 {
     const kvd_host_slot *const s = w->slot;
@@ -335,7 +338,8 @@ static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
      * complete a group or be the newest. */
     end = (end + 7) / 8 * 8;
     w->end[kind] = end && end < s->n ? end : s->n;
-    /* If no token was quantised, rewrites the newest row, because each listed request needs one. */
+    /* If no token was quantised, rewrites the newest row, because each request in the list needs a
+     * row. */
     w->from[kind] = end ? from : s->n - 1;
 }
 

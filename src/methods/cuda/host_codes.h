@@ -13,7 +13,8 @@ typedef struct {
 
 typedef struct kvd_host_codes kvd_host_codes;
 
-/* Layout of a token's K and V (bf16) in a layer, and the function that writes decoded ones back. */
+/* Layout of a token's K and V (bf16) in a layer, and the function that writes decoded K and V
+ * back. */
 typedef struct {
     size_t width;              /* elements of the longest row of a layer, at most */
     size_t input;              /* d_model if a layer's input is needed too, otherwise 0 */
@@ -26,8 +27,8 @@ typedef struct {
     bool rotates;      /* true: rows come with keys before RoPE, which are coded after RoPE */
     bool undoes;       /* true: rows come with keys after RoPE, which are coded before RoPE */
     bool turned;       /* true: keys of the rows that are written are after RoPE */
-    /* Projections by which the CPU shortens K and V of new rows, whose heads keep their places in
-     * the row. NULL: rows stay as they are. */
+    /* Projections that the CPU applies to K and V of new rows. A projected head keeps its place in
+     * the row. NULL if rows stay as they are. */
     const kvd_dims *dims;
 } kvd_host_rows;
 
@@ -39,7 +40,7 @@ bool kvd_host_codes_take_entries(const kvd_plan *plan);
  * then sines. Index 1 is for layers with rope_local_theta. The caller frees the array. Returns NULL
  * without memory. */
 float *kvd_host_codes_rope(const kvd_paged_cache *c, bool undoes, kvd_err *err);
-/* Creates m->codes, which quantises on the CPU. kvd_gpu_method_free frees it. */
+/* Creates m->codes, the state for quantisation on the CPU. kvd_gpu_method_free frees it. */
 int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *err);
 /* Makes room for `slots` requests. Must be called once, before the first iteration. */
 int kvd_host_codes_make(kvd_host_codes *k, size_t slots, kvd_err *err);
@@ -58,8 +59,8 @@ int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld,
  * probabilities that the method needs, or compresses prompts on the GPU. */
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
-/* Makes the GPU compress prompts if the method is kvtc with lanes=0, no layer has a sliding window,
- * and rows have keys before RoPE. Otherwise does nothing. */
+/* Makes the GPU compress prompts if the method is kvtc with parameter lanes=0, no layer has a
+ * sliding window, and rows have keys before RoPE. Otherwise does nothing. */
 int kvd_host_codes_add_prompts(kvd_host_codes *k, kvd_err *err);
 /* After an iteration, quantises all tokens that can be quantised, and writes the decoded rows to
  * the GPU's cache. Waits for the GPU. */
@@ -71,8 +72,8 @@ int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err);
  * must have been called. */
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
 double kvd_host_codes_held(const kvd_host_codes *k);
-/* Returns the bits of cached tokens that the latest decode step did not read, because they had left
- * the window. */
+/* Returns the bits of stored tokens that the latest decode step did not read, because these tokens
+ * had left the window. */
 double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot);
 
 /* Attention probabilities that tokens receive, for methods that rank tokens by them (zipcache). */
@@ -95,7 +96,8 @@ typedef struct {
     /* Returns the number of cached tokens of a KV head after the latest iteration. Not called for
      * layers with a sliding window. */
     size_t (*count)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
-    /* Returns the device address of K of the token at `place`. V is 64 d_head elements later. */
+    /* Returns the device address of K of the cached token number `place` of a KV head. V is 64
+     * d_head elements later. */
     uint16_t *(*row)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, size_t place);
     /* Queues the copy of the positions (in the sequence) of a request's cached tokens to the pinned
      * array `to` [layers without a window][n_kv_heads][room], in the order in which the cache holds
@@ -123,8 +125,8 @@ int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err
 void kvd_host_entries_drop(kvd_host_entries *e, size_t slot);
 double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot);
 double kvd_host_entries_held(const kvd_host_entries *e);
-/* Returns the bits of cached tokens that the latest decode step did not read, because they had left
- * the window. */
+/* Returns the bits of stored tokens that the latest decode step did not read, because these tokens
+ * had left the window. */
 double kvd_host_entries_unseen(const kvd_host_entries *e, size_t slot);
 
 #endif

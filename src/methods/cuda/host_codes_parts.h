@@ -1,4 +1,5 @@
-/* Data of the CPU's quantisation of K and V, for the files that implement host_codes.h. */
+/* Private data structures for quantising K and V on the CPU, shared by the files that implement
+ * host_codes.h. */
 #ifndef KVD_METHODS_CUDA_HOST_CODES_PARTS_H
 #define KVD_METHODS_CUDA_HOST_CODES_PARTS_H
 
@@ -7,7 +8,8 @@
 
 #define KVD_HOST_CODES_WHAT "codes on the CPU" /* in messages */
 
-/* State of a request. K or V of tokens from `first` on is not yet quantised. */
+/* State of a request of n tokens. K and V of all tokens before `first` are quantised; of later
+ * tokens, K, V or both are not. */
 typedef struct {
     size_t n, first;
     size_t coded[KVD_N_SIDES];

@@ -8,8 +8,8 @@
 
 static const char what[] = KVD_HOST_CODES_WHAT;
 
-/* Tokens that one thread quantises: one part (such as K of one KV head) of one layer. `bits` is the
- * size of their codes. */
+/* Tokens that one thread quantises, in one layer and one part of a row (such as K of one KV head).
+ * `bits` is the size of their codes. */
 typedef struct {
     const kvd_host_written *of;
     size_t place;   /* layer * n_parts + part */
@@ -71,8 +71,8 @@ static int code_blocks(const kvd_host_codes *k, task *t, const task_rows *r, kvd
     return 0;
 }
 
-/* Sets r->mass [2 n]: first the attention that each token of the task received, then the number of
- * queries that gave it. */
+/* Sets r->mass [2 n]: the attention that each token of the task received, then, for each token, the
+ * number of queries that could attend to it. */
 static int find_mass(const kvd_host_codes *k, const task *t, task_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;

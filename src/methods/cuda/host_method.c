@@ -1,6 +1,6 @@
 /* Text generation with methods that only quantise and run on the CPU (host_codes.h). The decoded
- * numbers in bf16 pages take as much memory as an uncompressed cache, so kvdim-jct does not run
- * such methods. Also sums attention probabilities for the method. */
+ * numbers in bf16 pages take as much memory as an uncompressed cache, so the timing program
+ * kvdim-jct does not run such methods. Also sums attention probabilities for the method. */
 #include <stdlib.h>
 
 #include "methods/bits/bits.h"
@@ -9,8 +9,8 @@
 
 static const char what[] = "codes on the CPU";
 
-/* Attention probabilities that tokens received in one iteration, first in prompts, and from element
- * of_steps on in decode steps. `sum` (device) has one layer, `host` (pinned) is
+/* Attention probabilities that tokens received in one iteration: those of prompts, then, from
+ * element of_steps on, those of decode steps. `sum` (device) has one layer, `host` (pinned) is
  * [n_layers][room]. */
 struct kvd_host_received {
     kvd_gpu_method *method; /* borrowed */
@@ -163,7 +163,8 @@ static int write_pages(void *cache, int layer, const kvd_paged_rewrite *w, kvd_e
     return kvd_paged_cache_rewrite(cache, layer, w, err);
 }
 
-/* Makes the CPU quantise rows that hold K of all KV heads, then V of all KV heads. */
+/* Creates the state with which the CPU quantises rows. Each row has K of all KV heads, then V of
+ * all KV heads. */
 static int new_of_pages(kvd_gpu_method *m, kvd_err *err)
 {
     kvd_paged_cache *const c = m->cache;

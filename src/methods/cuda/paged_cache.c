@@ -62,7 +62,7 @@ static int needs_second_append(const kvd_cache_layer *l)
     return l->a_k != l->a_q;
 }
 
-/* Allocates the arrays of *p. `plan`: bytes of the table that assigns tiles to CTAs. */
+/* Allocates the arrays of *p. `plan`: size in bytes of the table that assigns tiles to CTAs. */
 static int make_prompts(kvd_paged_cache *c, kvd_paged_prompts *p, size_t plan, kvd_err *err)
 {
     const size_t tiles = c->batch->max_tokens / 64 + c->batch->max_slices,
@@ -115,7 +115,8 @@ static int make_whole(kvd_paged_cache *c, kvd_err *err)
     return 0;
 }
 
-/* Allocates c->offset (first token of each prompt). Zeroes outputs c->o, whose padding is read. */
+/* Allocates c->offset (index of each prompt's first token). Sets the attention outputs c->o to 0,
+ * because their padding is read. */
 static int make_exact(kvd_paged_cache *c, kvd_err *err)
 {
     const size_t n = c->batch->max_slices;
@@ -176,7 +177,8 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
     const size_t layers = (size_t)w->config.n_layers;
     if (!(c->layer = kvd_device_host(&c->memory, layers * sizeof *c->layer, what, err)))
         return -1;
-    /* Pages hold full K and V, without projection, if these are rebuilt from latent vectors. */
+    /* If K and V are rebuilt from latent vectors, pages hold all d_head dimensions, without
+     * projection. */
     c->dims = rebuilds ? NULL : plan->dims;
     if (c->dims && c->attention == KVD_ATTENTION_STOCK) {
         if (kvd_dims_widest(c->dims, &c->widest, err))
@@ -434,7 +436,8 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
     c->prompts[0].prepared = c->prompts[1].prepared = -1;
 }
 
-/* Returns the attention tiles of the prompts. The first call of an iteration makes them. */
+/* Returns the attention tiles (query rows of a head) of the prompts. The first call of an iteration
+ * for a group of layers makes them. */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)
 {
@@ -511,7 +514,7 @@ static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, k
         attend_prompts(c, p, r->layer, kvd_paged_cache_pool(c, r->layer), out, r->stream, err));
 }
 
-/* Returns true if the method has a callback to call after the layer's attention. */
+/* Returns true if the method has a callback that must run after the attention of this layer. */
 static bool works_after(const kvd_paged_cache *c, const kvd_paged_rows *r)
 {
     const kvd_gpu_method *const m = c->method;

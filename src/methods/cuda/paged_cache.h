@@ -46,9 +46,11 @@ typedef struct kvd_paged_cache {
     bool exact_prompts;
     /* True if the method lets prompts attend to unprojected K and V. */
     bool exact_method;
-    /* True if the cache serves text generation (exact_prompts was set at kvd_paged_cache_init). */
+    /* True if the cache serves text generation, that is, if exact_prompts was set when
+     * kvd_paged_cache_init was called. */
     bool generates;
-    /* Key outliers per KV head and page, or 0: the default. Set before kvd_paged_cache_init. */
+    /* Number of key outliers that a KV head stores per page, or 0 for the default. Must be set
+     * before kvd_paged_cache_init. */
     size_t outliers;
     /* [max_slices + 1] First token of each prompt in the batch, if exact_prompts is set. */
     size_t *offset;
@@ -71,8 +73,8 @@ typedef struct kvd_paged_cache {
     int n_works, n_full_works;
     /* [n_works] Head dimensions of each group of layers with equal heads. */
     const kvd_attn_map **work_map;
-    /* Numbers of groups of layers whose decode attention is divided among CTAs together: all
-     * groups, and those without a window. */
+    /* Number of groups of layers for which decode attention is divided among CTAs, and number of
+     * those groups whose layers have no sliding window. */
     int n_step_works, n_full_step_works;
     /* [n_step_works] Workspace in device memory for the decode attention of a group of layers. */
     void **workspace;
@@ -84,12 +86,12 @@ typedef struct kvd_paged_cache {
     kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
-    /* Bytes of one page per layer, summed over the layers without a window. Layers that share pages
-     * count as one. */
+    /* Bytes of a page, summed over the layers without a window. Layers that share pages count as
+     * one. */
     size_t page_bytes;
-    /* Bytes of a page, summed over the layers without a window that have pages of their own. */
+    /* Bytes of a page, summed over the layers without a window that do not share pages. */
     size_t kept_page_bytes;
-    /* Bytes of one page per layer, summed over the layers with a window. */
+    /* Bytes of a page, summed over the layers with a window. */
     size_t near_page_bytes;
 } kvd_paged_cache;
 
@@ -109,19 +111,19 @@ int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_page
 void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
-/* Returns the bytes of `works`, the host array that kvd_paged_cache_describe fills. The caller
- * copies it to the device for kvd_paged_cache_plan, which divides decode attention among CTAs. */
+/* Returns the size in bytes of the host array `works`, which kvd_paged_cache_describe fills. The
+ * caller copies it to the device and passes it to kvd_paged_cache_plan, which divides decode
+ * attention among CTAs. */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
 int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, cudaStream_t stream,
                          kvd_err *err);
 
-/* kvd_paged_cache_put stores new K and V, and records when the phases of the iteration up to
- * KVD_PHASE_APPEND end.
+/* kvd_paged_cache_put stores new K and V, and records the end of each phase up to KVD_PHASE_APPEND.
  *
  * kvd_paged_cache_attend writes the attention output, o_pitch elements per token, first of decode
- * steps, then of prompts. *open receives the phase of the iteration that is still running; the
- * caller must record its end. */
+ * steps, then of prompts. *open receives the phase still running, whose end the caller must
+ * record. */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err);
@@ -133,10 +135,12 @@ uint16_t *kvd_paged_cache_row(const kvd_paged_cache *c, size_t slot, int layer, 
                               size_t place);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
-/* Stores new K and V in `pool`; decode steps use the pages of table [steps][max_pages]. */
+/* Stores new K and V in the pages of `pool`. table [steps][max_pages]: page numbers of each decode
+ * step's request. */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
-/* Pages to which request b's decode step writes K and V of its new token, kv_len[b] - 1. */
+/* Pages in which the decode step of request b stores K and V of its new token, whose index is
+ * kv_len[b] - 1. */
 typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
@@ -164,8 +168,8 @@ typedef struct {
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
-/* Returns the timed phase during which the attention hook is called. The hook must record its
- * end. */
+/* Returns the timed phase in which the attention hook is called. The hook must record the end of
+ * this phase. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /* Discards the tiles of query rows of earlier prompts. Must be called before the first layer of an
  * iteration. */
@@ -178,19 +182,21 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
 /* Allocates device memory for decode attention, per group of layers with equal head widths. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
-/* Returns the decode attention's arguments for n steps in group `work` of layers, without `pool`,
- * `o` and `sinks`. CUDA graphs replay them with other lengths, so they contain none. */
+/* Returns the arguments of decode attention for n steps in group `work` of layers. The caller must
+ * set `pool`, `o` and `sinks`. The arguments contain no lengths, because CUDA graphs replay them
+ * for other lengths. */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
 /* Returns the compression method if it acts on the layer, else NULL. */
 kvd_gpu_method *kvd_paged_method_of(const kvd_paged_cache *c, int layer);
 /* Returns the model's layer number of the l-th layer without a sliding window, l < c->n_full. */
 int kvd_paged_full_layer(const kvd_paged_cache *c, size_t l);
-/* Returns the pages of layers with a window if `map` has one, else those of layers without. */
+/* Returns the pages of layers with a window if `map` has a window, else the pages of layers without
+ * one. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
 int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n);
-/* Returns each request's number of tokens in layers with a window if `map` has one, else in layers
- * without. */
+/* Returns how many tokens each request has in layers with a window if `map` has a window, else in
+ * layers without one. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 
 #endif

@@ -195,7 +195,7 @@ int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kv
     return 0;
 }
 
-/* Divides attention among CTAs for groups first .. end - 1 of layers. */
+/* Divides decode attention of n steps among CTAs, for groups first .. end - 1 of layers. */
 static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
                      cudaStream_t stream, kvd_err *err)
 {

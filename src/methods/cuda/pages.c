@@ -9,7 +9,8 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
     return n_rows * max_pages * sizeof(int32_t);
 }
 
-/* Serial number that no pages of a request have. Marks rows of the page table as never written. */
+/* Serial number that no slot has. Rows of the page table that were never written have this
+ * number. */
 enum { UNKNOWN = -1 };
 
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
@@ -59,7 +60,7 @@ void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens)
         return;
     while (s->held > kvd_pages_of(tokens))
         p->free[p->n_free++] = s->page[--s->held];
-    /* A new serial number marks the page table of this slot as outdated. */
+    /* A new serial number shows that rows of the page table written for this slot are outdated. */
     s->serial = ++p->serial;
 }
 
@@ -101,7 +102,8 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
     return 0;
 }
 
-/* Marks the first `filled` page numbers of a row of the page table for the next upload. */
+/* Notes that the first `filled` page numbers of a row of the page table must be copied to the
+ * device. */
 static void touch(kvd_pages *p, size_t row, size_t filled)
 {
     if (p->dirty_first == p->dirty_end) {

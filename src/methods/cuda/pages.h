@@ -13,7 +13,7 @@ typedef struct {
     /* [max_pages] Page numbers, valid from `first` to held - 1; earlier ones left the window. */
     int32_t *page;
     size_t first, held;
-    /* Serial number of the slot's pages. New requests and kvd_pages_keep increase it. */
+    /* Version number of the slot's list of pages. A new request and kvd_pages_keep increase it. */
     uint64_t serial;
 } kvd_page_slot;
 
@@ -28,7 +28,8 @@ typedef struct {
     int32_t *table;
     int32_t *device;
     struct {
-        /* Serial number of the pages in this row of the page table; 0: only the padding page. */
+        /* Version number of the list of pages from which this row was filled. 0: the row has only
+         * the padding page. */
         uint64_t serial;
         size_t filled;
     } * row;
@@ -62,11 +63,12 @@ static inline size_t kvd_pages_of(size_t tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Assigns pages for `tokens` tokens. If `fresh`, frees old pages first. Fails if pages run out. */
+/* Assigns pages for `tokens` tokens to the request in `slot`. If `fresh`, frees its old pages
+ * first. Fails if pages run out. */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
-/* Assigns pages for `tokens` tokens, of which those before `from` are no longer read. Frees pages
- * that hold only unread tokens. If `fresh`, or if `from` decreases, frees all old pages first.
- * Fails if pages run out. */
+/* Assigns pages for `tokens` tokens to the request in `slot`. Frees pages that hold only tokens
+ * before `from`, which are no longer read. If `fresh`, or if `from` decreases, first frees all old
+ * pages. Fails if pages run out. */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
 /* Frees a request's pages that hold only tokens before `from`. */
@@ -75,7 +77,8 @@ void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from);
 void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
-/* Write a request's pages, or (kvd_pages_row_idle) the padding page, to a row of the page table. */
+/* Write to a row of the page table a request's pages or, in kvd_pages_row_idle, the padding
+ * page. */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
 void kvd_pages_row_idle(kvd_pages *p, size_t row);
 /* Starts copying changed parts of the page table, which must not change before the copy ends. */

@@ -11,7 +11,8 @@
 
 typedef struct {
     bool on;
-    /* Largest number of time records, and number so far, without the start. */
+    /* Number of time records that fit, and number recorded so far. n does not count the start
+     * time. */
     size_t capacity, n;
     /* [capacity] Time records in ns, in device memory and in pinned memory. */
     unsigned long long *device, *host;
@@ -19,7 +20,8 @@ typedef struct {
     kvd_device_memory memory;
 } kvd_clock;
 
-/* Opens a clock in *c, which must be zeroed and later released. Does nothing if not `on`. */
+/* Opens a clock in *c. *c must be zeroed before and released later. If `on` is false, the clock
+ * does nothing. */
 int kvd_clock_init(kvd_clock *c, bool on, size_t capacity, kvd_err *err);
 void kvd_clock_release(kvd_clock *c);
 
@@ -31,7 +33,8 @@ int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 /* Returns the address for the end time of phase p, or NULL if the clock is off or full. */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
-/* Adds the times of kvd_clock_fetch to *t. Time outside all phases counts as KVD_PHASE_HOST. */
+/* Sets *t to the phases' times copied by kvd_clock_fetch. The rest of `total` seconds counts as
+ * KVD_PHASE_HOST. */
 void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 
 #ifdef __cplusplus

@@ -10,17 +10,18 @@
 typedef struct {
     /* [max_slices] Number of cached tokens of each request, including new ones. */
     int32_t *kv_len;
-    /* [max_slices] Token id of each decode step. Read only in iterations without prompts. */
+    /* [max_slices] Token id of each decode step. Used only in iterations without prompts. */
     uint32_t *step_id;
     uint32_t *step_at;
     /* [max_slices] Cache slot of each request. Padding has the slot after the last. */
     int32_t *slot;
-    /* [max_slices] Tokens of each request, including dropped ones, for layers with a window. */
+    /* [max_slices] Number of tokens of each request, including dropped tokens; used in layers with
+     * a window. */
     int32_t *seq_len;
     /* [1] Number of decode steps before the padding. */
     int32_t *live;
-    /* [max_slices] Number of new tokens of each request. For prompts also the index of the first of
-     * them among the prompt tokens; `start` of decode steps is not used. */
+    /* [max_slices] q_len: number of new tokens of each request. start: for prompts, index of the
+     * first of these tokens among all prompt tokens; not used for decode steps. */
     int32_t *q_len, *start;
     /* [max_slices] Each request's first row in Q, where requests begin at multiples of 8 rows. */
     int32_t *q_start;
@@ -35,7 +36,8 @@ typedef struct {
     /* [max_slices] Constant device arrays: one[i] = 1, count[i] = i. */
     const int32_t *one, *count;
     size_t n_steps, n_slices, n_tokens;
-    /* Number of rows of all prompts' Q with padding, and row length of page tables. */
+    /* Number of rows of Q of all prompts, padding included, and length of a row of the page
+     * tables. */
     size_t n_q8, max_pages;
     /* 1 if prompts' Q has no padding between requests. */
     int no_gaps;
@@ -48,7 +50,8 @@ typedef struct {
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err);
 void kvd_step_batch_release(kvd_step_batch *b);
 
-/* Start copying b->host to b->device: arrays of decode steps, or all (kvd_step_batch_upload). */
+/* Start copying b->host to b->device: only the arrays of decode steps or, in kvd_step_batch_upload,
+ * all arrays. */
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 
