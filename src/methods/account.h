@@ -15,22 +15,24 @@ typedef enum {
     KVD_STEPWISE_PARTS
 } kvd_stepwise_part;
 
-/* Bits, tokens and seconds of a cache filled token by token, summed over steps and KV heads. */
+/* Counters of a cache filled token by token (bits, tokens, seconds), summed over steps and KV
+ * heads. */
 typedef struct {
     size_t rows;
     /* Bits of K and V, quantised or not, without scales and indices. */
     double payload;
     double side;
-    /* Bits stored in addition to K and V (such as scores of tokens), summed over steps. */
+    /* Bits stored in addition to K and V, such as a score per token, summed over steps. */
     double entries;
     /* Bits that attention read, including those of the new token. */
     double read;
-    /* Bits that an uncompressed cache would hold, summed over the steps counted in `rows`. */
+    /* Bits that an uncompressed cache would hold, summed over steps. */
     double dense;
-    /* Most bits held at once, after a token is appended and before tokens are dropped. */
+    /* Largest number of bits held at one time: after a token is appended, and before tokens are
+     * dropped. */
     double peak;
-    /* Numbers of tokens that were dropped, stored with fewer bits or dimensions, quantised, merged
-     * with another layer's, and partly set to 0. */
+    /* Numbers of tokens that were dropped, lowered to fewer bits or dimensions, quantised, merged
+     * with other tokens or layers, and pruned (some of their numbers set to 0). */
     size_t dropped, lowered, coded, merged, pruned;
     size_t unread;
     double seconds[KVD_STEPWISE_PARTS];
@@ -49,25 +51,29 @@ typedef struct {
     kvd_stepwise_account steps;
 } kvd_cache_account;
 
-/* Fails unless a batch stored all tokens of all layers from first_layer on. */
+/* Fails if the counters *a show that a batch did not store every token in every layer from
+ * first_layer on. */
 int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const kvd_plan *plan,
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
-/* Fails unless *a has `rows` steps and each method dropped, changed or skipped a cached token. */
+/* Fails if the counters *a do not show `rows` steps, or if a method of the plan had no effect on
+ * any cached token. */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
 
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
-/* Returns how many tokens one layer holds at the end of all sequences. offset [n_sequences + 1] has
- * their first tokens. A window of 0 means no attention window. */
+/* Returns how many tokens one layer caches at the end of all sequences. offset [n_sequences + 1]:
+ * index of each sequence's first token. `window`: attention window of the layer in tokens, or 0. */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
-/* Returns the fraction of n tokens that the layers' attention windows leave in the cache. */
+/* Returns the fraction of a sequence's n tokens that is still cached at its end, averaged over the
+ * layers. Attention windows remove the others. */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/* Adds an uncompressed cache's bytes and tokens. offset [n_sequences + 1]: starts of sequences. */
+/* Adds the bytes and tokens of an uncompressed cache to the counters *sum. `offset` has the index
+ * of each sequence's first token, and then the number of tokens. */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 
@@ -81,7 +87,8 @@ typedef struct {
     double padded;
     /* Bytes of the matrices that project Q and K; 0 if they are multiplied into the weights. */
     double basis;
-    /* Fraction of the numbers in K and V left out, without and with rounding to multiples of 16. */
+    /* Fraction of the elements of K and V that are not stored. overall_p16: the same with kept
+     * dimensions rounded up to multiples of 16. */
     double overall_p, overall_p16;
 } kvd_cache_bytes;
 void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,

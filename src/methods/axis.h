@@ -24,7 +24,7 @@ enum { KVD_LEVEL_DROPPED, KVD_LEVEL_LOW, KVD_LEVEL_HIGH, KVD_N_LEVELS };
 /* Parameter of a method, such as "p" of "zack,p=0.5". */
 typedef struct kvd_parameter {
     const char *key;
-    /* Default value of the parameter. NaN means that it has none. */
+    /* Default value of the parameter, or NaN if it has none. */
     double value;
     /* Smallest and largest value that the parameter may have. */
     double lo, hi;
@@ -32,7 +32,8 @@ typedef struct kvd_parameter {
     const char *meaning;
 } kvd_parameter;
 
-/* Parameter that trades bytes for quality. The cache is largest at `most`, smallest at `least`. */
+/* Parameter that trades bytes for quality. The cache is largest at its value `most` and smallest at
+ * its value `least`. */
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;
@@ -73,13 +74,16 @@ typedef enum {
 typedef struct kvd_method_info {
     const char *name;
     const char *summary;
-    /* Parameters, ended by key NULL. NULL: those of methods with calibrated rotations. */
+    /* Parameters, ended by an entry with key NULL. If this pointer is NULL, they are the common
+     * parameters (p, r, ...) of all methods that read rotations from a file (--spectrum). */
     const kvd_parameter *parameter;
     /* Parameter that trades stored bytes for quality, or NULL. */
     const kvd_tradeoff *tradeoff;
-    /* Parameters that can be without effect, ended by key NULL. NULL if there are none. */
+    /* Parameters that have no effect for some values of another parameter, ended by an entry with
+     * key NULL. NULL if there are none. */
     const kvd_idle_key *idle;
-    /* Parameter whose value is a file path, and its text for --help, or NULL. */
+    /* Parameter whose value is a file path, and its description for --help. Both are NULL if there
+     * is none. */
     const char *text_key, *text_meaning;
     unsigned needs;
     /* GPU code of this compression method. NULL if there is none, or if CUDA is not linked. */
@@ -95,15 +99,17 @@ typedef struct kvd_method_setup {
     const kvd_model_info *model;
     const char *model_path;
     const kvd_checkpoint *checkpoint;
-    /* Projections before quantisation. NULL: heads keep all dimensions. */
+    /* Matrices that project K and V before they are quantised. NULL if heads keep all
+     * dimensions. */
     const struct kvd_dims *dims;
     const kvd_spectrum *spectrum;
     kvd_activations *calibration;
     kvd_fisher *fisher;
     uint64_t seed;
-    /* True if weights are random, so that methods may draw random matrices and tables. */
+    /* True if the model's weights are random, so that methods may draw random matrices and tables
+     * instead of calibrating them. */
     bool drawn;
-    /* True if a method drops tokens, different ones in each KV head. */
+    /* True if a method drops cached tokens. Each KV head may drop different tokens. */
     bool drops;
 } kvd_method_setup;
 

@@ -29,7 +29,7 @@ static const kvd_dims_head *head_of(const kvd_cache *c, int layer, size_t g,
     return dims ? &dims->head[(size_t)layer * (size_t)dims->n_kv_heads + g] : whole;
 }
 
-/* Writes x [n] to `store` in the cache's data type, and rounds x. */
+/* Rounds the n numbers in x to the cache's data type, and writes them to `store`. */
 static size_t put(const kvd_cache *c, char *store, size_t at, float *x, size_t n)
 {
     void *const to = store + at * kvd_dtype_bytes(c->plan->type);
@@ -44,7 +44,8 @@ static size_t sharing(const kvd_cache *c)
     return dims && dims->rebuild ? (size_t)dims->heads : 1;
 }
 
-/* Stores n tokens of K or V, times matrix `a` unless NULL. Returns how many elements it stored. */
+/* Stores n tokens of K or V, multiplied by matrix `a` unless it is NULL. Returns the number of
+ * stored elements. */
 static size_t store_side(const kvd_cache *c, size_t n, size_t heads, size_t d, size_t w,
                          const float *x, size_t ld, const float *a, size_t at, float *cut)
 {
@@ -76,7 +77,8 @@ typedef struct {
     size_t w_k, w_v;
 } stored_head;
 
-/* Returns the memory of KV head g. Heads that share a latent vector of V share the memory of V. */
+/* Returns where K and V of KV head g are stored. Heads that share a latent vector of V share the
+ * memory of V. */
 static stored_head stored_at(const kvd_cache *c, const kvd_config *cf, int layer, size_t n,
                              size_t g, const kvd_dims_head *whole)
 {
@@ -99,7 +101,8 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
     const stored_head s = stored_at(c, cf, in->layer, n, g, whole);
     const kvd_dims_head *const h = s.head;
     const size_t d_qk = (size_t)h->d_qk;
-    /* Latents of keys use the values' memory, which is free until keys are rebuilt from them. */
+    /* If keys are rebuilt from latent vectors, the latent vectors first use the memory of the
+     * values, which is still free. */
     float *const k_cut = h->b_k ? s.v : s.k;
     size_t stored = store_side(c, n, heads, d, d_qk, (h->b_k ? in->k_pre : in->k) + from, ld,
                                h->a_k, at, k_cut);

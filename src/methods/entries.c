@@ -119,7 +119,8 @@ static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, boo
             }
 }
 
-/* Copies elements [wide] of `rows` at the positions of cached tokens from .. to - 1 to x. */
+/* Copies to x the rows (`wide` elements) of cached tokens from .. to - 1. `rows` has a row for each
+ * position of the sequence. */
 static void gather_rows(const kvd_head *h, const float *rows, size_t wide, size_t from, size_t to,
                         float *x)
 {
@@ -234,7 +235,8 @@ static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
     return h->p->bits->two_levels && there[KVD_LEVEL_LOW] && there[KVD_LEVEL_HIGH];
 }
 
-/* Quantises K or V of cached tokens from .. to - 1. Either all or none of them are pruned. */
+/* Quantises K or V of cached tokens from .. to - 1. Keys must be pruned (some channels removed) in
+ * all of these tokens or in none. */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
@@ -467,7 +469,7 @@ int kvd_head_prune(kvd_head *h, kvd_err *err)
     return 0;
 }
 
-/* Fills *x with the prompt's vectors that determine the basis of K or V. */
+/* Fills *x with the vectors of the prompt from which the projection basis of K or V is computed. */
 static int basis_rows(const kvd_head *h, int side, kvd_channels_rows *x, kvd_err *err)
 {
     const kvd_plan *const p = h->p;
@@ -503,7 +505,7 @@ static void basis_widths(kvd_head *h, int side)
                                               : (size_t)low->d_v;
 }
 
-/* Writes the basis a [d][n_basis] of K or V. */
+/* Computes the projection basis a [d][n_basis] of K or V. */
 static int find_basis(const kvd_head *h, int side, float *a, kvd_err *err)
 {
     const kvd_dims_head *const widths = kvd_head_dims(h->p->widths, h->in->layer, h->g);

@@ -51,7 +51,8 @@ static const kvd_dims_head *head_at(const kvd_folded_list *l, int layer, size_t 
     return &l->dims->head[(size_t)layer * (size_t)l->dims->n_kv_heads + kv_head];
 }
 
-/* Returns the matrix, with *m columns, that projects a head's Q, K or V, or NULL. */
+/* Returns the matrix that projects a head's Q, K or V, or NULL if none does. Sets *m to its number
+ * of columns. */
 static const float *matrix_of(const kvd_folded_list *l, int layer, kvd_part part, size_t head,
                               size_t *m)
 {
@@ -159,7 +160,8 @@ static const void *stored_at(const kvd_tensor *t, size_t element)
     return (const char *)t->data + element * kvd_dtype_bytes(t->dtype);
 }
 
-/* Returns the projection for weight rows row .. row + d_head - 1, or NULL. *m: its columns. */
+/* Returns the matrix that projects weight rows row .. row + d_head - 1, or NULL if none does. Sets
+ * *m to its number of columns. */
 static const float *matrix_for_rows(const run *r, size_t row, size_t *m)
 {
     const kvd_folded *const f = r->folded;

@@ -55,7 +55,8 @@ bool kvd_folds_qk(const kvd_config *c);
 
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 
-/* Gets the next n elements of a tensor. `stored`: the unchanged elements in the file, or NULL. */
+/* Callback that receives the next n elements x of a tensor. `stored` points to these elements in
+ * the file if they are unchanged, otherwise it is NULL. */
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);
 

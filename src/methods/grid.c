@@ -14,7 +14,8 @@ typedef struct {
 
 enum { PIECES = 64 };
 
-/* Finds a method text's first slash outside paths, or NULL. *value: start of the slash's value. */
+/* Returns the first slash of a method text that is not in a file path, or NULL. Sets *value to the
+ * start of the parameter value that contains the slash. */
 static const char *find_slash(const char *at, const char **value)
 {
     const char *slash = strchr(at, '/');

@@ -14,7 +14,7 @@
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 
-/* Records all plugins and files that the n methods name as inputs of the run. */
+/* Records all files that the n methods read, plugins included, as inputs of the run. */
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
 void kvd_method_print_all(void);
@@ -37,7 +37,8 @@ void kvd_method_print_all(void);
                        .help = "Measured error of cutting each head (kvdim-eval --scan-errors), "  \
                                "for ranks=error"                                                   \
     }
-/* Options that name input files of methods. T is a structure with kvd_method_paths `files`. */
+/* Options that name input files of methods. T is the type of the options structure, which must have
+ * a member `files` of type kvd_method_paths. */
 #define KVD_OPTIONS_METHOD_FILES(T)                                                                \
     {"spectrum", .type = KVD_OPT_TEXTS, .arg = "FILE",                                             \
      KVD_INTO_LIST(T, files.spectrum, files.n_spectra),                                            \

@@ -8,12 +8,13 @@
 
 /* One KV head of one layer and sequence, with its cached tokens in order of position. */
 typedef struct {
-    /* Memory of all arrays, and of those arrays that only the prompt needs. */
+    /* pool: memory of the arrays. of_prompt: memory of those arrays that only the prompt needs. */
     kvd_pool pool, of_prompt;
     const kvd_plan *p;
     /* K and V of the batch's prompts if a method merges them across layers, otherwise NULL. */
     const kvd_prompts *prompts;
-    /* KVD_LEVEL_* of the prompt's tokens if a method ranked them over all layers, else NULL. */
+    /* Precision level (KVD_LEVEL_*) of each prompt token if a method ranked tokens over all layers,
+     * otherwise NULL. */
     const uint8_t *ranked;
     size_t sequence;
     /* Number of tokens of the sequence (n) and of its prompt (n0). */
@@ -47,7 +48,8 @@ typedef struct {
     size_t room, step_room;
     /* [room][width] Projected K and V of the new tokens, from position `base` on. */
     float *cut[KVD_N_SIDES];
-    /* [group][step_room] Projected queries and outputs, from position kvd_head_step_base(h) on. */
+    /* [group][step_room] Projected queries and projected attention outputs of the new tokens after
+     * the prompt. */
     float *q_cut, *o_cut;
 
     size_t m;
@@ -56,7 +58,8 @@ typedef struct {
     uint8_t *level; /* [most] KVD_LEVEL_* of each cached token */
     /* [most][width] K and V of the cached tokens as attention reads them, after decoding. */
     float *x[KVD_N_SIDES];
-    /* [most][read] Cached keys after RoPE; used only if stored keys are before it (before_rope). */
+    /* [most][read] Cached keys after RoPE. Used only if keys are stored before RoPE
+     * (before_rope). */
     float *k_read;
     /* [most] Sum of the attention probabilities that each cached token received. */
     double *mass;
@@ -65,10 +68,11 @@ typedef struct {
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES];
     /* Number of oldest cached tokens that are quantised: one number for K, one for V. */
     size_t coded[KVD_N_SIDES];
-    /* Number of first positions whose K and V are stored exactly. */
+    /* Number of positions at the start of the sequence whose K and V are never quantised. */
     size_t exact;
     uint32_t *stream[KVD_N_SIDES];
-    /* [d] Mask of the n_keep key channels that are stored, in the first `pruned` tokens. */
+    /* [d] Mask of the n_keep key channels that the first `pruned` cached tokens store. Later tokens
+     * store all channels. */
     uint8_t *keep;
     size_t n_keep, pruned;
     /* [d][n_basis] Orthonormal bases computed from the prompt's K and V, or NULL. */
@@ -86,19 +90,23 @@ typedef struct {
     float *score, *prob;
     /* [KVD_ATTEND_ROWS][n0] Attention scores of a block of queries with all n0 prompt tokens. */
     float *block;
-    /* [most] New KVD_LEVEL_* of each cached token. In attention of a step, 1 if it is read. */
+    /* [most] New KVD_LEVEL_* of each cached token. During attention of a step: 1 for each token
+     * that the step reads, else 0. */
     uint8_t *decision;
     size_t *kept;
-    /* [5 + group][n0] Attention that each prompt token received, and other sums over queries. */
+    /* [5 + group][n0] Sums over queries for each prompt token, such as the attention that it
+     * received. */
     double *statistics;
     kvd_stepwise_account *account;
-    /* Clock time (kvd_clock_s) in seconds at the end of the latest measured kvd_stepwise_part. */
+    /* Clock time (kvd_clock_s) in seconds at which the latest timed part (kvd_stepwise_part)
+     * ended. */
     double last;
 } kvd_head;
 
 /* Returns the projections of KV head g in `dims`, or NULL if `dims` is NULL. */
 const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g);
-/* Sets widths, projections and window of KV head h->g. h->p, h->n and h->prompts must be set. */
+/* Sets the window, the projections and the numbers of dimensions of KV head h->g. h->p, h->n and
+ * h->prompts must be set before. */
 void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
 /* Allocates the arrays of *h. kvd_head_release must follow, even after a failure. */
 int kvd_head_allocate(kvd_head *h, kvd_err *err);
@@ -108,12 +116,12 @@ void kvd_head_release(kvd_head *h);
 /* Returns the bits stored for all cached tokens in addition to K and V. */
 double kvd_head_entry_bits(const kvd_head *h);
 
-/* Returns the position of the first new token after the prompt. */
+/* Returns the position of the first new token that is not part of the prompt. */
 size_t kvd_head_step_base(const kvd_head *h);
 
 /* Returns the query of the j-th query head at position t. */
 const float *kvd_head_query(const kvd_head *h, size_t j, size_t t);
-/* Returns the head's vector at position t in `k`, keys or values of all heads. */
+/* Returns this KV head's vector at position t. `k` has the keys, or the values, of all KV heads. */
 const float *kvd_head_key(const kvd_head *h, const float *k, size_t t);
 /* Returns the first position in the attention window of position t. */
 size_t kvd_head_seen_from(const kvd_head *h, size_t t);
@@ -129,27 +137,33 @@ int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 
 /* Compresses KV heads g .. g + n - 1 of one sequence token by token, and writes their attention
  * output. Must run between kvd_blas_serial and kvd_blas_restore. `cosine` and `sine`
- * [n][d_head / 2] are NULL unless keys are stored before RoPE. `prompts` is NULL unless a method
- * needs a first pass over prompts (kvd_plan_first_pass). */
+ * [n][d_head / 2]: NULL unless keys are stored before RoPE. `prompts`: NULL unless
+ * kvd_plan_first_pass(p) is true. */
 int kvd_stepwise_heads(const kvd_plan *p, const kvd_prompts *prompts, const kvd_attention_in *in,
                        size_t sequence, int g, size_t n, const float *cosine, const float *sine,
                        float *out, kvd_stepwise_account *account, kvd_err *err);
 
 /* Appends K and V of position t to the cache, not quantised, at high precision. */
 void kvd_head_append(kvd_head *h, size_t t);
-/* Removes cached tokens outside the attention window of position t, in blocks. */
+/* Removes cached tokens outside the attention window of position t, a block of h->leaving tokens at
+ * a time. */
 void kvd_head_leave(kvd_head *h, size_t t);
-/* Quantises complete blocks of cached tokens that are outside the window of exact tokens. */
+/* Quantises complete blocks of cached tokens, except tokens in the window of newest tokens that
+ * stay unquantised. */
 int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
-/* Drops cached tokens or lowers their precision, as h->decision says; if `merges`, merges first. */
+/* Drops cached tokens, or lowers their precision, as h->decision says. If `merges` is true and the
+ * method merges tokens, first merges the dropped tokens into kept ones. */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
 /* Prunes key channels of all cached tokens except the newest, and counts the bits of the mask. */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
-/* Computes a projection basis of the prompt's K and one of its V, and projects the prompt. */
+/* Computes a projection basis for the prompt's keys and one for its values, and projects the
+ * prompt's keys and values. */
 int kvd_head_cut(kvd_head *h, kvd_err *err);
-/* Replaces the keys of the prompt by approximations, once, before the first later token. */
+/* Replaces the prompt's keys by approximations that the method computes. Called once, before the
+ * first token after the prompt. */
 int kvd_head_rebuild(kvd_head *h, kvd_err *err);
-/* Computes h->balance from the largest magnitudes of the prompt's K and Q in each channel. */
+/* Computes h->balance, a factor per key channel, from the largest magnitudes of the prompt's K and
+ * Q in the channel. */
 void kvd_head_balance(kvd_head *h);
 
 #endif

@@ -13,7 +13,7 @@ typedef struct {
     /* Number of the request's tokens that are already in the cache. */
     uint32_t before;
     uint32_t n;
-    /* Input and output tokens of the request together. 0 means the engine's max_len. */
+    /* Number of the request's input and output tokens together. 0 means the engine's max_len. */
     uint32_t whole;
     /* 1 if the model emits a token after the request's last token in this iteration. */
     int emits;
@@ -23,7 +23,8 @@ typedef struct {
 
 typedef struct {
     size_t n_slices;
-    /* Number of decode steps, which come first. Other slices are parts of prompts. */
+    /* Number of decode steps. They are the first elements of `slice`; the others are prompts or
+     * parts of prompts. */
     size_t n_steps;
     /* [n_slices] Tokens of each request in the iteration, valid until the next iteration. */
     const kvd_slice *slice;
@@ -32,9 +33,10 @@ typedef struct {
 
 /* Attention kernels that a CUDA engine uses. */
 typedef enum {
-    /* Kernels for heads of different widths. The work is divided at equal estimated cost. */
+    /* Kernels for heads of different widths. All thread blocks get work of equal estimated cost. */
     KVD_ATTENTION_OURS,
-    /* Like KVD_ATTENTION_OURS, but the work is divided as in the ZACK and FDC papers. */
+    /* Like KVD_ATTENTION_OURS, but the work is divided among thread blocks as in the ZACK and FDC
+     * papers. */
     KVD_ATTENTION_PAPERS,
     /* All heads of a layer are padded to the widest, as unmodified kernels require. */
     KVD_ATTENTION_STOCK

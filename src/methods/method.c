@@ -12,10 +12,12 @@
 #include "methods/plugin/plugin.h"
 
 typedef struct {
-    /* Must be the first member. The trade-off parameter's name is like "lower.heavy", or "p". */
+    /* Must be the first member. Names of parameters in info.tradeoff are like "sparsity.th"
+     * (NAME.KEY), except "p" and "p_u". */
     kvd_method_info info;
     const char *members;
-    /* Default parameters "KEY=VALUE,..." of the combination. NULL: those of its `members`. */
+    /* Default parameters of the combination, "KEY=VALUE,...". NULL: each method in `members` keeps
+     * its own defaults. */
     const char *usual;
 } combination;
 
@@ -178,7 +180,7 @@ static int unknown(const char *name, kvd_err *err)
                     nearest ? ", nearest: " : "", nearest ? nearest : "");
 }
 
-/* Returns the method that acts on `axis` ("layers", "tokens", "dims" or "bits"), or NULL. */
+/* Returns the method in *m that acts on `axis` ("layers", "tokens", "dims" or "bits"), or NULL. */
 static const kvd_method_info *occupant(const kvd_method *m, const char *axis)
 {
     kvd_plan_member all[KVD_PLAN_MEMBERS];
@@ -198,7 +200,8 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
         v->value[i] = info->parameter[i].value;
 }
 
-/* Adds *x to m if one of their methods ranks tokens and the other drops some, or returns false. */
+/* Adds *x to m, which already has a method that acts on tokens. Returns false unless one of these
+ * two methods lowers the precision of tokens by rank, and the other only drops tokens. */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
     if (m->plan.levels || x->select || m->plan.tokens->select ||

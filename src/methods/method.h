@@ -13,7 +13,8 @@ typedef enum {
     KVD_WIDTH_RULE_EQ6_ENERGY, /* Eq. 6 over squared singular values */
     /* Uses a file with the measured loss of every head at every number of kept dimensions. */
     KVD_WIDTH_RULE_ERROR,
-    /* Removes the smallest losses in nats that the singular values of method fisher predict. */
+    /* Removes the dimensions whose removal loses the fewest nats, as predicted by the singular
+     * values of method fisher. */
     KVD_WIDTH_RULE_LOSS,
     KVD_N_WIDTH_RULES
 } kvd_width_rule;
@@ -24,16 +25,21 @@ typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
 typedef struct {
     /* Names of the combined methods, such as "none", "zack" or "h2o+kivi". */
     char name[64];
-    /* Parameters except p, r, ranks (kept dimensions), such as "h2o.heavy=0.1,h2o.recent=0.1". */
+    /* Parameters, such as "h2o.heavy=0.1,h2o.recent=0.1", without those that set the number of kept
+     * dimensions (p, r, ranks). */
     char settings[320];
-    /* Compression methods. A caller sets dims, type, prompt and seed in a copy, and opens it. */
+    /* Compression methods. To use them, copy the plan, set dims, type, prompt and seed of the copy,
+     * and open the copy. */
     kvd_plan plan;
-    /* Method that uses rotations of a spectrum file (zack, fdc, ...), or NULL. */
+    /* Method whose rotations come from a spectrum file given by --spectrum (zack, fdc, ...), or
+     * NULL. */
     const kvd_dims_method *dims;
-    /* Parameters of method `dims`, NaN if not given. Fractions and rates are in [0, 1). */
+    /* The fields from `cut` to `ranks` are parameters of method `dims`. Numbers are in [0, 1), or
+     * NaN if not given. */
     kvd_cut cut;
     double p;
-    /* Parameters p.qk and p.v: fractions of dimensions to remove. Both are given, or neither. */
+    /* Parameters p.qk and p.v: fractions of dimensions to remove from Q and K, and from V. The user
+     * gives both or neither. */
     double p_side[2];
     double r;
     double p_low;
@@ -55,10 +61,11 @@ typedef struct {
  * for an unknown, duplicate, invalid or unused parameter, and if p, p.qk, p.v and r contradict each
  * other. */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
-/* Returns true if the user gave how much to remove: p, p.qk and p.v, or r. */
+/* Returns true if the user said how many dimensions to remove: by p, by p.qk and p.v, or by r. */
 bool kvd_method_has_point(const kvd_method *m);
 bool kvd_method_has_sides(const kvd_method *m);
-/* Returns true if the user gave p_u, or p_u.qk and p_u.v, for less important tokens. */
+/* Returns true if the user gave p_u, or p_u.qk and p_u.v: fractions of dimensions to remove from
+ * less important tokens. */
 bool kvd_method_has_low(const kvd_method *m);
 const char *kvd_method_name(const kvd_method *m);
 bool kvd_method_is_none(const kvd_method *m);
@@ -69,21 +76,24 @@ typedef struct {
     const kvd_method_info *info;
     /* Axis that the method reduces: "tokens", "bits", "dims" or "layers". */
     const char *axis;
-    /* The method if it uses rotations of a file given by --spectrum, otherwise NULL. */
+    /* The method if it reads rotations from a file given by --spectrum, otherwise NULL. */
     const kvd_dims_method *dims;
-    /* True if the method alone reduces the stored bytes, without an input file. */
+    /* True if the method makes the cache smaller by itself, and none of its parameters is a file
+     * path. */
     bool alone;
 } kvd_method_entry;
 /* Writes the i-th known method, in the order of --help. Returns false if there are fewer. */
 bool kvd_method_entry_at(int i, kvd_method_entry *out);
 const char *kvd_method_nearest(const char *name);
 
-/* Returns the path of the i-th file that a parameter names (file=PATH), or NULL. */
+/* Returns the i-th file path among the parameters of the methods (file=PATH), or NULL if there are
+ * fewer. */
 const char *kvd_method_file(const kvd_method *m, int i);
 /* Returns true if parameter `key` (KEY or METHOD.KEY, `length` characters) takes a file path. */
 bool kvd_method_is_text_key(const char *key, size_t length);
 
-/* Records that --fisher is given. Quantisers use that file unless the method reduces dimensions. */
+/* Must be called if --fisher is given. A quantiser that can use the Fisher file then does so,
+ * unless a method reduces dimensions. */
 void kvd_method_with_fisher(kvd_method *m);
 bool kvd_method_reads_fisher(const kvd_method *m);
 
@@ -97,13 +107,14 @@ typedef struct {
     /* True if a sweep takes geometric steps, false for equal steps. */
     bool geometric;
     bool p;
-    /* Private: name of a second parameter or "", set to `at` + `slope` * (first value). */
+    /* Private: name of a second parameter, or "". A sweep sets it to at + slope * (value of the
+     * parameter `name`). */
     char with[64];
     double at, slope;
 } kvd_method_tradeoff;
 
-/* Finds the parameter that trades bytes for quality. `key` is KEY, NAME.KEY, or NULL for that of
- * the last method. Fails if there is none. */
+/* Finds the parameter that trades bytes for quality. `key` is KEY, NAME.KEY, or NULL for the
+ * parameter of the last method. Fails if there is none. */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
 /* Returns the parameter value, rounded, at fraction `share` of the way from t->most to t->least. */
@@ -111,7 +122,8 @@ double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
 /* Returns the fraction of the way from t->most to t->least at which the parameter is `value`. */
 double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t);
-/* Copies *m to *out with parameter t->name set to `value`, and t->with computed from it. */
+/* Copies *m to *out with parameter t->name set to `value`, and parameter t->with, if any, computed
+ * from `value`. */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);
 /* Returns the value of parameter t->name, or NaN if the user gave r, or p.qk and p.v, instead. */
@@ -119,8 +131,8 @@ double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff 
 
 /* The functions from here on are for method.c and method_keys.c only. */
 
-/* Sets the method's parameters as `text` says, "KEY=VALUE,..." or NULL, then missing defaults, and
- * checks all. Modifies `text`. Fails as kvd_method_parse does. */
+/* Sets the parameters given in `text` ("KEY=VALUE,..." or NULL) and the defaults of all others, and
+ * checks them. Modifies `text`. Fails as kvd_method_parse does. */
 int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err);
 
 void kvd_method_write_settings(kvd_method *m);

@@ -1,4 +1,4 @@
-/* Parameters of methods: as text, and values set by sweeps and searches. */
+/* Reads and writes the parameters of methods as text, and sets values for sweeps and searches. */
 #include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -308,7 +308,7 @@ static int check_rebuilt(const kvd_method *m, kvd_err *err)
     return 0;
 }
 
-/* Fails if the user changed a parameter that has no effect. The default value is allowed. */
+/* Fails if a parameter that has no effect was set to another value than its default. */
 static int check_idle(const kvd_plan_member *k, kvd_err *err)
 {
     for (const kvd_idle_key *idle = k->info->idle; idle && idle->key; idle++) {
@@ -442,7 +442,8 @@ static void fill(kvd_method_tradeoff *out, const char *name, const kvd_tradeoff 
         snprintf(out->with, sizeof out->with, "%s%s%s", name ? name : "", dot, t->with);
 }
 
-/* Finds the parameter that trades bytes for quality. A NULL name or key matches any. */
+/* Finds a parameter that trades bytes for quality, by the name of its method and its key. A NULL
+ * name or key matches any. */
 static bool of_member(const kvd_method *m, const char *name, const char *key,
                       kvd_method_tradeoff *out)
 {

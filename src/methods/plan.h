@@ -18,15 +18,18 @@
 typedef struct kvd_plan {
     const kvd_layers_method *layers;
     const kvd_tokens_method *tokens;
-    /* Method that lowers the precision of prompt tokens and has no state, or NULL. */
+    /* Method that lowers the precision of prompt tokens, used together with the method `tokens`
+     * that drops tokens. NULL if there is none. */
     const kvd_tokens_method *levels;
     /* Projections of the heads, or NULL. If `maker` is set, kvd_plan_open computes them. */
     const kvd_dims *dims;
     const kvd_dims_maker *maker;
-    /* Method that removes dimensions of each prompt separately. `dims`, `maker` are then NULL. */
+    /* Method that removes dimensions separately in each prompt, or NULL. If it is set, `dims` and
+     * `maker` are NULL. */
     const kvd_channels_method *channels;
     const kvd_dims *widths, *widths_low;
-    /* Second moments of W_O between kvd_plan_open and kvd_plan_close, or NULL. */
+    /* Second moments of the output weights W_O if a method needs them and the plan is open,
+     * otherwise NULL. */
     double *moments;
     /* Projections for tokens at low precision, or NULL if `dims` applies. */
     const kvd_dims *dims_low;
@@ -36,12 +39,13 @@ typedef struct kvd_plan {
     kvd_dims made;
     void *tokens_self, *levels_self, *bits_self;
     kvd_dtype type; /* data type of numbers that are not quantised */
-    /* Numbers of first and of last layers that are not compressed. */
+    /* Numbers of layers at the start and at the end of the model that are not compressed. */
     int keep_first, keep_last;
     /* Plan without methods, for the first and last layers that stay uncompressed, or NULL. */
     struct kvd_plan *kept;
     int n_layers;
-    /* Number of prompt tokens, at most all but the last. Ignored in text generation. */
+    /* Number of tokens at the start of each sequence that are its prompt. The last token of a
+     * sequence is never part of the prompt. Ignored in text generation. */
     size_t prompt;
     uint64_t seed;
     struct kvd_gpu_cache *on_gpu;
@@ -56,28 +60,33 @@ void kvd_plan_close(kvd_plan *p);
 /* Returns the plan of one layer: p, or p->kept if the layer stays uncompressed. p must be open. */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
-/* Returns true if a method acts on the cache token by token. */
+/* Returns true if a method changes the cache token by token, for example by dropping or quantising
+ * tokens. */
 bool kvd_plan_stepwise(const kvd_plan *p);
 
-/* Returns true if a method needs a first pass over all prompts before compression. */
+/* Returns true if the model must first run over all prompts without compression, because a method
+ * needs Q, K and V of all layers before it compresses. */
 bool kvd_plan_first_pass(const kvd_plan *p);
 
-/* Returns the method that ranks tokens over all layers, and its state *self, or NULL. */
+/* Returns the method that ranks tokens over all layers, or NULL. Sets *self, unless `self` is NULL,
+ * to the state of that method. */
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
-/* Returns how often each prompt is processed: 2 if tokens are ranked by a second copy, else 1. */
+/* Returns how often the model processes each prompt: 2 if a method ranks tokens by a second copy of
+ * the prompt, else 1. */
 size_t kvd_plan_copies(const kvd_plan *p);
 
 /* Returns true if all KV heads must process a token before any processes the next. */
 bool kvd_plan_heads_together(const kvd_plan *p);
 
-/* Returns how many tokens leave a sliding window together: those of one quantised block, or 1. */
+/* Returns how many tokens leave a sliding window at a time: the tokens of a block that is quantised
+ * together, or 1. */
 size_t kvd_plan_block(const kvd_plan *p);
 
-/* Returns how many tokens at the start of a sequence are stored exactly. */
+/* Returns how many tokens at the start of a sequence are never quantised. */
 size_t kvd_plan_exact(const kvd_plan *p);
 
-/* Returns the bits that are stored per cached token in addition to K and V. */
+/* Returns the bits that are stored per cached token in addition to K and V, such as a score. */
 double kvd_plan_entry_bits(const kvd_plan *p);
 
 /* Returns true if tokens at low precision take fewer bits than other tokens. */
@@ -88,7 +97,7 @@ bool kvd_plan_draws(const kvd_plan *p);
 /* Returns true if attention reads K and V exactly as the model computed them. */
 bool kvd_plan_changes_nothing(const kvd_plan *p);
 
-/* Returns true if compression does more than reducing heads to fixed numbers of dimensions. */
+/* Returns true if a method does more than project each head to a fixed number of dimensions. */
 bool kvd_plan_beyond_widths(const kvd_plan *p);
 
 unsigned kvd_plan_needs(const kvd_plan *p);

@@ -213,7 +213,8 @@ static int widths_at(const kvd_method *m, int side, double p, double *removal_ra
                   : 0;
 }
 
-/* Removes fraction p[0] of Q and K dimensions, p[1] of V's. *removal_rate: NaN if rates differ. */
+/* Removes fraction p[0] of the dimensions of Q and K, and fraction p[1] of those of V. Sets
+ * *removal_rate to the removal rate of both, or to NaN if their rates differ. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {
@@ -232,7 +233,8 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
     return 0;
 }
 
-/* Removes projections that `cut` and `keep_layers` exclude. Computes p and *overall_p again. */
+/* Restores all dimensions of Q and K, or of V, if m->cut excludes them, and of layers that stay
+ * uncompressed. Sets p and *overall_p to the fractions that remain removed. */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
 {
@@ -302,7 +304,8 @@ static void clear(const kvd_method *m, kvd_point *point)
         point->side_p[side] = point->low_p[side] = NAN;
 }
 
-/* Builds the projections for *w kept dimensions, unless `status` is a failure, and releases *w. */
+/* Builds the projections of `point` from the numbers of kept dimensions *w, unless `status` is
+ * nonzero. Releases *w in any case. */
 static int finish(const kvd_method *m, int status, kvd_widths *w, kvd_point *point, kvd_err *err)
 {
     status = status || build(m, w, point, err);

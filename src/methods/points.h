@@ -26,39 +26,41 @@ typedef struct {
     kvd_fisher fisher;
 } kvd_method_files;
 
-/* Adds the files to the inputs of the run. */
+/* Records the files at these paths as inputs of the run. */
 int kvd_method_paths_add_inputs(const kvd_method_paths *p, kvd_run *run, kvd_err *err);
-/* Reads the files. Fails if one is of another model than `info`, which was read from `model`. The
- * caller must call kvd_method_files_release, also on failure. */
+/* Reads the files. Fails if a file was made from another model than the one in `model`, which
+ * `info` describes. The caller must call kvd_method_files_release, also on failure. */
 int kvd_method_files_load(kvd_method_files *f, const kvd_method_paths *p,
                           const kvd_model_info *info, const char *model, kvd_err *err);
 void kvd_method_files_release(kvd_method_files *f);
 
-/* Sets m->spectrum, m->rates and m->table to the files that fit the method. Fails if no spectrum
- * file or two fit, or if the files do not match. */
+/* Sets m->spectrum, m->rates and m->table to those of the files that fit the method. Fails if no
+ * spectrum file fits or two do, or if the files do not match each other. */
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
-/* Warns about files of `given` that no method reads. Must follow kvd_method_find_files for all
- * methods. */
+/* Warns about each file of `given` that none of the n methods reads. kvd_method_find_files must
+ * have been called for all methods before. */
 void kvd_method_files_say_unused(const kvd_method_files *files, const kvd_method_paths *given,
                                  const kvd_method *method, size_t n, const char *program);
 
-/* Warns if the kept dimensions were chosen for rotations other than those of m->spectrum, or if the
- * error table does not name its rotations. */
+/* Warns if the numbers of kept dimensions were chosen for other rotations than those of
+ * m->spectrum, or if the error table does not say for which rotations it was measured. */
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err);
 
 typedef struct {
     const kvd_method *method;
     /* Rule that chose the kept dimensions: "none", "uniform" (equal widths), "eq6", "error", ... */
     const char *rule;
-    /* Removed fraction r of singular values (ZACK paper, Eq. 6), or NaN if it was not used. */
+    /* Fraction r of the sum of a head's singular values that was removed (ZACK paper, Eq. 6), or
+     * NaN if r was not used. */
     double removal_rate;
     /* Fraction of dimensions that the user asked to remove, or NaN if the user gave none. */
     double p_wanted;
     double overall_p;
     /* Fractions of the elements of Q and K, and of V, that are not stored. */
     double side_p[2];
-    /* Fractions of dimensions of Q and K, and of V, that low-precision tokens lack, or NaN. */
+    /* Fractions of dimensions of Q and K, and of V, that are not stored for tokens at low
+     * precision. NaN if there are no such tokens. */
     double low_p[2];
     /* Projection matrices of all heads. `head` is NULL if nothing is projected. */
     kvd_dims dims;
@@ -72,8 +74,8 @@ typedef struct {
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
-/* Makes the point (parameter values) that removes the smallest fraction of dimensions of at least
- * `p` (method uniform: nearest to `p`). kvd_point_of_keys uses the method's own parameters,
+/* kvd_point_at chooses the parameter values that remove the smallest fraction of dimensions of at
+ * least `p` (method uniform: nearest to `p`). kvd_point_of_keys uses the parameters of *m,
  * kvd_point_of_rates entry i of the file of kept dimensions. The caller must call
  * kvd_point_release. */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
@@ -89,7 +91,8 @@ kvd_plan kvd_point_plan(const kvd_point *point);
 /* Writes the largest fraction of dimensions that kvd_point_at can remove with this method. */
 int kvd_point_largest(const kvd_method *m, double *p, kvd_err *err);
 
-/* Builds projections that keep all dimensions. m->cut may exclude those of Q and K, or of V. */
+/* Builds projections that keep all dimensions of every head. If m->cut excludes Q and K, or V,
+ * these get no projection. */
 int kvd_point_full(const kvd_method *m, kvd_dims *dims, kvd_err *err);
 
 #endif

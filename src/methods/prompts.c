@@ -19,7 +19,8 @@ static float *rows_of(const kvd_prompts *p, int side, int layer, size_t sequence
            ((size_t)layer * p->offset[p->n_sequences] + p->offset[sequence]) * width_of(p);
 }
 
-/* Returns true if a method chooses tokens in the layer: no window is shorter than the sequence. */
+/* Returns true if the layer has no attention window shorter than the sequence. Only in such layers
+ * does the method choose tokens. */
 static bool chooses(const kvd_prompts *p, int layer, size_t sequence)
 {
     const size_t window = kvd_config_window(p->config, layer);
@@ -52,7 +53,8 @@ static double log_sum(const float *score, size_t n)
     return top + log(sum);
 }
 
-/* Adds logs of softmax denominators to sum [rows]. `at`: first token in the batch. */
+/* Adds the softmax denominators of one head's queries to the sums over heads, of which sum [rows]
+ * has the logs. `at`: index of the prompt's first token in the batch. */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
 {

@@ -1,4 +1,5 @@
-/* Q, K and V of one batch's prompts in all layers, recorded in a first pass of the model. */
+/* K and V of one batch's prompts in all layers, or ranks of their tokens, found by running the
+ * model over the prompts before compression. */
 #ifndef KVD_METHODS_PROMPTS_H
 #define KVD_METHODS_PROMPTS_H
 
@@ -8,7 +9,8 @@
 #include "model/pass/forward.h"
 
 typedef struct {
-    /* Attention hook that records the prompts in the first pass. Must be the first member. */
+    /* Attention hook that records the prompts when the model first runs over them. Must be the
+     * first member. */
     kvd_attention hook;
     /* The following fields are private. */
     kvd_dense_attention dense;
@@ -17,16 +19,18 @@ typedef struct {
     const kvd_plan *plan;
     /* `offset` [n_sequences + 1] has the first token of each prompt. */
     size_t n_sequences, *offset;
-    /* [n_sequences] Tokens of each sequence, including those after the prompt. */
+    /* [n_sequences] Number of tokens of each sequence, including those after the prompt. */
     size_t *whole;
     /* [n_layers][tokens][n_kv_heads * d_head] K and V of all prompts. */
     float *x[KVD_N_SIDES];
-    /* [n_layers][n_sequences] Stored / uncompressed bits; NaN for layers not merged with others. */
+    /* [n_layers][n_sequences] Stored bits divided by uncompressed bits. NaN for layers that are not
+     * merged with other layers. */
     double *share[KVD_N_SIDES];
-    /* Logs of softmax denominators, or NULL. Prompt s has [layers][tokens] from n_layers *
-     * offset[s] on, without layers whose sliding window is shorter than the sequence. */
+    /* Log of the sum over heads of each prompt token's softmax denominators, or NULL. Prompt s has
+     * [layers][tokens] from n_layers * offset[s] on, without layers whose sliding window is shorter
+     * than the sequence. */
     double *log_denominator;
-    /* Numbers by which the method ranks prompt tokens, by sequence and layer, or NULL. */
+    /* Numbers by which the method ranks prompt tokens, for each sequence and layer, or NULL. */
     double *observed;
     size_t *observed_at;
     /* Precision level of each prompt token. Sequence s has [layers][tokens] from index n_layers *
@@ -35,15 +39,18 @@ typedef struct {
     uint8_t *level;
 } kvd_prompts;
 
-/* Allocates prompts of length[s] tokens. The caller releases *p, even after a failure. */
+/* Allocates room for n_sequences prompts of length[s] tokens each. The caller releases *p, even
+ * after a failure. */
 int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
                      const size_t *length, const size_t *whole, size_t n_sequences, kvd_err *err);
 void kvd_prompts_release(kvd_prompts *p);
 
-/* Merges layers or ranks tokens (p->plan). whole [n_sequences]: tokens of prompt plus output. */
+/* Merges layers or ranks tokens, as the method in p->plan requires. whole [n_sequences]: number of
+ * tokens of each sequence, prompt and output together. */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
-/* Fails if a method reads prompts twice and two copies exceed the model's positions or max_len. */
+/* Fails if a method reads each prompt twice in a row, and two copies of the prompt exceed the
+ * model's positions or max_len. */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
 
@@ -55,7 +62,8 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
 
 bool kvd_prompts_repeated(const kvd_prompts *p);
 
-/* Returns a prompt's keys (after RoPE) or values [tokens][n_kv_heads * d_head] after merging. */
+/* Returns a prompt's keys (after RoPE) or values [tokens][n_kv_heads * d_head] as they are after
+ * layers are merged. */
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 /* Returns the stored bits of a prompt in one layer divided by uncompressed bits. */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);

@@ -9,7 +9,7 @@
 
 typedef struct {
     float *x[KVD_N_SIDES];
-    /* [whole][d_model] Inputs of the layer, or NULL. */
+    /* [whole][d_model] Inputs of the layer, or NULL if no method needs them. */
     float *input;
 } kept_rows;
 
@@ -129,7 +129,8 @@ static kvd_sequence_cache_slot *slot_of(const kvd_sequence_cache *r, size_t sequ
     return &r->slots[r->slot ? r->slot[sequence] : sequence];
 }
 
-/* Starts a sequence at position 0. Fails if new tokens do not continue the slot's sequence. */
+/* If the new tokens begin at position 0, starts a sequence in the slot. Otherwise fails unless they
+ * continue the slot's sequence. */
 static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, kvd_err *err)
 {
     kvd_sequence_cache_slot *const s = slot_of(r, sequence);
@@ -154,7 +155,8 @@ static int check(kvd_sequence_cache *r, const kvd_attention_in *in, size_t seque
     return 0;
 }
 
-/* Appends new tokens to KV heads g .. g + n - 1, and attends. account[i]: bits of head g + i. */
+/* Appends new tokens to KV heads g .. g + n - 1, and computes the attention of these heads.
+ * account[i]: counters of head g + i. */
 static int take(kvd_sequence_cache *r, const kvd_attention_in *in, size_t sequence, size_t g,
                 size_t n, float *out, kvd_stepwise_account *account, kvd_err *err)
 {

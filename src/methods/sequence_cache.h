@@ -1,5 +1,5 @@
-/* Compressed caches of sequences that are being generated, as an attention hook. A sequence's first
- * call must have its whole prompt. */
+/* Compressed caches of sequences that are being generated, as an attention hook. The first call for
+ * a sequence must contain its whole prompt. */
 #ifndef KVD_METHODS_SEQUENCE_CACHE_H
 #define KVD_METHODS_SEQUENCE_CACHE_H
 
@@ -13,8 +13,8 @@ typedef struct {
     kvd_attention hook;   /* must be first */
     const kvd_plan *plan; /* borrowed, open */
     const kvd_config *config;
-    /* Q, K and V of prompts, if a method reads whole prompts before it stores them. Must outlive
-     * the sequences. */
+    /* Prompts of the sequences, required if a method must see all prompts before it compresses
+     * (kvd_plan_first_pass). Must outlive the sequences. */
     const kvd_prompts *prompts;
     /* [n_sequences] Slot of each sequence in the cache. NULL means slot s for sequence s. */
     const size_t *slot;

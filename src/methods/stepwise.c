@@ -25,8 +25,8 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 
 typedef struct {
     /* [n0] For each prompt token: attention received, attention to itself, mean log of the softmax
-     * denominator, attention from noisy scores (`regularise`), number of last queries that gave
-     * less than mean attention. */
+     * denominator, attention received from regularised scores, number of the last `window` queries
+     * that gave it less than mean attention. */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /* [group][n0] Attention probabilities from the last `window` queries. */
     double *recent;
@@ -73,7 +73,8 @@ static const float *sink_of(const kvd_head *h, size_t j)
     return scores_of(h, j).sink;
 }
 
-/* Turns a query's scores into probabilities, and adds these to the prompt's statistics. */
+/* Turns a query's scores into attention probabilities, and adds these to the statistics of the
+ * prompt's tokens. */
 static void add_row(kvd_head *h, const statistics *s, size_t j, size_t t, size_t from, float *score,
                     size_t n)
 {
@@ -246,7 +247,8 @@ static int take_prompt(kvd_head *h, size_t n, const together *all, float *out, k
     return 0;
 }
 
-/* Chooses the tokens that position t reads. `unseen` tokens are outside the window. */
+/* Chooses the cached tokens that the query at position t reads. The first `unseen` cached tokens
+ * are outside its attention window. */
 static int choose_read(kvd_head *h, size_t t, size_t unseen, kvd_err *err)
 {
     const kvd_tokens_method *const m = h->tokens;

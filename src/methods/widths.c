@@ -11,7 +11,8 @@ static double weight(double s, bool energy)
     return energy ? s * s : s;
 }
 
-/* Sums singular values (`energy`: squares), smallest first. */
+/* Returns the sum of the singular values or, if `energy`, of their squares, added from the smallest
+ * on. */
 static double total(const double *sigma, size_t d, bool energy)
 {
     double sum = 0;
@@ -168,13 +169,15 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, do
     return 0;
 }
 
-/* Edge of the lower convex hull of a head's error: `dims` dimensions, `slope` nats each. */
+/* Edge of the lower convex hull of a head's error as a function of its kept dimensions. Along the
+ * edge, each of `dims` removed dimensions costs `slope` nats. */
 typedef struct {
     double slope;
     /* Index in [2][n_layers][n_kv_heads], Q and K first, then V. */
     size_t head;
     int32_t dims;
-    /* Number of this edge on its head's hull, from 1 at the largest number of dimensions. */
+    /* Number of this edge on the hull of its head. Edge 1 starts at the largest number of
+     * dimensions. */
     int order;
 } edge;
 
@@ -188,7 +191,8 @@ static int compare_edges(const void *a, const void *b)
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* Writes the edges of the lower convex hull of (width[i], error[i]). Returns their number. */
+/* Writes the edges of the lower convex hull of the points (width[i], error[i]). Returns the number
+ * of edges. */
 static size_t hull_edges(const int32_t *width, const double *error, size_t n, size_t head,
                          size_t *hull, edge *out)
 {
@@ -259,7 +263,8 @@ static int by_error(const kvd_error_table *t, int side, double wanted_p, kvd_wid
     }
     qsort(edges, m, sizeof *edges, compare_edges);
 
-    /* Error slopes of a head rise as it loses dimensions, so sorted edges keep its order. */
+    /* Removes dimensions in order of increasing slope. On a head's hull, slopes increase as
+     * dimensions are removed, so sorting keeps the order of the head's edges. */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
         const int32_t cut = (double)edges[i].dims <= left ? edges[i].dims : (int32_t)left;

@@ -1,4 +1,5 @@
-/* Chooses how many dimensions each head keeps, by singular values, error or loss. */
+/* Chooses how many dimensions each head keeps, from singular values, measured errors or predicted
+ * losses. */
 #ifndef KVD_METHODS_WIDTHS_H
 #define KVD_METHODS_WIDTHS_H
 
@@ -7,22 +8,24 @@
 #include "formats/error_table.h"
 #include "formats/rates.h"
 
-/* Returns how many dimensions a head keeps at removal rate r in [0, 1): the fewest, at least 1,
- * whose removed rest is at most fraction r of the sum of sigma [d] or, if `energy`, of its squares.
- * sigma must not increase. */
+/* Returns how many dimensions a head keeps at removal rate r in [0, 1): the smallest number, at
+ * least 1, such that the removed sigma [d] (`energy`: their squares) sum to at most r times the
+ * total. sigma must be sorted, largest first. */
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
-/* Allocates *w with the dimensions kept if each head may lose fraction r of its sum of singular
- * values (`energy`: of their squares). Fails for rotations per query head. */
+/* Sets *w to the dimensions that are kept if each head may lose fraction r of the sum of its
+ * singular values (`energy`: of their squares). Allocates *w. Fails if the spectrum has rotations
+ * per query head. */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
 
 /* Tabulates p, the fraction of dimensions removed at removal rate r: p is table_p[i] for r from
- * table_r[i] up to table_r[i + 1]. The caller must free both. */
+ * table_r[i] up to table_r[i + 1]. The caller must free both tables. */
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
-/* Writes the smallest removal rate *r that removes at least p - 1e-12 of dimensions, or fails. */
+/* Sets *r to the smallest removal rate in the table that removes at least fraction p - 1e-12 of the
+ * dimensions. Fails if there is none. */
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 
@@ -46,8 +49,8 @@ int kvd_table_matches(const kvd_error_table *t, const char *table_path, const kv
                       const char *spectrum_path, kvd_err *err);
 
 /* Removes at least the fraction wanted_p of the dimensions of Q and K (`side` 0), V (1) or both,
- * such that the sum of the heads' errors is smallest. Errors are interpolated on each head's lower
- * convex hull. No head falls below the table's smallest width. */
+ * with the smallest total error by table *t, interpolated on each head's lower convex hull. No head
+ * keeps fewer dimensions than the table's smallest width. */
 int kvd_widths_by_error(const kvd_error_table *t, int side, double wanted_p, kvd_widths *w,
                         kvd_err *err);
 
