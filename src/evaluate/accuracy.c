@@ -91,8 +91,10 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
     const double element = (double)kvd_dtype_bytes(choice->plan.type),
                  whole = dense / KVD_ACCURACY_ELEMENT_BYTES * element;
     const bool blocks = !kvd_plan_stepwise(&choice->plan);
+    /* The account of a mean has the sums of all its seeds. */
+    const double seeds = choice->n_seeds > 1 ? (double)choice->n_seeds : 1;
     const double stored =
-        blocks ? (double)choice->account.bytes_stored / (double)a->n_tokens
+        blocks ? (double)choice->account.bytes_stored / (double)a->n_tokens / seeds
                : (steps->payload + steps->side + steps->entries) / steps->dense * whole;
     kvd_rows_int(r, "stored_element_bytes", (int64_t)kvd_dtype_bytes(choice->plan.type));
     kvd_rows_real(r, "bytes_per_token_stored", stored);
