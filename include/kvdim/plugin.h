@@ -49,7 +49,9 @@ enum {
     /* Attention probabilities that each token received, summed */
     KVDIM_NEEDS_PROBABILITIES = 1,
     /* Q, K and V of a calibration text (--calibration); only for methods of KVDIM_AXIS_DIMS */
-    KVDIM_NEEDS_CALIBRATION = 2
+    KVDIM_NEEDS_CALIBRATION = 2,
+    /* Random numbers: results depend on kvdim_model.seed, and --seeds evaluates several seeds. */
+    KVDIM_NEEDS_SEED = 4
 };
 
 enum { KVDIM_SIDE_KEYS = 0, KVDIM_SIDE_VALUES = 1 };
@@ -71,7 +73,8 @@ typedef struct kvdim_model {
      * n_kv_heads). */
     int32_t n_layers, n_heads, n_kv_heads;
     int32_t d_head, d_model;
-    uint64_t seed; /* value of --seed, which methods with random numbers must use */
+    /* value of --seed, which methods with random numbers must use (KVDIM_NEEDS_SEED) */
+    uint64_t seed;
 } kvdim_model;
 
 /* Description of a method, common to all axes. It is the first member of kvdim_tokens_method and of
@@ -87,7 +90,8 @@ typedef struct kvdim_method {
     uint32_t needs;       /* Sum of KVDIM_NEEDS_... bits, or 0. */
     /* Name of the parameter that sets the size of the cache, or NULL. Options --sweep and --target
      * vary it from `sweep_most` (largest cache) to `sweep_least`, in geometric steps if
-     * `sweep_ratio` is 1. */
+     * `sweep_ratio` is 1. The method must make the cache smaller at `sweep_most` too, because
+     * --target evaluates it there. */
     const char *sweep_key;
     double sweep_most, sweep_least;
     int32_t sweep_ratio;

@@ -55,6 +55,7 @@ typedef struct kvd_parameter_values {
     double value[KVD_PARAMETERS_MAX];
     bool given[KVD_PARAMETERS_MAX];
     char text[KVD_PARAMETER_TEXT];
+    uint64_t seed; /* seed of random numbers, set by kvd_plan_open for layers methods */
     const struct kvd_method_info *method;
 } kvd_parameter_values;
 
@@ -67,7 +68,8 @@ typedef enum {
     KVD_NEEDS_PROBABILITIES = 16,
     KVD_NEEDS_PROMPT = 32, /* requires a prompt, at whose end the method chooses tokens */
     KVD_NEEDS_QUERIES = 64,
-    KVD_NEEDS_INPUT = 128 /* inputs of the layers, and the weights that multiply them */
+    KVD_NEEDS_INPUT = 128, /* inputs of the layers, and the weights that multiply them */
+    KVD_NEEDS_SEED = 256   /* random numbers, drawn from the seed of kvd_method_setup */
 } kvd_needs;
 
 /* Common part of all compression methods: the first field of every method's structure. */

@@ -133,7 +133,7 @@ bool kvd_plan_two_levels(const kvd_plan *p)
 
 bool kvd_plan_draws(const kvd_plan *p)
 {
-    return (p->tokens && p->tokens->regularise) || (p->bits && p->bits->draws);
+    return (p->tokens && p->tokens->regularise) || kvd_plan_needs(p) & KVD_NEEDS_SEED;
 }
 
 static const char *prompt_method(const kvd_plan *p)
@@ -402,6 +402,7 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     kvd_method_setup s = setup_of(p, setup);
     if (kvd_plan_check(p, setup, err))
         return -1;
+    p->layers_values.seed = s.seed;
     if (p->layers && ((p->layers->check && p->layers->check(&p->layers_values, s.config, err)) ||
                       check_layers(p, s.config, err)))
         return -1;

@@ -78,6 +78,9 @@ load "a folder" "plugin '$D': it is not a file" --plugin "$D"
 load "no library" "plugin '$D/text.so': cannot load it as a shared library" --plugin "$D/text.so"
 head -c 6000 "$D/signs.so" >"$D/half.so"
 load "a library that was cut off" "plugin '$D/half.so': it is cut off: it has 6000 bytes of at least" --plugin "$D/half.so"
+echo 'int kvdim_plugin_v1 = 1;' >"$D/variable.c"
+check "a library with a variable builds" build variable "$D/variable.c"
+load "a variable in place of the function" "plugin '$D/variable.so': it has no function kvdim_plugin_v1" --plugin "$D/variable.so"
 load "the same plugin twice" "plugin '$D/signs.so' already has a method of this name" --plugin "$D/signs.so" --plugin "$D/signs.so"
 table=0
 for text in "'zack': kvdim has a method of this name" "its name is not 1 .. 24 letters" "axis is 77" "struct_size is 8, this kvdim has" \
@@ -140,6 +143,8 @@ if $EVAL --prompt 100 --cache f16 --json --plugin "$D/dims.so" --plugin "$D/long
   if awk 'NR == 2 && !($1 < 1e-5) { wrong = 1 } NR == 3 { first = $1 } NR == 4 && $1 != first { wrong = 1 } NR > 2 && !($1 > 1e-3) { wrong = 1 } END { exit wrong || NR != 6 }' "$D/kl"
   then ok "dims plugins at full width are the model, cut ones are not"; else not_ok "dims plugins at full width are the model, cut ones are not" "$(cat "$D/kl")"; fi
 else not_ok "dims plugins run"; fi
+$EVAL --prompt 100 --cache f16 --json --seeds 2 --plugin "$D/dims.so" --method seededdims,width=32 -o "$D/a.h5" 2>"$log" >"$D/a.json"
+is "bytes of a mean over seeds" "1.0 0.5 0.5 0.5 " "$(values cache_share "$D/a.json" | tr '\n' ' ')"
 refused "rows without calibration" 1 "method 'fitteddims' needs activations of calibration text: give --calibration" $EVAL --plugin "$D/dims.so" --method fitteddims -o "$D/none.h5"
 wrong() { refused "$1: $3" "$2" "plugin '$D/dims.so': $3" $EVAL --prompt 100 --plugin "$D/dims.so" --method "$1" -o "$D/none.h5"; }
 of="of method 'firstdims'"
@@ -162,6 +167,12 @@ if $EVAL --prompt 100 --cache f16 --json --plugin "$D/layers.so" --method meanla
   is "bytes of a layers plugin by hand" "$(awk 'BEGIN { for (j = 1; j <= 100; j++) { n += 50 + j; dense += 100 + j } printf "%.5f", n / dense }')" \
     "$(values cache_share "$D/a.json" | awk 'NR == 2 { printf "%.5f", $1 }')"
 else not_ok "a layers plugin runs"; fi
+# --seeds 2 from 3 on: a mean, and the rows of seeds 3 and 4, in which different layers are merged.
+seeds() { $EVAL --prompt 100 --cache f16 --json --plugin "$D/layers.so" --method drawnlayers "$@" -o "$D/a.h5" 2>"$log" | sed -n 's/^ *"kl": \(.*\),/\1/p' | sed 1d; }
+seeds --seed 3 --seeds 2 | sed 1d >"$D/both"
+{ seeds --seed 3; seeds --seed 4; } >"$D/each"
+if cmp "$D/both" "$D/each" >"$log" 2>&1 && [ "$(sort -u "$D/each" | wc -l)" -eq 2 ]; then ok "--seed and --seeds reach a plugin"
+else not_ok "--seed and --seeds reach a plugin" "$(cat "$D/both" "$D/each")"; fi
 wrong() { refused "$1: $3" "$2" "plugin '$D/layers.so': $3" $EVAL --prompt 100 --plugin "$D/layers.so" --method "$1" -o "$D/none.h5"; }
 of="of method 'meanlayers'"
 wrong meanlayers,how=1 2 "group $of returned 0 layers from layer 0 on, of 6 layers"

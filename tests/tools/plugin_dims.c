@@ -66,5 +66,7 @@ static int prune(const double *value, const kvdim_channels *c, uint8_t *keep, si
 static const kvdim_dims_method first = {.method = {METHOD("firstdims")}, .project = project};
 static const kvdim_dims_method rows = {
     .method = {METHOD("fitteddims"), .needs = KVDIM_NEEDS_CALIBRATION}, .project = fitted};
+static const kvdim_dims_method seeded = {
+    .method = {METHOD("seededdims"), .needs = KVDIM_NEEDS_SEED}, .project = project};
 static const kvdim_dims_method even = {.method = {METHOD("evenchannels")}, .prune = prune};
-KVDIM_PLUGIN("1.0", &first.method, &rows.method, &even.method)
+KVDIM_PLUGIN("1.0", &first.method, &rows.method, &seeded.method, &even.method)

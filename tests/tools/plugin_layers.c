@@ -42,4 +42,21 @@ static const kvdim_layers_method mean = {.method = {.struct_size = sizeof mean,
                                                     .n_keys = 1},
                                          .group = group,
                                          .merge = merge};
-KVDIM_PLUGIN("1.0", &mean.method)
+
+/* Merges one pair of layers, which the seed chooses. */
+static int32_t group_drawn(const double *value, const kvdim_model *model, int32_t layer)
+{
+    (void)value;
+    return layer == 2 * (int32_t)(model->seed % 2) && layer + 1 < model->n_layers ? 2 : 1;
+}
+
+static const kvdim_layers_method drawn = {.method = {.struct_size = sizeof drawn,
+                                                     .axis = KVDIM_AXIS_LAYERS,
+                                                     .name = "drawnlayers",
+                                                     .summary = "a pair of layers as their mean",
+                                                     .key = keys,
+                                                     .n_keys = 1,
+                                                     .needs = KVDIM_NEEDS_SEED},
+                                          .group = group_drawn,
+                                          .merge = merge};
+KVDIM_PLUGIN("1.0", &mean.method, &drawn.method)

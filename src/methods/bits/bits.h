@@ -53,7 +53,6 @@ struct kvd_bits_method {
     bool stream;
     /* Returns the number of elements of kvd_bits_block.state. If NULL, there is one element. */
     size_t (*states)(const void *self);
-    bool draws; /* true: `open` draws random numbers from setup.seed */
     /* Returns true if the parameters require more calibration data than info.needs. NULL: never. */
     bool (*calibrated)(const kvd_parameter_values *v);
     /* Sets *window and *block: of m tokens, the first (m - window) / block * block are quantised.

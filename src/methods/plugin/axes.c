@@ -122,15 +122,14 @@ int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err)
     if (a->method.needs & KVDIM_NEEDS_CALIBRATION)
         return kvd_fail(err, "KVDIM_NEEDS_CALIBRATION is for methods of the dims axis");
     m->kind = KVD_PLUGIN_BITS;
-    m->as.bits = (kvd_bits_method){
-        .info.needs =
-            (a->method.needs & KVDIM_NEEDS_PROBABILITIES ? (unsigned)KVD_NEEDS_PROBABILITIES : 0) |
-            (a->keys_before_rope ? (unsigned)KVD_NEEDS_PRE_ROPE : 0),
-        .keys_before_rope = a->keys_before_rope != 0,
-        .window = a->window ? window : NULL,
-        .open = open,
-        .close = kvd_plugin_close,
-        .code = code};
+    m->as.bits =
+        (kvd_bits_method){.info.needs = kvd_plugin_needs(&a->method) |
+                                        (a->keys_before_rope ? (unsigned)KVD_NEEDS_PRE_ROPE : 0),
+                          .keys_before_rope = a->keys_before_rope != 0,
+                          .window = a->window ? window : NULL,
+                          .open = open,
+                          .close = kvd_plugin_close,
+                          .code = code};
     return 0;
 }
 
@@ -329,18 +328,16 @@ static int prune(const kvd_parameter_values *v, const kvd_channels_in *in, uint8
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
 {
     const kvdim_dims_method *const a = &m->api.dims;
-    const bool reads = a->method.needs & KVDIM_NEEDS_CALIBRATION;
     if (!a->project == !a->prune)
         return kvd_fail(err, "it has %s of project and prune: it needs one",
                         a->project ? "both" : "none");
     if (a->method.needs & KVDIM_NEEDS_PROBABILITIES)
         return kvd_fail(err, "KVDIM_NEEDS_PROBABILITIES is for the tokens and bits axes");
-    if (reads && !a->project)
-        return kvd_fail(err, "KVDIM_NEEDS_CALIBRATION is for methods with project");
+    if (a->method.needs && !a->project)
+        return kvd_fail(err, "needs is not 0: a method with prune needs only a prompt");
     if (a->project) {
         m->kind = KVD_PLUGIN_MAKER;
-        m->as.maker = (kvd_dims_maker){.info.needs = reads ? (unsigned)KVD_NEEDS_ACTIVATIONS : 0,
-                                       .make = make};
+        m->as.maker = (kvd_dims_maker){.info.needs = kvd_plugin_needs(&a->method), .make = make};
     } else {
         m->kind = KVD_PLUGIN_CHANNELS;
         m->as.channels = (kvd_channels_method){.info.needs = KVD_NEEDS_PROMPT, .prune = prune};
@@ -352,7 +349,7 @@ int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err)
  * answer is invalid. */
 static bool ask_group(const kvd_parameter_values *v, const kvd_config *c, int layer, int *n)
 {
-    const kvdim_model model = kvd_plugin_model(c, 0);
+    const kvdim_model model = kvd_plugin_model(c, v->seed);
     *n = kvd_plugin_of(v)->api.layers.group(v->value, &model, layer);
     return *n >= 1 && *n <= c->n_layers - layer && *n <= KVD_CONFIG_WINDOW_LAYERS;
 }
@@ -446,15 +443,15 @@ int kvd_plugin_layers(kvd_plugin_method *m, kvd_err *err)
     const kvdim_layers_method *const a = &m->api.layers;
     if (!a->group || !a->merge)
         return kvd_fail(err, "it has no function '%s'", a->group ? "merge" : "group");
-    if (a->method.needs)
-        return kvd_fail(err, "needs is not 0: a method of the layers axis needs only a prompt");
+    if (a->method.needs & ~(uint32_t)KVDIM_NEEDS_SEED)
+        return kvd_fail(err, "needs: a method of the layers axis can ask only for a seed");
     m->kind = KVD_PLUGIN_LAYERS;
-    m->as.layers =
-        (kvd_layers_method){.info.needs = (unsigned)KVD_NEEDS_PROMPT |
-                                          (a->keys_before_rope ? (unsigned)KVD_NEEDS_PRE_ROPE : 0),
-                            .keys_before_rope = a->keys_before_rope != 0,
-                            .check = check,
-                            .group = group,
-                            .merge = merge};
+    m->as.layers = (kvd_layers_method){
+        .info.needs = kvd_plugin_needs(&a->method) | (unsigned)KVD_NEEDS_PROMPT |
+                      (a->keys_before_rope ? (unsigned)KVD_NEEDS_PRE_ROPE : 0),
+        .keys_before_rope = a->keys_before_rope != 0,
+        .check = check,
+        .group = group,
+        .merge = merge};
     return 0;
 }

@@ -1,6 +1,7 @@
 /* Loads plugin libraries, checks the method tables that they export, and registers the methods. */
 #include <dlfcn.h>
 #include <elf.h>
+#include <link.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -109,7 +110,8 @@ static int check_method(const kvdim_method *m, kvd_err *err)
     }
     if (text > sizeof((kvd_method *)0)->settings)
         return kvd_fail(err, "its keys are too long together: shorten their names");
-    if (m->needs & ~(uint32_t)(KVDIM_NEEDS_PROBABILITIES | KVDIM_NEEDS_CALIBRATION))
+    if (m->needs &
+        ~(uint32_t)(KVDIM_NEEDS_PROBABILITIES | KVDIM_NEEDS_CALIBRATION | KVDIM_NEEDS_SEED))
         return kvd_fail(err, "needs has the unknown bits %#x", m->needs);
     return check_sweep(m, err);
 }
@@ -239,6 +241,16 @@ static int check_whole(const char *path, off_t size, kvd_err *err)
     return 0;
 }
 
+/* Returns true if the symbol at `address` is a variable, which cannot be called. */
+static bool is_data(void *address)
+{
+    Dl_info info;
+    void *found = NULL;
+    if (!dladdr1(address, &info, &found, RTLD_DL_SYMENT) || !found)
+        return false;
+    return ELF64_ST_TYPE(((const ElfW(Sym) *)found)->st_info) == STT_OBJECT;
+}
+
 static int open_library(library *l, kvd_err *err)
 {
     struct stat st;
@@ -258,7 +270,7 @@ static int open_library(library *l, kvd_err *err)
         return kvd_fail(err, "cannot load it as a shared library: %s", dlerror());
     const kvdim_plugin *(*entry)(void);
     void *const symbol = dlsym(l->handle, "kvdim_plugin_v1");
-    if (!symbol)
+    if (!symbol || is_data(symbol))
         return kvd_fail(err, "it has no function kvdim_plugin_v1 (kvdim/plugin.h)");
     memcpy(&entry, &symbol, sizeof entry);
     const kvdim_plugin *const p = entry();
@@ -397,6 +409,13 @@ kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed)
                          .d_head = c->d_head,
                          .d_model = c->d_model,
                          .seed = seed};
+}
+
+unsigned kvd_plugin_needs(const kvdim_method *m)
+{
+    return (m->needs & KVDIM_NEEDS_PROBABILITIES ? (unsigned)KVD_NEEDS_PROBABILITIES : 0) |
+           (m->needs & KVDIM_NEEDS_CALIBRATION ? (unsigned)KVD_NEEDS_ACTIVATIONS : 0) |
+           (m->needs & KVDIM_NEEDS_SEED ? (unsigned)KVD_NEEDS_SEED : 0);
 }
 
 void kvd_guard_set(void *memory, size_t bytes)

@@ -73,6 +73,9 @@ int kvd_plugin_failed(const kvd_plugin_method *m, const char *function,
 
 kvdim_model kvd_plugin_model(const kvd_config *c, uint64_t seed);
 
+/* Returns the KVD_NEEDS_... bits for a method's KVDIM_NEEDS_... bits. */
+unsigned kvd_plugin_needs(const kvdim_method *m);
+
 /* Number of guard bytes after each array that a plugin writes, to detect writes beyond its end. */
 enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);

@@ -312,20 +312,18 @@ int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err)
     if (check_functions(a, err))
         return -1;
     m->kind = KVD_PLUGIN_TOKENS;
-    m->as.tokens = (kvd_tokens_method){
-        .info.needs =
-            (a->method.needs & KVDIM_NEEDS_PROBABILITIES ? (unsigned)KVD_NEEDS_PROBABILITIES : 0) |
-            (prompts ? (unsigned)KVD_NEEDS_PROMPT : 0),
-        .entry_bits = a->entry_bits,
-        .window = a->window ? window : NULL,
-        .open = open,
-        .close = kvd_plugin_close,
-        .state_bytes = a->state_bytes ? state_bytes : NULL,
-        .prompt = a->prompt ? prompt : NULL,
-        .step = a->step ? step : NULL,
-        .prompt_heads = a->prompt_heads ? prompt_heads : NULL,
-        .step_heads = a->step_heads ? step_heads : NULL,
-        .select = a->select ? choose : NULL,
-        .select_bits = a->select_bits ? select_bits : NULL};
+    m->as.tokens = (kvd_tokens_method){.info.needs = kvd_plugin_needs(&a->method) |
+                                                     (prompts ? (unsigned)KVD_NEEDS_PROMPT : 0),
+                                       .entry_bits = a->entry_bits,
+                                       .window = a->window ? window : NULL,
+                                       .open = open,
+                                       .close = kvd_plugin_close,
+                                       .state_bytes = a->state_bytes ? state_bytes : NULL,
+                                       .prompt = a->prompt ? prompt : NULL,
+                                       .step = a->step ? step : NULL,
+                                       .prompt_heads = a->prompt_heads ? prompt_heads : NULL,
+                                       .step_heads = a->step_heads ? step_heads : NULL,
+                                       .select = a->select ? choose : NULL,
+                                       .select_bits = a->select_bits ? select_bits : NULL};
     return 0;
 }
