@@ -14,8 +14,11 @@ V ?= 0
 
 KVD_VERSION := 1.0.0
 
-# make separates names at spaces, and a .pc file its flags.
+# make separates names at spaces, and a .pc file its flags. An empty BUILD would be the root folder.
 $(foreach v,BUILD PREFIX,$(if $(word 2,$($(v))),$(error $(v) is '$($(v))', expected one folder without spaces)))
+$(if $(strip $(BUILD)),,$(error BUILD is empty, expected a folder))
+# Programs and the .pc file contain the path.
+$(if $(filter-out /%,$(PREFIX)),$(error PREFIX is '$(PREFIX)', expected an absolute path))
 
 comma := ,
 # $(call step,CC,FILE) at the start of a recipe line prints "  CC    FILE" in place of the command.
@@ -35,16 +38,18 @@ MPI  ?= $(shell echo '#include <mpi.h>' | $(CC) $(filter -I%,$(MPI_FLAGS)) -x c 
 CUDA_HOME ?= $(if $(filter 1,$(CUDA)),$(abspath $(dir $(realpath $(shell command -v $(NVCC) 2>/dev/null)))..))
 
 extra_dirs := $(foreach d,$(EXTRA_PREFIX),$(wildcard $(d) $(d)/usr))
-extra_inc  := $(addprefix -I,$(wildcard $(addsuffix /include,$(extra_dirs))))
-extra_lib  := $(foreach l,$(wildcard $(addsuffix /lib,$(extra_dirs)) $(addsuffix /lib/x86_64-linux-gnu,$(extra_dirs))),-L$(l) -Wl,-rpath,$(abspath $(l)))
+# Debian keeps HDF5 and OpenBLAS in folders below these.
+extra_in    = $(wildcard $(foreach d,$(extra_dirs),$(addprefix $(d)/,$(1))))
+extra_inc  := $(addprefix -I,$(call extra_in,include include/hdf5/serial include/x86_64-linux-gnu/openblas-pthread))
+extra_lib  := $(foreach l,$(call extra_in,lib $(addprefix lib/x86_64-linux-gnu,/ /hdf5/serial /openblas-pthread)),-L$(l) -Wl,-rpath,$(abspath $(l)))
 
 # pkg-config where it knows the package; the plain name where a library ships no .pc file.
 pc = $(shell pkg-config $(1) $(2) 2>/dev/null)
 HDF5_PC := $(firstword $(foreach p,hdf5 hdf5-serial,$(if $(call pc,--exists --print-errors,$(p)),,$(p))))
 hdf5_inc  := $(or $(call pc,--cflags,$(HDF5_PC)),$(addprefix -I,$(wildcard /usr/include/hdf5/serial)))
 hdf5_lib  := $(or $(call pc,--libs,$(HDF5_PC)),$(addprefix -L,$(wildcard /usr/lib/x86_64-linux-gnu/hdf5/serial)) -lhdf5)
-# The high-level library (dimension scales) is next to the other and has another name on Debian.
-hdf5_hl   := $(if $(filter -lhdf5_serial,$(hdf5_lib)),-lhdf5_serial_hl,-lhdf5_hl)
+# The high-level library (dimension scales) is next to the other: -lhdf5_hl, or -lhdf5_openmpi_hl on Debian.
+hdf5_hl   := $(patsubst %,%_hl,$(filter-out %_hl,$(filter -lhdf5%,$(hdf5_lib))))
 blas_inc  := $(call pc,--cflags,openblas)
 blas_lib  := $(or $(call pc,--libs,openblas),-lopenblas)
 

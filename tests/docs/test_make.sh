@@ -29,6 +29,17 @@ added CFLAGS '-c src/common/err.c'
 added CPPFLAGS '-c src/common/err.c'
 added LDFLAGS '-o .*/bin/kvdim-fit'
 
+# ---- libraries in folders of their own -------------------------------------------------------------
+# links VARIABLE...: the command that links a program, without pkg-config's own packages
+mkdir -p "$D/x/usr/include/hdf5/serial" "$D/x/usr/lib/x86_64-linux-gnu/hdf5/serial" "$D/pc"
+printf 'Name: HDF5\nDescription: x\nVersion: 1\nLibs: -L/opt/h -lhdf5_openmpi\n' >"$D/pc/hdf5-openmpi.pc"
+links() { PKG_CONFIG_LIBDIR=$D/pc make -n V=1 CUDA=0 MPI=0 BUILD="$D/u" "$@" "$D/u/bin/kvdim-fit" >"$D/out" 2>&1; }
+links EXTRA_PREFIX="$D/x"
+grep -qF -- "-isystem $D/x/usr/include/hdf5/serial" "$D/out" && grep -qF -- "-L$D/x/usr/lib/x86_64-linux-gnu/hdf5/serial" "$D/out" &&
+  ok "EXTRA_PREFIX with Debian's HDF5" || bad "EXTRA_PREFIX with Debian's HDF5" "$(tail -3 "$D/out")"
+links HDF5_PC=hdf5-openmpi
+grep -qE -- '-lhdf5_openmpi_hl .*-lhdf5_openmpi( |$)' "$D/out" && ok "HDF5 of another name" || bad "HDF5 of another name" "$(tail -1 "$D/out")"
+
 # ---- a missing header, a missing compiler --------------------------------------------------------
 # A compiler that does not find the headers named in $LACKS.
 cat >"$D/cc" <<'EOF'
@@ -103,6 +114,10 @@ else bad "uninstall removes what install put there, and nothing else" "$(diff "$
 for v in BUILD PREFIX; do
   make -n $v='a b' >"$D/out" 2>&1; rc=$?
   [ $rc -eq 2 ] && grep -qF "$v is 'a b', expected one folder without spaces" "$D/out" && ok "no spaces in $v" || bad "no spaces in $v" "$(cat "$D/out")"
+done
+for args in "BUILD=|BUILD is empty, expected a folder" "PREFIX=inst|PREFIX is 'inst', expected an absolute path"; do
+  make -n "${args%|*}" >"$D/out" 2>&1; rc=$?
+  [ $rc -eq 2 ] && grep -qF "${args#*|}" "$D/out" && ok "make ${args%|*}" || bad "make ${args%|*}" "$(head -3 "$D/out")"
 done
 rm -r "$p/share/kvdim"
 if target uninstall; then ok "uninstall of nothing"; else bad "uninstall of nothing" "$(cat "$D/out")"; fi
