@@ -521,7 +521,9 @@ static int check_pair(kvd_h5 *f, const kvd_spectrum *s, kvd_pair pair, kvd_err *
             }
             const double off = kvd_orthogonality(kvd_spectrum_R(s, pair, l, h), d);
             if (!(off <= 1e-8))
-                return kvd_fail(err, "'%s': /%s/R layer %d head %d is not orthogonal: off by %g",
+                return kvd_fail(err,
+                                "'%s': /%s/R layer %d head %d is not orthogonal: off by %g, at "
+                                "most 1e-8 is allowed (compute it in float64)",
                                 f->path, name, l, h, off);
         }
     return 0;

@@ -187,6 +187,7 @@ TEST(test_lies_are_refused)
     sigma[3] = 2;
     R[0] += 1e-6;
     refused(&s, "/vw/R layer 1 head 0 is not orthogonal");
+    refused(&s, "at most 1e-8 is allowed (compute it in float64)");
     R[0] -= 1e-6;
     kvd_spectrum_right(&s, KVD_PAIR_BVW, 0, 1)[5] += 1e-3;
     refused(&s, "/bvw layer 0 head 1: left right^T is off by 0.00");
