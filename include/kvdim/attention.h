@@ -151,8 +151,9 @@ typedef struct kvdim_append_args {
     /* If 0, RoPE rotates dimensions i and i + rope_dim/2, as in Llama. If 1, 2i and 2i + 1. */
     int32_t rope_interleaved;
     /* Rotation matrices of all KV heads, one after another, row-major. r_qk is [d_head][d_qk], for
-     * Q and K after RoPE; r_v is [d_head][d_v], for V. NULL: no rotation. If r_v is given, the
-     * caller must multiply the output (or W_O) by the transpose of r_v. */
+     * Q and K after RoPE; r_v is [d_head][d_v], for V. If NULL, the first dimensions are kept as
+     * they are. If r_v is given, the caller must multiply the output (or W_O) by the transpose of
+     * r_v. */
     const void *r_qk, *r_v;
     /* Output [kvdim_plan_rows][q_columns]: rotated Q, in an order that only kvdim_attend reads. */
     void *q;
