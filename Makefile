@@ -384,9 +384,9 @@ uninstall:
 
 # One entry per source file, from the same flags that build it.
 compile_commands.json: Makefile
-	@{ echo '['; sep=''; for f in $(lib_src) $(prog_src) $(test_src); do \
-	  printf '%s{"directory": "%s", "file": "%s", "command": "%s"}' "$$sep" '$(CURDIR)' "$$f" \
-	    '$(CC) $(CPPFLAGS) -Itests -Itests/lib $(CFLAGS) -c '"$$f"; sep=",\n"; done; printf '\n]\n'; } >$@
+	@{ printf '['; sep=''; for f in $(lib_src) $(prog_src) $(test_src); do \
+	  printf '%s\n{"directory": "%s", "file": "%s", "command": "%s"}' "$$sep" '$(CURDIR)' "$$f" \
+	    '$(CC) $(CPPFLAGS) -Itests -Itests/lib $(CFLAGS) -c '"$$f"; sep=,; done; printf '\n]\n'; } >$@
 
 clean:
 	rm -rf build build-asan build-fuzz demo compile_commands.json

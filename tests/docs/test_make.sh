@@ -79,6 +79,14 @@ echo "$D/o/tests/$t: tests/$t.c" >"$D/o/tests/$t.d"
 if make -n CUDA=0 MPI=0 BUILD="$D/o" "$D/o/tests/$t" >"$D/out" 2>&1 && grep -q "tests/[a-z]*/$t.c" "$D/out"
 then ok "a test that moved"; else bad "a test that moved" "$(tail -3 "$D/out")"; fi
 
+# ---- for editors -----------------------------------------------------------------------------------
+mkdir "$D/tree"
+ln -s "$PWD"/* "$D/tree"
+rm -f "$D/tree/compile_commands.json"
+if make -C "$D/tree" CUDA=0 MPI=0 compile_commands.json >"$D/out" 2>&1 &&
+  "${PYTHON:-/usr/bin/python3}" -c 'import json, sys; sys.exit(len(json.load(open(sys.argv[1]))) < 100)' "$D/tree/compile_commands.json" 2>>"$D/out"
+then ok "compile_commands.json is JSON"; else bad "compile_commands.json is JSON" "$(tail -2 "$D/out")"; fi
+
 # ---- make bench without CUDA ---------------------------------------------------------------------
 make -n CUDA=0 MPI=0 BUILD="$D/e" bench 2>&1 | grep -oE 'tests/bench/bench_[a-z_]+\.c' | sort -u >"$D/benches"
 for f in $(cat "$D/benches"); do
