@@ -372,6 +372,7 @@ install: all man
 	  'Version: $(KVD_VERSION)' 'Cflags: -I$${includedir}' 'Libs: -L$${libdir} -lkvdim-attention' \
 	  'Libs.private: $(if $(filter 1,$(OPENMP)),-fopenmp) $(ATTN_LIBS)' >$(root)/lib/pkgconfig/kvdim-attention.pc
 	cp -r data/paper data/widths plots $(share)/
+	chmod -R a+rX $(addprefix $(share)/,paper widths plots) $(root)/lib/pkgconfig/kvdim-attention.pc
 
 # Removes the files that install copies, by name, and then the folders of share/kvdim that are empty.
 installed = $(addprefix bin/,$(notdir $(PROGS))) $(patsubst %,share/man/man1/%.1,$(notdir $(PROGS))) share/man/man3/kvdim-attention.3 \

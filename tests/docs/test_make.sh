@@ -103,7 +103,7 @@ mkdir -p "$p/bin" "$p/share/man/man1" "$p/share/kvdim/widths"
 touch "$p/bin/kvdim-mine" "$p/share/man/man1/other.1" "$p/share/kvdim/widths/mine.csv"
 (cd "$root" && find . -type f | sort) >"$D/before"
 target() { make -o all -o man CUDA=0 MPI=0 BUILD="$B" DESTDIR="$root" PREFIX=/opt/kvdim "$1" >"$D/out" 2>&1; }
-if sh scripts/man.sh >"$D/out" 2>&1 && target install; then
+if sh scripts/man.sh >"$D/out" 2>&1 && (umask 077 && target install); then
   n=0
   for f in "$B"/bin/kvdim-*; do
     name=$(basename "$f")
@@ -114,6 +114,8 @@ if sh scripts/man.sh >"$D/out" 2>&1 && target install; then
     grep -q 'kvdim_attend(' "$p/share/man/man3/kvdim-attention.3"
   then ok "install"; else bad "install" "$n programs" "$(cat "$D/out")"; fi
 else bad "install" "$(cat "$D/out")"; fi
+found=$(find "$p/share/kvdim/paper" "$p/share/kvdim/plots" "$p/lib" "$p/include" "$p/bin" ! -perm -004 ! -name kvdim-mine)
+if [ -z "$found" ]; then ok "everybody can read what root installs"; else bad "everybody can read what root installs" "$found"; fi
 target uninstall || bad "uninstall" "$(cat "$D/out")"
 (cd "$root" && find . -type f | sort) >"$D/after"
 if cmp -s "$D/before" "$D/after"; then ok "uninstall removes what install put there, and nothing else"
