@@ -1,5 +1,5 @@
-/* Method a2ats: a step reads only tokens whose quantised keys have the largest products with the
- * query (He et al. 2025, A2ATS, arXiv 2502.12665, section 4). */
+/* Method a2ats: a decode step reads only the cached tokens whose quantised keys have the largest
+ * products with the step's queries (He et al. 2025, A2ATS, arXiv 2502.12665, section 4). */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -30,15 +30,17 @@ typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     size_t size, d;
-    /* [n_layers][n_kv_heads][d][d] Cholesky factors of the queries' second moments. */
+    /* [n_layers][n_kv_heads] Matrices [d][d]: Cholesky factors of the second moments of the
+     * queries. */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] Key centroids times the Cholesky factor of the queries'
-     * second moments, for Euclidean distances from keys times that factor. */
+    /* [n_layers][n_kv_heads][size][d] Centroids of keys, multiplied by `factor`. The nearest
+     * centroid of a key is the one nearest to the key times `factor`. */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
 
-/* Rotates x [d] by RoPE of `positions` positions, perhaps negative. `table` is scratch. */
+/* Applies RoPE for `positions` positions, which may be negative, to x [d]. `table` is scratch
+ * memory. */
 static void turn(const kvd_config *c, int layer, double positions, float *table, float *x)
 {
     const size_t half = (size_t)c->d_head / 2;
@@ -54,7 +56,7 @@ static void turn(const kvd_config *c, int layer, double positions, float *table,
     kvd_rope_apply(c, table, table + half, &zero, 1, 1, x);
 }
 
-/* Computes the Cholesky factor of h [d][d]. Overwrites h. */
+/* Computes the Cholesky factor of the symmetric matrix h [d][d]. Overwrites h. */
 static void factorise(double *h, size_t d, float *factor)
 {
     double trace = 0;
@@ -97,7 +99,8 @@ static void times_factor(const a2ats *x, const float *factor, const float *k, si
                 1.0f, k, (blasint)x->d, factor, (blasint)x->d, 0.0f, y, (blasint)x->d);
 }
 
-/* Clusters y [n][d], the keys k [n][d] times x->factor, by k-means, and stores the centroids. */
+/* Clusters the keys k [n][d] by k-means, with distances between the vectors y [n][d], which are the
+ * keys times x->factor. Stores the centroids. */
 static void cluster(a2ats *x, size_t at, const float *k, const float *y, size_t n, size_t *code,
                     double *sum)
 {

@@ -1,4 +1,5 @@
-/* Method adakv: snapkv, but a layer's KV heads share a token budget (Feng et al. 2024, Ada-KV). */
+/* Method adakv: drops prompt tokens like method snapkv, but the KV heads of a layer share one token
+ * budget (Feng et al. 2024, Ada-KV). */
 #include <stdlib.h>
 
 #include "methods/tokens/tokens.h"
@@ -13,7 +14,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Chooses `budget` tokens with the largest scores in all KV heads, at least `floor` per head. */
+/* Keeps n_heads * budget tokens: the `floor` tokens with the largest scores in each KV head, then
+ * the tokens with the largest scores in any head. */
 static int choose(double *score, size_t n_heads, size_t old, size_t budget, size_t floor,
                   uint8_t *all, uint8_t *const *level, kvd_err *err)
 {

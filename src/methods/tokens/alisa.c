@@ -1,5 +1,5 @@
-/* Method alisa: a step reads the newest tokens and those that recent steps attended to (Zhao et al.
- * 2024, ALISA, arXiv 2403.17312, section IV). */
+/* Method alisa: a decode step reads the newest tokens, and the older tokens that got the most
+ * attention in recent steps (Zhao et al. 2024, ALISA, arXiv 2403.17312, section IV). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ static size_t history_of(const kvd_tokens_self *a)
     return (size_t)a->v->value[HISTORY];
 }
 
-/* Returns the bytes of probabilities [n][history]. Query t writes column t % history. */
+/* Returns the bytes of the attention probabilities [n][history] that n tokens got from the last
+ * `history` queries. Query t writes column t % history. */
 static size_t state_bytes(const void *self, size_t n)
 {
     return n * history_of(self) * sizeof(double);

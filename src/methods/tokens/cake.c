@@ -1,5 +1,5 @@
-/* Method cake: larger token budgets for layers whose attention is more spread and more variable
- * (Qin et al. 2025, CAKE, arXiv 2503.12491, section 4). */
+/* Method cake: gives larger token budgets to layers whose attention is spread over more tokens and
+ * varies more between queries (Qin et al. 2025, CAKE, arXiv 2503.12491, section 4). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,16 +18,16 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the number of doubles stored per layer: its weight in the token budget, then scores
- * [n_kv_heads][old] of the `old` prompt tokens before the window of newest ones. */
+/* Returns the number of doubles stored per layer: the layer's share of the token budget (a weight),
+ * then the scores [n_kv_heads][old] of the `old` prompt tokens before the window of newest ones. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_self *const c = self;
     return 1 + (size_t)c->config->n_kv_heads * kvd_tokens_window_old(c->v, n);
 }
 
-/* Considers a query head's attention from the window of newest tokens to the `old` tokens before
- * it. Adds its entropy to *h, its variance to *v and the tokens' scores to score [old]. */
+/* For one query head, reads the attention of the newest tokens (the window) to the `old` tokens
+ * before them. Adds its entropy to *h, its variance to *v and the tokens' scores to score [old]. */
 static void add_head(const kvd_tokens_self *c, const kvd_observed_prompt *r, int head, size_t old,
                      float *product, double *a, double *mean, double *square, double *h, double *v,
                      double *score)
@@ -77,8 +77,8 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     return 0;
 }
 
-/* Divides `total` tokens equally among the budgets [n] that are below `most`. If `total` is
- * negative, reduces the budgets above 1. */
+/* Adds `total` tokens, in equal parts, to the elements of budget [n] that are below `most`. If
+ * `total` is negative, subtracts -total tokens from the elements above 1. */
 static void spread(long *budget, int n, long total, long most)
 {
     const long amount = labs(total), sign = total > 0 ? 1 : -1;

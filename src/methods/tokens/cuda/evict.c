@@ -15,13 +15,14 @@ typedef struct {
     /* Number of cached tokens of the request after the latest iteration. */
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before this request */
-    /* For methods whose steps drop the token at a fixed index (rule.fixed): ring buffer of the
-     * cache indices that steps overwrite in turn, index of its oldest element, and number of its
-     * elements. */
+    /* For methods whose decode steps overwrite cached tokens in turn (rule.fixed). place: ring
+     * buffer of the cache indices that may be overwritten. oldest: index in `place` of the next
+     * one. places: number of elements in `place`. */
     int32_t *place;
     size_t oldest, places;
-    /* For methods whose steps drop the token at a fixed index (rule.fixed): sequence position of
-     * the token at each cache index. Kept prompt tokens count as positions 0, 1, 2 ... */
+    /* For methods whose decode steps overwrite cached tokens in turn (rule.fixed): position in the
+     * sequence of the token at each cache index. Prompt tokens that stay are renumbered 0, 1, 2
+     * ... */
     uint32_t *position;
 } evict_slot;
 
@@ -36,20 +37,23 @@ typedef struct {
     evict_slot *slot;
     kvd_evict_budget *budget;
     kvd_evict_budget *there;
-    /* Data for merging dropped tokens, and a pinned copy of its number of merged tokens. */
+    /* Data for merging dropped tokens into kept ones, and a copy in pinned memory of
+     * merging.merged, the number of tokens merged in each slot. */
     kvd_evict_merging merging;
     int32_t *merged;
     float *mass, *score, *lse, *lse_steps, *work;
     float *distance;
     int32_t *kept;
-    /* True if several GPUs add the scores of their KV heads. */
+    /* True if tokens are ranked by the sum of the scores of KV heads that are on several GPUs. */
     bool joined;
     float *sums;
-    /* Tables for KVD_EVICT_EXPECTED: [1] for layers with rope_local_theta, [0] for others. */
+    /* Data for ranking KVD_EVICT_EXPECTED: [1] for layers with the RoPE base rope_local_theta, [0]
+     * for all other layers. */
     kvd_evict_expected expected[2];
     kvd_evict_trained trained;
     const kvd_latent_store *latents; /* NULL if K and V are stored */
-    /* Bytes per token in layers without a sliding window: K, V, score and position of all heads. */
+    /* Bytes of a token in all layers without a sliding window: K, V, score and position, summed
+     * over KV heads. */
     double entry_bytes;
     cudaStream_t stream;
     kvd_device_memory memory;
@@ -58,7 +62,7 @@ typedef struct {
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
-    /* cppcheck's finding is wrong: the returned structure keeps no address of r. */
+    /* False positive of cppcheck: the returned structure keeps no address of r. */
     /* cppcheck-suppress returnDanglingLifetime */
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
@@ -95,8 +99,8 @@ static void list_places(const evict *e, size_t slot)
         s->position[i] = (uint32_t)i;
 }
 
-/* Chooses the index of the newest token: at the end or, if the budget is full, that of the oldest
- * token that may be dropped. */
+/* Chooses the cache index of the newest token: the first free one or, if the token budget is full,
+ * that of the oldest token that may be dropped. */
 static void choose_place(const evict *e, const kvd_slice *s)
 {
     evict_slot *const slot = &e->slot[s->slot];
@@ -309,7 +313,8 @@ static int after_prompts(evict *e, const kvd_paged_rows *r, kvd_err *err)
     a.latents = latents_of(e, r->layer);
     if (e->rule.ranking == KVD_EVICT_EXPECTED)
         a.expected = expected_of(e, r->layer);
-    /* Unprojected keys (`whole`) are scored, but kvd_evict_choose moves stored keys (`a`). */
+    /* Tokens are scored by their keys before projection (`whole`), but kvd_evict_choose moves the
+     * projected keys that the cache stores (`a`). */
     kvd_evict_prompts_args whole = a;
     kvd_evict_prompts_whole(c, &whole);
     return kvd_status((e->rule.ranking == KVD_EVICT_TRAINED
@@ -364,7 +369,8 @@ static int make_merging(evict *e, kvd_err *err)
     const kvd_paged_cache *const c = e->method.cache;
     const size_t heads = e->n_slots * (size_t)c->config->n_layers * (size_t)c->share->n_kv_heads;
     kvd_evict_merging *const g = &e->merging;
-    /* Bytes 0xff make NaN, which means that no token has been dropped yet. */
+    /* Bytes 0xff make every threshold NaN, which means that the KV head has not dropped a token
+     * yet. */
     g->threshold = kvd_device_filled(&e->memory, heads * sizeof *g->threshold, 0xff, what, err);
     return kvd_evict_merging_slots(g, &e->memory, e->n_slots, &e->merged, err);
 }
@@ -396,7 +402,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     return d->status || (e->rule.merge && make_merging(e, err)) ? -1 : 0;
 }
 
-/* Fills x->future [positions][half][2]: the mean RoPE rotation over the next positions. */
+/* Fills x->future [positions][half][2]. Row n has the means of RoPE's cosines and of its sines over
+ * the positions n .. n + rule.future - 1. */
 static int make_future(evict *e, bool local, kvd_evict_expected *x, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -540,8 +547,8 @@ static uint16_t *entry_row(const kvd_gpu_method *m, size_t slot, int layer, int 
     return kvd_paged_cache_row(m->cache, slot, layer, kv_head, place);
 }
 
-/* Returns the sequence position of the token at index `place`, if decode steps overwrite the last
- * b->recent indices in turn. */
+/* Returns the position in the sequence of the token at cache index `place`, if decode steps
+ * overwrite the last b->recent cache indices in turn. */
 static uint32_t streamed(const kvd_evict_budget *b, size_t tokens, size_t place)
 {
     const size_t limit = (size_t)b->limit, recent = (size_t)b->recent, prompt = (size_t)b->prompt,
@@ -566,7 +573,8 @@ static int entry_positions(const kvd_gpu_method *m, size_t slot, uint32_t *to, c
     if (!e->notes)
         return 0;
     const uint32_t *const from = s->position + slot * each;
-    /* If all KV heads keep the same tokens, only the first head has their positions. */
+    /* If all KV heads keep the same tokens, the device stores positions only for the first head.
+     * They are copied to all heads. */
     for (size_t g = 0; e->rule.whole_layer && g < kv; g++)
         if (kvd_cuda_check(cudaMemcpy2DAsync(to + g * room, pitch, from, pitch, room * sizeof *to,
                                              (size_t)s->n_layers, cudaMemcpyDeviceToHost, stream),
@@ -625,8 +633,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         cache->hook.wants_pre |= cache->cosine && !cache->hook.wants_raw;
     if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
-    /* Ranking by attention needs its softmax denominators. With a temperature (tau0 > 0), kernels
-     * compute their own. */
+    /* To rank tokens by attention, kernels need the softmax denominators of the attention layer.
+     * With a temperature (tau0 > 0), they compute their own denominators. */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
                        (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));

@@ -1,5 +1,6 @@
-/* Chooses on the device which cached tokens of each KV head stay. Pages hold tokens in any order,
- * keys after RoPE. If scores are equal, the earlier token is dropped. */
+/* Drops cached tokens on the GPU: scores the tokens of each KV head, chooses those that stay and
+ * moves them. Pages hold tokens in any order, with keys after RoPE. If scores are equal,
+ * the earlier one is dropped. */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_H
 #define KVD_METHODS_TOKENS_CUDA_EVICT_H
 
@@ -15,17 +16,18 @@ extern "C" {
 #endif
 
 /* Scores and positions of cached tokens in device memory, [n_slots][n_layers][n_kv_heads][room].
- * `room` is the largest number of tokens. */
+ * `room` is the largest number of cached tokens of a KV head. */
 typedef struct {
     float *score;
     uint32_t *position;
-    /* For KVD_EVICT_PIVOTAL: history of each token. Bit i is 1 if, i decode steps ago, the token's
-     * probability was below the mean. */
+    /* For ranking KVD_EVICT_PIVOTAL: history of each token. Bit i is 1 if, in the decode step i
+     * steps ago, the token got less than the mean attention probability. */
     uint64_t *rows;
     int32_t n_slots, n_layers, room, layer;
 } kvd_evict_state;
 
-/* Latent vectors of K and V with their positions (method palu). KV heads must not share them. */
+/* Cache of method palu: latent vectors in place of K and V, and the tokens' positions. Each KV head
+ * must have its own latent vectors. */
 typedef struct {
     void *pool;                  /* pages of the layer on the device, or NULL */
     size_t page;                 /* elements of a page */
@@ -35,16 +37,20 @@ typedef struct {
 
 /* Device data of methods that merge dropped tokens into kept ones. */
 typedef struct {
-    /* Scratch arrays [n_kv_heads][n_q8]: index of the token that receives a dropped one, its
-     * weight, and 1 / |key|. */
+    /* Scratch arrays [n_kv_heads][n_q8] with an element per prompt token. into: index of the kept
+     * token with which the token merges. weight: the token's weight in the merged token. length: 1
+     * / |key|. */
     int32_t *into;
     float *weight, *length;
-    /* [slot][layer][kv_head] Running mean cosine of dropped and nearest kept keys. NaN at first. */
+    /* [slot][layer][kv_head] Running mean of the cosine between a dropped token's key and the most
+     * similar kept key. NaN until a token is dropped. */
     double *threshold;
     int32_t *merged; /* [slot] number of tokens merged so far, over all requests */
-    /* [slot][n_kv_heads] Number of tokens that stay, or NULL if kvd_evict_budget gives it. */
+    /* [slot][n_kv_heads] Number of prompt tokens that stay. NULL if kvd_evict_budget alone
+     * determines it. */
     int32_t *count;
-    /* Scratch [batch][n_kv_heads]: index of the dropped token, or -1. */
+    /* Scratch [batch][n_kv_heads]: index of the token that a decode step drops, or -1 if it drops
+     * none. */
     int32_t *victim;
     void *near; /* scratch memory of kvd_evict_near_bytes bytes */
 } kvd_evict_merging;
@@ -53,11 +59,12 @@ typedef struct {
 typedef struct {
     int32_t dims, half; /* number of dimensions that RoPE rotates, and d_head / 2 */
     int32_t interleaved;
-    /* [positions][half] in device memory: RoPE tables, or NULL without RoPE. */
+    /* [positions][half] in device memory: RoPE tables, or NULL if the model has no RoPE. */
     const float *cosine, *sine;
-    /* [positions][half][2] Row n: mean RoPE cosine, sine over positions n .. n + future - 1. */
+    /* [positions][half][2] in device memory. Row n has the means of RoPE's cosines and of its sines
+     * over the positions n .. n + rule.future - 1. */
     const float *future;
-    /* Square of the constant factor in the RoPE tables. */
+    /* Square of the constant factor by which some models multiply the RoPE tables. */
     float square;
     float *work; /* device memory of kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
@@ -70,7 +77,7 @@ typedef struct {
     float *units;          /* scratch memory for hidden units */
 } kvd_evict_trained;
 
-/* Arguments for dropping prompt tokens: whole prompts of a batch, in one layer. */
+/* Arguments for dropping prompt tokens in one layer, for a batch of whole prompts. */
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
@@ -78,11 +85,12 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t hopper;
-    /* Index of the layer, and numbers of prompts, of rows of Q, of page table entries per prompt,
-     * and of tokens of the longest prompt. */
+    /* layer: index of the layer. batch: number of prompts. n_q8: number of rows of Q. max_pages:
+     * number of page table entries of a prompt. longest: number of tokens of the longest prompt. */
     int32_t layer, batch, n_q8, max_pages, longest;
     /* [batch] in device memory: first row of Q, number of tokens and slot of each prompt. With
-     * KVD_EVICT_REPEATED, Q also has a copy of each prompt. */
+     * ranking KVD_EVICT_REPEATED, each prompt is followed by a copy of itself, which also has rows
+     * in Q. */
     const int32_t *q_start, *q_len, *slot;
     /* [batch][max_pages] in device memory: page table of the prompts. */
     const int32_t *page_table;
@@ -91,51 +99,57 @@ typedef struct {
     void *pool; /* device pages with K and V of the layer */
     /* If latents.pool is not NULL, latent vectors of kept tokens are moved instead of K and V. */
     kvd_evict_latents latents;
-    /* [n_heads][n_q8] Device: ln of Q rows' softmax denominators. Overwritten in keyformer. */
+    /* [n_heads][n_q8] in device memory: natural log of the softmax denominator of each row of Q.
+     * Method keyformer overwrites it. */
     float *lse;
-    /* Scratch [n_heads][n_q8] in device memory: attention that the token of each Q row received. */
+    /* Scratch [n_heads][n_q8] in device memory: attention that each prompt token received, at the
+     * index of the token's row of Q. */
     float *mass;
-    /* For method kvcrush (rule.anchor is not 0): scratch [n_q8] in device memory, number of query
-     * heads whose bit for a token (1 if the head alone would keep it) differs from a reference bit,
-     * the anchor. */
+    /* For method kvcrush (rule.anchor is not 0). A token has one bit per query head, 1 if that head
+     * alone would keep the token. Scratch [n_q8] in device memory: number of a token's bits that
+     * differ from reference bits. */
     float *distance;
-    /* summed: 1 if attention and Hamming distances are sums over the heads of all GPUs. n_heads:
-     * number of query heads of all GPUs. */
+    /* summed: 1 if `mass` and `distance` are already summed over the query heads of all GPUs.
+     * n_heads: number of query heads of all GPUs. */
     int32_t summed, n_heads;
-    /* Output [n_kv_heads][n_q8] on the device: score that ranks the token of each row of Q. */
+    /* Output [n_kv_heads][n_q8] in device memory: score of each prompt token, at the index of the
+     * token's row of Q. */
     float *score;
-    /* Output [n_kv_heads][n_q8] on the device: indices of kept and, if merging, dropped tokens. */
+    /* Output [n_kv_heads][n_q8] in device memory: indices of the tokens that stay and, if dropped
+     * tokens are merged, then those of the dropped ones. */
     int32_t *kept;
     kvd_evict_merging merging;
     kvd_evict_expected expected;
 } kvd_evict_prompts_args;
 
-/* The kvd_evict_score functions score prompt tokens from position 0 on. kvd_evict_score_keys and
- * kvd_evict_score_expected write the scores of KV heads, args->score; the others write the
- * attention that tokens received in query heads, args->mass. kvd_evict_choose then moves the tokens
- * that stay to the front of the pages. */
+/* The kvd_evict_score functions score the tokens of whole prompts. kvd_evict_score_keys and
+ * kvd_evict_score_expected write one score per KV head to args->score; the others write the
+ * attention that each token received, per query head, to args->mass. kvd_evict_choose then moves
+ * the tokens that stay to the front of the pages. */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* Sums args->mass, the attention that tokens received, over this GPU's query heads. If rule.anchor
- * is not 0 (method kvcrush), computes args->distance, Hamming distances of tokens. The caller then
- * adds both over all GPUs. */
+/* Sums args->mass, the attention that each token received, over this GPU's query heads. If
+ * rule.anchor is not 0 (method kvcrush), also computes args->distance. The caller then adds both
+ * arrays over all GPUs. */
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* kvd_evict_mark sets mass [q_start + t] to 1 if one of the last queries (the fraction `rows`)
- * gives token t at least the probability `threshold`, else to 0. kvd_evict_marked drops tokens with
- * mass 0, but never the newest, and sets length [batch] to the number of kept tokens. */
+/* kvd_evict_mark sets mass [q_start + t] to 1 if at least one of the last queries (the fraction
+ * `rows` of all) gives token t at least the probability `threshold`, else to 0. kvd_evict_marked
+ * drops the tokens with mass 0, but never the newest, and sets length [batch] to the number of kept
+ * tokens. */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);
 cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length,
                              kvd_evict_budget *budget, cudaStream_t stream);
 size_t kvd_evict_expected_bytes(int n_heads, int d_head);
-/* Merges dropped prompt tokens into kept ones. args->kept lists kept, then dropped tokens. */
+/* Merges dropped prompt tokens into kept ones. args->kept must list the kept tokens, then the
+ * dropped ones. */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* For KVD_MERGE_RUNS: finds runs of similar tokens. Fills args->kept and, in args->merging, the
- * numbers of kept tokens, the token that receives each other one, and its weight. Overwrites
+/* For KVD_MERGE_RUNS: finds runs of adjacent tokens with similar keys, of which each becomes one
+ * token. Fills args->kept and, in args->merging, `count`, `into` and `weight`. Overwrites
  * args->mass. */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
@@ -146,42 +160,46 @@ typedef struct {
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t layer, batch, max_pages, splits;
-    /* [batch] on the device: cached tokens, and slot. Slots from n_slots on are padding. */
+    /* [batch] in device memory: number of cached tokens and slot of each request. Slots from
+     * n_slots on are padding. */
     const int32_t *kv_len, *slot;
     const uint32_t *at;        /* device [batch]: position of the newest token */
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *q;             /* device [batch][q_pitch] queries */
     void *pool;
     kvd_evict_latents latents; /* Moved instead of K and V, unless `pool` is NULL. */
-    /* [batch][n_heads] Device: ln of softmax denominators. Not used if tau0 > 0 (keyformer). */
+    /* [batch][n_heads] in device memory: natural logs of softmax denominators. Not used if
+     * rule.tau0 > 0 (method keyformer). */
     const float *lse;
-    /* Scratch of kvd_evict_steps_bytes bytes, for scores with temperature or KVD_EVICT_PIVOTAL. */
+    /* Scratch of kvd_evict_steps_bytes bytes, for method keyformer (rule.tau0 > 0) and for ranking
+     * KVD_EVICT_PIVOTAL. */
     float *work;
-    /* [batch][room] in device memory: scores summed over this GPU's KV heads. The caller adds the
-     * sums of all GPUs and then calls kvd_evict_steps_drop. NULL if this GPU has all heads. */
+    /* [batch][room] in device memory: token scores summed over this GPU's KV heads. The caller adds
+     * the sums of all GPUs and then calls kvd_evict_steps_drop. NULL if this GPU has all heads. */
     float *sums;
     kvd_evict_merging merging;
 } kvd_evict_steps_args;
 
-/* Adds a decode step's probabilities to the scores, drops tokens and moves the last tokens to the
- * freed indices. args->splits is the number of CTAs per KV head: 1, 2, 4 or 8 on sm_90, otherwise
- * 1. */
+/* Adds a decode step's attention probabilities to the token scores, drops the tokens with the
+ * smallest scores and moves the last cached tokens to the freed indices. args->splits is the number
+ * of CTAs per KV head: 1, 2, 4 or 8 on sm_90, otherwise 1. */
 cudaError_t kvd_evict_steps(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_drop(const kvd_evict_steps_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_steps_sum(const kvd_evict_steps_args *args, cudaStream_t stream);
-/* Returns the bytes of kvd_evict_steps_args.work for `room` cached tokens per KV head. */
+/* Returns the bytes that kvd_evict_steps_args.work needs if a KV head has up to `room` cached
+ * tokens. */
 size_t kvd_evict_steps_bytes(const kvd_attn_map *map, size_t batch, size_t room);
-/* Merges the dropped token at index merging.victim and moves the newest token to its place. */
+/* Merges the token that a decode step drops, at index merging.victim, into a kept token, and moves
+ * the newest token to the freed index. */
 cudaError_t kvd_evict_merge_step(const kvd_evict_steps_args *args, cudaStream_t stream);
 size_t kvd_evict_near_bytes(const kvd_attn_map *map, size_t batch);
-/* Allocate memory of *g, which *m owns. kvd_evict_merging_work allocates scratch memory for n
- * prompt tokens, a token being counted once per KV head. kvd_evict_merging_slots allocates zeroed
- * numbers of merged tokens per slot, and *host [n_slots], pinned memory for a copy of these
- * numbers. */
+/* Allocate arrays of *g, which *m then owns. kvd_evict_merging_work allocates the scratch arrays
+ * `into`, `weight` and `length` with n elements. kvd_evict_merging_slots allocates `merged`
+ * [n_slots], filled with 0, and *host [n_slots], pinned memory for a copy of `merged`. */
 int kvd_evict_merging_work(kvd_evict_merging *g, kvd_device_memory *m, size_t n, kvd_err *err);
 int kvd_evict_merging_slots(kvd_evict_merging *g, kvd_device_memory *m, size_t n_slots,
                             int32_t **host, kvd_err *err);
-/* Returns the number of CTAs per KV head that fills n_sms multiprocessors. */
+/* Returns how many CTAs a KV head needs so that a decode step occupies n_sms multiprocessors. */
 int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int n_sms);
 
 #ifdef __cplusplus
@@ -191,21 +209,23 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* Returns arguments for dropping a layer's prompt tokens, without those that the method sets. */
+/* Returns kernel arguments for dropping prompt tokens in a layer. The caller must set those that
+ * depend on the method. */
 kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                             int layer);
-/* If the cache keeps unprojected K of prompts, makes *a point to them and unprojected queries. */
+/* If the cache also has the keys of prompts before projection, makes *a point to these keys and to
+ * the queries before projection. */
 void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a);
 
-/* Makes eviction move the latent vectors of *store and their positions instead of K and V. The
- * store must outlive *m, and KV heads may not share latent vectors. */
+/* Makes method *m, when it drops tokens, move the latent vectors of *store and their positions
+ * instead of K and V. The store must outlive *m, and KV heads may not share latent vectors. */
 void kvd_gpu_evict_latents(kvd_gpu_method *m, const kvd_latent_store *store);
 
 /* Copies the trained networks of method locret to the device. *memory owns all arrays of *x. */
 int kvd_evict_trained_make(kvd_evict_trained *x, const kvd_gpu_method *m, kvd_device_memory *memory,
                            kvd_err *err);
 /* Queues kernels that score a layer's prompt tokens with the trained networks. Output: score
- * [n_kv_heads][n_q8] on the device, in which a token has the index of its row of Q. */
+ * [n_kv_heads][n_q8] in device memory. A token's index in it is that of the token's row of Q. */
 int kvd_evict_trained_score(const kvd_evict_trained *x, const kvd_gpu_method *m,
                             const kvd_paged_rows *r, float *score, kvd_err *err);
 
@@ -218,11 +238,12 @@ static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
 
 /* The functions from here on are for tests only. */
 
-/* Copies scores and positions of a KV head's cached tokens to host arrays. */
+/* Copies the scores and positions of a KV head's cached tokens to host arrays, and their number to
+ * *n. */
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err);
 
-/* Return the numbers of cached tokens and of pages of a KV head. */
+/* Return the number of cached tokens and the number of pages of a KV head. */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 
