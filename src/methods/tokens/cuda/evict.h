@@ -1,6 +1,6 @@
 /* Drops cached tokens on the GPU: scores the tokens of each KV head, chooses those that stay and
- * moves them. Pages hold tokens in any order, with keys after RoPE. If scores are equal,
- * the earlier one is dropped. */
+ * moves them. Pages hold tokens in any order, with keys after RoPE. If two tokens have equal
+ * scores, the earlier one is dropped. */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_H
 #define KVD_METHODS_TOKENS_CUDA_EVICT_H
 

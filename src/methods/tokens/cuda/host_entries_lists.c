@@ -183,8 +183,9 @@ static int slide(const kvd_host_entries *e, const kvd_slice *s, kvd_head_entries
     return 0;
 }
 
-/* Updates the list of cached tokens of KV head i (of all layers) after slice s, a request's new
- * tokens. `row` is the slice's index in the iteration. `where` [max_len] is scratch memory. */
+/* Updates the list of cached tokens of KV head i (counted over all layers) after slice s, the
+ * tokens that this iteration adds to a request. `row` is the index of s in the iteration. `where`
+ * [max_len] is scratch memory. */
 static int update_head(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                        uint32_t *where, kvd_err *err)
 {

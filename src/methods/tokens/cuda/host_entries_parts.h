@@ -1,5 +1,5 @@
-/* Data of the quantisation of kept tokens, for the files that implement kvd_host_entries
- * (host_codes.h). */
+/* Host data of methods that quantise the cached tokens which they keep, for the files that
+ * implement kvd_host_entries (host_codes.h). */
 #ifndef KVD_METHODS_TOKENS_CUDA_HOST_ENTRIES_PARTS_H
 #define KVD_METHODS_TOKENS_CUDA_HOST_ENTRIES_PARTS_H
 
@@ -24,7 +24,8 @@ typedef struct {
     double *bits[KVD_N_SIDES]; /* [room] bits of the codes */
     uint16_t *row;             /* [room - first][2 d] K and V, decoded where they are coded */
     uint32_t *state;           /* [KVD_N_SIDES][states] of the entropy coder */
-    /* Number of tokens that are ready to be quantised, and range of tokens to write back. */
+    /* ready: number of tokens of K and of V that can be quantised now. Tokens from .. end - 1 must
+     * be written back to the cache. */
     size_t ready[KVD_N_SIDES], from, end;
     size_t at; /* first row of the head in kvd_host_entries.rows */
 } kvd_head_entries;
@@ -40,9 +41,11 @@ struct kvd_host_entries {
     kvd_gpu_method *method; /* borrowed */
     kvd_host_places places;
     size_t layers, heads, d, states, max_len;
-    /* Tables that apply and undo RoPE, if keys are quantised before RoPE, else NULL. */
+    /* RoPE tables: `rope` applies RoPE, `back` undoes it. NULL unless keys are quantised before
+     * RoPE. */
     float *rope, *back;
-    /* [layers][heads][kept_rows] Positions of the prompt tokens that stay, pinned, or NULL. */
+    /* [layers][heads][kept_rows] in pinned memory: positions of the prompt tokens that stay, or
+     * NULL. */
     int32_t *kept;
     size_t kept_rows;
     kvd_slot_entries *slot;
@@ -62,7 +65,8 @@ struct kvd_host_entries {
     kvd_device_memory memory;
 };
 
-/* Updates a request's lists of cached tokens after slice s, which has index `row` in the batch. */
+/* Updates a request's lists of cached tokens after slice s, the tokens that this iteration adds to
+ * the request. `row` is the index of s in the iteration. */
 int kvd_host_entries_update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *err);
 
 #endif

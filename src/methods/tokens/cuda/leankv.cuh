@@ -1,4 +1,4 @@
-/* Device functions shared by the kernels of method leankv. */
+/* Device functions that several kernels of method leankv use. */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_CUH
 #define KVD_METHODS_TOKENS_CUDA_LEANKV_CUH
 
@@ -12,7 +12,8 @@
 namespace leankv
 {
 
-/* Returns a KV head's index in the pool, or -1 if `slot` is not that of a request. */
+/* Returns the index in the pool of KV head g of a request in a layer, or -1 if `slot` belongs to no
+ * request. */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
@@ -23,7 +24,8 @@ struct entry {
     int at;
 };
 
-/* Returns the page of a KV head's i-th token of precision `level`, and its index in the page. */
+/* Returns the page that has the i-th token at precision `level` of a KV head, and the token's index
+ * in that page. */
 __device__ __forceinline__ entry entry_of(const kvd_leankv_pool &p, const int32_t *table, int level,
                                           int i)
 {
@@ -66,7 +68,8 @@ __device__ __forceinline__ __half2 *value_meta_of(const kvd_leankv_precision &l,
     return reinterpret_cast<__half2 *>(e.page + l.v_meta) + e.at;
 }
 
-/* Returns the step and zero point of a quantised vector x, with exact divisions as on the CPU. */
+/* Returns the step and the zero point with which the vector x is quantised. Divides exactly, so
+ * that results equal those of the CPU. */
 template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N], int bits)
 {
     float lo = x[0], hi = x[0];
@@ -84,7 +87,8 @@ template <int N> __device__ __forceinline__ __half2 scale_of(const float (&x)[N]
     return __halves2half2(__float2half_rn(__fdiv_rn(hi - lo, top)), __float2half_rn(lo));
 }
 
-/* Returns x as an integer of `bits` bits. Clamps it, because the rounded step may be too small. */
+/* Returns the quantised value of x, an integer of `bits` bits. Clamps it, because a step that was
+ * rounded down could make it too large. */
 __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
 {
     const float step = __low2float(scale), zero = __high2float(scale),
@@ -93,7 +97,7 @@ __device__ __forceinline__ uint32_t code_of(float x, __half2 scale, int bits)
     return (uint32_t)fminf(fmaxf(q, 0.0f), top);
 }
 
-/* Loads dimensions lane, lane + 32, ... of K or V of token r in a page. */
+/* Loads K or V of token r of a page. Each lane gets the dimensions lane, lane + 32, ... */
 template <int N>
 __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int lane, float (&x)[N])
 {
@@ -104,7 +108,8 @@ __device__ __forceinline__ void load_row(const __nv_bfloat16 *from, int r, int l
     }
 }
 
-/* Returns the sum of x over earlier threads. *all gets the sum over the CTA's WARPS warps. */
+/* Returns the sum of x over the threads before this one. *all gets the sum over all threads of the
+ * CTA, which has WARPS warps. */
 template <int WARPS> __device__ int scan(int x, int *all)
 {
     __shared__ int sum[WARPS];
@@ -129,7 +134,8 @@ template <int WARPS> __device__ int scan(int x, int *all)
     return before + upto - x;
 }
 
-/* Replaces each x[i] by its sum over the CTA, in a fixed order. */
+/* Replaces each x[i] by its sum over the threads of the CTA. The order of additions is fixed, so
+ * that results are reproducible. */
 template <int WARPS, int N> __device__ void sums(double (&x)[N])
 {
     __shared__ double part[WARPS][N];
@@ -150,7 +156,8 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Returns word `at` of the quantised key of token `row`, for a lane with lane % 4 = c. */
+/* Returns the 32-bit word at index `at` of the quantised key of token `row`, for a lane with lane %
+ * 4 = c. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)
@@ -165,7 +172,7 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
     return word;
 }
 
-/* Returns the number of dimensions of V in word w of a lane. The dimensions are *first, *first + 8,
+/* Returns how many dimensions of V a 32-bit word w of a lane has. They are *first, *first + 8,
  * *first + 16 and so on. */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
@@ -173,7 +180,7 @@ __device__ __forceinline__ int value_features(int bits, int lane, int w, int *fi
     return 8 / bits;
 }
 
-/* Writes the quantised key of a token as number r of a tile of 16 tokens. Called by one warp. */
+/* Writes the quantised key of a token to row r of a tile of 16 tokens. One warp must call it. */
 template <int F>
 __device__ void put_key(uint32_t *tile, const uint8_t (*code)[F], int bits, int r, int lane)
 {
@@ -202,7 +209,8 @@ __device__ void put_value(uint32_t *tile, const uint8_t (*code)[F], int bits, in
     }
 }
 
-/* Calls `run` with a type that has the constant d, if kernels support heads of d numbers. */
+/* Calls `run` with a type that has the head size d as a constant. Fails if kernels do not support
+ * heads of d numbers. */
 template <typename RUN> cudaError_t with_width(int d, const RUN &run)
 {
     return d == 32    ? run(std::integral_constant<int, 32>())

@@ -1,5 +1,6 @@
-/* LeanKV's cache on the GPU (section 5 of the paper). A KV head's page table lists high-precision
- * pages from the left, low-precision pages from the right.
+/* Cache of method leankv on the GPU (LeanKV section 5): cached tokens are quantised at high or low
+ * precision. In a KV head's page table, high-precision pages begin at the left end, low-precision
+ * pages at the right.
  *
  * Cached tokens have no order. Functions that return cudaError_t only queue kernels. */
 #ifndef KVD_METHODS_TOKENS_CUDA_LEANKV_H
@@ -17,32 +18,35 @@ enum {
     KVD_LEANKV_HIGH,
     KVD_LEANKV_LOW,
     KVD_LEANKV_LEVELS,
-    /* Number of tokens of a tile, in which quantised numbers are interleaved. */
+    /* Number of tokens whose quantised numbers are interleaved in memory, a tile. */
     KVD_LEANKV_TILE = 16,
     KVD_LEANKV_PAGE_TOKENS = 64 /* tokens in a high-precision page */
 };
 
-/* Byte offsets of the parts of a page. Keys are at 0. Numbers are decoded as scale * q + zero, with
- * float16 scale and zero. A score is the attention from later tokens, mean over query heads. */
+/* Byte offsets of the parts of a page. Keys are at offset 0. A quantised number q means scale * q +
+ * zero, with a float16 scale and zero per vector. A token's score is the attention that it received
+ * from later tokens, averaged over query heads. */
 typedef struct {
     int32_t k_bits, v_bits; /* bits of a code of K (8, 4) and of V (8, 4, 2) */
     int32_t tokens;         /* number of tokens of a page, a multiple of KVD_LEANKV_TILE */
     int32_t k_meta, v, v_meta, score, position;
 } kvd_leankv_precision;
 
-/* Layout of the cache's pages. High-precision and low-precision pages have page_bytes bytes. */
+/* Layout of pages with high-precision tokens and of pages with low-precision tokens. Both have
+ * page_bytes bytes. */
 typedef struct {
     int32_t d, page_bytes;
     kvd_leankv_precision level[KVD_LEANKV_LEVELS];
 } kvd_leankv_layout;
 
 size_t kvd_leankv_entry_bytes(int d, int k_bits, int v_bits);
-/* Fills the layout of pages for heads of d = 32, 64 or 128 numbers. k_bits and v_bits are for high,
- * then for low precision, which must not take more bytes. Returns -1 for invalid arguments. */
+/* Fills the layout of pages for heads of d = 32, 64 or 128 numbers. k_bits and v_bits have the bits
+ * per number at high, then at low precision. A low-precision token must not take more bytes than a
+ * high-precision one. Returns -1 for invalid arguments. */
 int kvd_leankv_layout_make(int d, const int k_bits[], const int v_bits[], kvd_leankv_layout *out);
 
-/* Location of a quantised number in a tile of 16 tokens, in the order of mma.sync m16n8k16
- * fragments. Each lane has w words, in chunks of 4, 2 or 1 (section 6 of the LeanKV paper). */
+/* Location of a quantised number in a tile of 16 tokens: index of a 32-bit word, and shift in bits.
+ * Numbers have the order in which mma.sync m16n8k16 reads them (LeanKV section 6). */
 typedef struct {
     int32_t word, shift;
 } kvd_leankv_place;
@@ -53,7 +57,7 @@ typedef struct {
 #define KVD_LEANKV_BOTH
 #endif
 
-/* Returns the index in a tile of word w of a lane. Each lane has `words` words. */
+/* Returns the index in a tile of the w-th 32-bit word of a lane, if each lane has `words` words. */
 KVD_LEANKV_BOTH static inline int kvd_leankv_word(int words, int lane, int w)
 {
     const int vec = words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
@@ -85,30 +89,35 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
     return p;
 }
 
-/* Numbers of cached tokens and of pages of a request's KV head, at high and at low precision. */
+/* Numbers of cached tokens and of pages of one KV head of a request, at high and at low
+ * precision. */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
-    /* Significance limits relative to the mean. Tokens below cut[KVD_LEANKV_HIGH] lose high
-     * precision, tokens below cut[KVD_LEANKV_LOW] are dropped. */
+    /* Limits of a token's significance, as multiples of the mean significance. A token below
+     * cut[KVD_LEANKV_HIGH] loses high precision, a token below cut[KVD_LEANKV_LOW] is dropped. */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
 
-/* State of all pages. Free pages are elements start .. end - 1 of the ring buffer `list`. */
+/* State of the pool of pages. Free pages are elements start .. end - 1 of the ring buffer
+ * `list`. */
 typedef struct {
     uint64_t start, end;
-    /* Number of cached tokens of high and of low precision. */
+    /* Number of cached tokens at high and at low precision, over all requests. */
     int64_t entries[KVD_LEANKV_LEVELS];
-    /* Pages requested and pages free when pages first ran out, or 0. */
+    /* When pages first ran out: number of pages requested, and number of pages free. Both are 0
+     * before that. */
     uint64_t wanted, left;
 } kvd_leankv_state;
 
-/* Pages of all KV heads [n_slots][n_layers][n_kv_heads]. Passed to kernels by value. */
+/* Pool of pages of all KV heads [n_slots][n_layers][n_kv_heads]. Kernels get the structure by
+ * value. */
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
-    /* Length of a KV head's page table: full pages, and one partly filled per precision. */
+    /* Length of a KV head's page table, which has room for all full pages and for one partly filled
+     * page per precision. */
     int32_t table_length;
-    /* [n_pages] Ring buffer of free page numbers. */
+    /* [n_pages] Ring buffer with the numbers of the free pages. */
     int32_t *list;
     int32_t *table; /* [KV heads of the pool][table_length] page numbers */
     kvd_leankv_head *head;
@@ -116,22 +125,23 @@ typedef struct {
     char *page; /* [n_pages][page_bytes] */
 } kvd_leankv_pool;
 
-/* Returns the bytes that a request without cached tokens needs. */
+/* Returns the bytes that a request needs before it has cached tokens. */
 size_t kvd_leankv_slot_bytes(const kvd_leankv_pool *p);
 enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
 /* Marks all pages as free and all KV heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
-/* Assigns pages to n requests in n_layers layers, with room for `spare` more tokens per precision.
- * If pages run out, assigns none, sets state->wanted and drops tokens that do not fit. */
+/* Assigns pages to the KV heads of n requests in n_layers layers, so that each has room for `spare`
+ * more tokens per precision. If pages run out, assigns none, sets state->wanted, and drops the
+ * tokens that do not fit. */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
-/* Frees all pages of n requests. slot [n] is in device memory. */
+/* Frees all pages of n requests. slot [n], in device memory, lists the requests. */
 cudaError_t kvd_leankv_give_back(const kvd_leankv_pool *p, const int32_t *slot, int n,
                                  cudaStream_t stream);
 
-/* Arguments of a decode step in one layer. Token i has position at[i] in slot[i]; its K and V are
- * in page page_table[i][0] of `fresh`. */
+/* Arguments of a decode step in one layer. Request i is in slot[i], and its new token has position
+ * at[i]. K and V of the new token are in page page_table[i][0] of `fresh`. */
 typedef struct {
     kvd_leankv_pool pool;
     /* n is the number of requests, `group` the number of query heads per KV head, at most 8. */
@@ -147,38 +157,45 @@ typedef struct {
     const void *fresh; /* device bf16 pages with new K and V */
     const void *q;     /* device bf16 [n][n_kv_heads * group * d] */
     void *o;           /* output, in the shape of `q` */
-    /* Output [n][n_kv_heads][room][columns]: attention scores times log2(e). High-precision tokens
-     * begin at the front, low-precision tokens at the end. */
+    /* Output [n][n_kv_heads][room][columns]: attention logits times log2(e).
+     * High-precision tokens begin at the front, low-precision tokens at the end. */
     float *score;
-    /* Output [n][n_kv_heads][8]: log2 of softmax denominators of a KV head's 1 to 8 query heads. */
+    /* Output [n][n_kv_heads][8]: log2 of the softmax denominator of each query head. A KV head has
+     * 1 to 8 query heads. */
     float *lse2;
     float *partial; /* scratch memory, [n][n_kv_heads][splits][8][d + 2] */
-    /* [n][n_kv_heads] Number of finished CTAs; 0 before and after each launch. */
+    /* [n][n_kv_heads] Number of CTAs that have finished their part of a KV head. It is 0 before and
+     * after each launch. */
     uint32_t *arrived;
     int32_t window; /* number of newest tokens that stay at high precision */
-    /* Logits of attention sinks, [n_kv_heads * group] in device memory, or NULL. */
+    /* [n_kv_heads * group] in device memory: logit of each query head's attention sink. NULL if the
+     * model has no sinks. */
     const float *sinks;
 } kvd_leankv_steps;
 
-/* Computes attention of decode steps over pages of both precisions and the new token. */
+/* Computes the attention of decode steps over the cached tokens of both precisions and the new
+ * token. */
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
-/* Returns the number of CTAs per KV head for `rows` requests on n_sms multiprocessors. */
+/* Returns the number of CTAs among which a KV head's tokens are divided, for `rows` requests on
+ * n_sms multiprocessors. */
 int kvd_leankv_splits(int rows, int n_kv_heads, int n_sms);
-/* Adds the step's probabilities to scores and stores the new token (Algorithm 1). Must follow
- * kvd_leankv_attend. Pages need room for one token per precision. */
+/* Adds the decode step's attention probabilities to the token scores, and stores the new token
+ * (LeanKV Algorithm 1). Must follow kvd_leankv_attend. Each KV head needs room for one more token
+ * per precision. */
 cudaError_t kvd_leankv_update(const kvd_leankv_steps *s, cudaStream_t stream);
 
-/* Arguments for choosing the precision of prompt tokens and quantising them, in one layer. Token t
- * of prompt i is row q_start[i] + t of Q. */
+/* Arguments for choosing the precision of prompt tokens and for quantising them, in one layer.
+ * Token t of prompt i has row q_start[i] + t of Q. */
 typedef struct {
     kvd_leankv_pool pool;
-    /* Layer; number of prompts (n), of query heads per KV head (group), of rows of Q (n_q8), and of
-     * tokens of the longest prompt. */
+    /* layer: index of the layer. n: number of prompts. group: query heads per KV head. n_q8: rows
+     * of Q. longest: tokens of the longest prompt. */
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
-    /* Fractions of the total significance, summed from the least significant token on. The tokens
-     * up to sum `th` do not get high precision, those up to sum `tl` are dropped. */
+    /* Fractions of the sum of all significances. With tokens in rising order of significance, those
+     * up to the partial sum `tl` are dropped, and those after them up to the partial sum `th` get
+     * low precision. */
     double th, tl;
     /* [n] in device memory: slot, first row of Q and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;
@@ -186,16 +203,18 @@ typedef struct {
     int32_t max_pages;
     const void *fresh; /* device bf16 pages with K and V of prompts, BLOCKED */
     const void *q;     /* device bf16 queries, BLOCKED */
-    /* [n_heads][n_q8] in device memory: natural logs of the softmax denominators. */
+    /* [n_heads][n_q8] in device memory: natural log of the softmax denominator of each query. */
     const float *lse;
-    /* Output [n_heads][n_q8]: attention that each token received from later tokens. */
+    /* Output [n_heads][n_q8]: attention that each token received from later tokens, in each query
+     * head. */
     float *mass;
-    /* Scratch [n_kv_heads][n_q8]: tokens, high precision from the front, low from the end. */
+    /* Scratch [n_kv_heads][n_q8]: tokens that stay, high-precision tokens from the front on,
+     * low-precision tokens from the end on. */
     int32_t *source;
 } kvd_leankv_prompts;
 
 /* kvd_leankv_masses computes the attention that each token received. kvd_leankv_compress then
- * chooses each token's precision and writes the quantised K and V. */
+ * chooses each token's precision by it and writes the quantised K and V to the pages. */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);
 

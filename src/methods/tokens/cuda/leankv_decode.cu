@@ -1,7 +1,8 @@
-/* Attention of decode steps over LeanKV's pages. Tensor cores multiply quantised integers; scales
- * are applied to the products.
+/* Attention of decode steps over pages of method leankv. Tensor cores multiply the quantised
+ * integers; the products are then scaled.
  *
- * Warps of all CTAs take tiles of 16 tokens in turn. Results merge in a fixed order. */
+ * All warps of all CTAs take tiles of 16 tokens in turn. Their results are merged in a fixed
+ * order. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
@@ -25,10 +26,11 @@ __device__ __forceinline__ uint32_t transpose(uint32_t x)
     return y;
 }
 
-/* Offset of quantised values as bf16, subtracted from sums later: 128, or 0 for 8 bits. */
+/* Number that is added to quantised values to represent them as bf16, and subtracted from the sums
+ * later: 128, or 0 if values have 8 bits. */
 template <int BITS> constexpr float value_offset = BITS == 8 ? 0 : 128;
 
-/* Returns two adjacent numbers of a quantised key, plus 1024 each, as float16. The first is in
+/* Returns two adjacent numbers of a quantised key as float16, each plus 1024. The first one is of
  * dimension 16 s + 4 (lane % 4) + 2 b. */
 template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t *row, int s, int b)
 {
@@ -37,7 +39,7 @@ template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t 
     return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
 }
 
-/* Returns two of the four 8-bit integers of w, as bf16. */
+/* Returns two of the four 8-bit integers in w, as a pair of bf16 numbers. */
 __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 {
     const float x = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7442 : 0x7440)) - 8388608.0f;
@@ -45,7 +47,8 @@ __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
     return __byte_perm(__float_as_uint(x), __float_as_uint(y), 0x7632);
 }
 
-/* Returns a dimension of V of two tokens as bf16: quantised integers plus value_offset<BITS>. */
+/* Returns one dimension of V of two tokens as a pair of bf16 numbers: the quantised integers plus
+ * value_offset<BITS>. */
 template <int BITS>
 __device__ __forceinline__ uint32_t value_pair(const uint32_t *word, int m, int u, int b)
 {
@@ -76,7 +79,7 @@ __device__ __forceinline__ void load_words(const char *tile, int lane, uint32_t 
     }
 }
 
-/* Running softmax of a lane, for query heads 2 (lane % 4) and 2 (lane % 4) + 1. */
+/* Running softmax of a lane, for the two query heads 2 (lane % 4) and 2 (lane % 4) + 1. */
 template <int F> struct state {
     uint32_t q[F / 16][2];
     float factor[2], q_sum[2];
@@ -92,7 +95,8 @@ __device__ __forceinline__ float most_of_column(float x)
     return x;
 }
 
-/* Replaces scores s by 2^(s - running maximum). Scores after the last token must be -INFINITY. */
+/* Updates the running maximum of the softmax, and replaces each score s by 2^(s - maximum). Scores
+ * after the last token must be -INFINITY. */
 template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float (&s)[4])
 {
     const bool high = s[0] > a.most[0] + LAZY || s[2] > a.most[0] + LAZY ||
@@ -117,7 +121,8 @@ template <int F> __device__ __forceinline__ void take_scores(state<F> &a, float 
         s[i] = s[i] == -INFINITY ? 0.0f : kvd_exp2(s[i] - a.most[i % 2]);
 }
 
-/* Adds a tile's first `rows` tokens to the softmax; stores scores unless `score` is NULL. */
+/* Adds the first `rows` tokens of a tile to the running softmax. Stores their scores in `score`
+ * unless that is NULL. */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, state<F> &a,
                                           float *score, int step)
@@ -174,22 +179,25 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* Tiles of 16 tokens of a warp: first, first + stride ... of high, then of low precision. */
+/* Tiles of 16 tokens that a warp processes: first, first + stride, ..., counted over the
+ * high-precision tiles, then the low-precision tiles. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /* Indices of high-precision pages and, from element low_pages on, low-precision pages. */
+    /* Page table of the KV head: numbers of high-precision pages and, from element low_pages on, of
+     * low-precision pages. */
     const int32_t *table;
     int first, stride, high, low, low_pages;
-    /* 2^32 / (tiles per page), rounded up: a factor that replaces a division. */
+    /* 2^32 / (tiles per page), rounded up, per precision. A product with it replaces a division by
+     * the tiles per page. */
     uint32_t part_of[KVD_LEANKV_LEVELS];
     char *ring;
     int stage_bytes;
     uint32_t full; /* shared address of the mbarriers, one per ring tile */
 };
 
-/* Returns the offset in a page of part k of the page's tile number `in`, and its size in *bytes.
- * Part 0: keys, 1: values, 2: key scales, 3: value scales. */
+/* Returns the byte offset in a page of part k of tile number `in` of that page. *bytes gets the
+ * part's size. Part 0: keys, 1: values, 2: scales of keys, 3: scales of values. */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
 {
@@ -198,7 +206,7 @@ __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_lea
     return (k == 0 ? 0 : k == 1 ? l.v : k == 2 ? l.k_meta : l.v_meta) + in * *bytes;
 }
 
-/* Starts copying a tile of tokens to shared memory. All lanes must call it. */
+/* Starts an asynchronous copy of a tile of tokens to shared memory. All lanes must call it. */
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void copy_tile(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                           const char *page, int in, uint32_t to, uint32_t full,
@@ -286,7 +294,7 @@ __device__ __forceinline__ void fetch(const tiles &x, int at, int lane)
 #endif
 }
 
-/* Adds the warp's next n tiles of tokens, all of one precision, to the softmax. */
+/* Adds the warp's next n tiles of tokens, all of one precision, to the running softmax. */
 template <int F, int KB, int VB>
 __device__ __forceinline__ void take_section(const tiles &x, int at, int n, int entries,
                                              float *score, int step, int lane, state<F> &a)
@@ -321,12 +329,12 @@ __device__ __forceinline__ void take_any(const tiles &x, int level, int at, int 
     }
 }
 
-/* Partial softmax result of one warp or CTA, for one query head. */
+/* Softmax result of one warp or CTA over its part of the tokens, for one query head. */
 struct part {
     float most, sum, zeros;
 };
 
-/* Writes a query to x and, divided by a power of 2, to q. *factor: `scale` times this power. */
+/* Copies a query to x and, divided by a power of 2, to q. *factor gets `scale` times this power. */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
                               float *factor, float *q_sum, float (&x)[F / 32])
@@ -356,7 +364,8 @@ __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, 
     }
 }
 
-/* Merges n partial attention outputs into `out`. Returns their softmax maximum and sum. */
+/* Merges n partial attention outputs, each over a part of the tokens, into `out`. Returns the
+ * maximum and the sum of the merged softmax. */
 template <int F>
 __device__ __forceinline__ part merge(const float *o, const part *x, int x_pitch, int n, int pitch,
                                       int lane, float (&out)[F / 32])
@@ -403,7 +412,8 @@ __device__ __forceinline__ void add_fresh(const __nv_bfloat16 *k, const __nv_bfl
     all->most = most;
 }
 
-/* Writes the output of query head j. Its sink adds to the denominator. */
+/* Writes the attention output of query head j. If the head has an attention sink, the softmax
+ * denominator includes it. */
 template <int F>
 __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, int g, int j,
                                           int lane, const part &all, const float (&out)[F / 32])
@@ -420,7 +430,8 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
         s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + j] = most + log2f(sum);
 }
 
-/* Writes this CTA's partial output. Returns true in the KV head's last CTA to do so. */
+/* Writes this CTA's partial attention output. Returns true in the last CTA of the KV head that does
+ * so, which then merges the outputs of all. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])
@@ -477,7 +488,8 @@ template <int F>
 __global__ void __launch_bounds__(THREADS, 2)
     attend_kernel(const __grid_constant__ kvd_leankv_steps s, int stage_bytes, int table_at)
 {
-    /* Shared memory: tiles and page numbers, replaced at the end by outputs [WARPS][HEADS][F]. */
+    /* Shared memory for tiles and page numbers. At the end it is used for the outputs
+     * [WARPS][HEADS][F]. */
     extern __shared__ __align__(16) float dynamic[];
     __shared__ __align__(16) __half q[HEADS][F];
     __shared__ float factor[HEADS], q_sum[HEADS];
@@ -533,8 +545,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                reinterpret_cast<char *>(dynamic) + warp * STAGES * stage_bytes,
                stage_bytes,
                (uint32_t)__cvta_generic_to_shared(&full[warp][0])};
-    /* Factors that replace a division by the number of tiles in a page. They are rounded up, so
-     * that the quotient is exact for fewer than 2^16 tiles. */
+    /* Factors that replace a division by the number of tiles per page. They are rounded up, which
+     * makes the quotient exact for fewer than 2^16 tiles. */
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++)
         x.part_of[l] = ~0u / (uint32_t)(p.layout.level[l].tokens / KVD_LEANKV_TILE) + 1;
     const int n_high = h.n[KVD_LEANKV_HIGH], n_low = h.n[KVD_LEANKV_LOW];

@@ -1,6 +1,6 @@
-/* Method leankv on the GPU, which joins two methods: sparsity drops insignificant tokens, hetero
- * quantises the others at high or low precision. In layers with a sliding window, bf16 pages hold
- * all tokens, as numbers that the high precision can represent. */
+/* Method leankv on the GPU: drops insignificant tokens (token method sparsity) and quantises the
+ * others at high or low precision (quantisation method hetero). In layers with a sliding window,
+ * bf16 pages hold all tokens, rounded to numbers that high precision can represent. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,10 +22,11 @@ typedef struct {
     float *score, *lse2, *partial, *mass;
     uint32_t *arrived;
     int32_t *source, *leaving, window;
-    /* [2][n_slots] in pinned memory: slots of finished requests, then slots of new requests. */
+    /* [2][n_slots] in pinned memory: slots of requests that have finished, then slots of requests
+     * that are about to begin. */
     int32_t *host_leaving;
     uint32_t *known;
-    /* Pinned copy of the state of all pages after the latest iteration. */
+    /* Copy in pinned memory of the page pool's state after the latest iteration. */
     kvd_leankv_state *seen;
     kvd_leankv_head *record; /* [n_layers][n_kv_heads] scratch */
 } leankv;
@@ -51,7 +52,8 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = (leankv *)m;
-    /* The second half of host_leaving is used, because an earlier copy may still read the first. */
+    /* The second half of host_leaving is used, because an earlier copy to the device may still read
+     * the first half. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -85,7 +87,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return give_back(k, k->host_leaving, n, err);
 }
 
-/* Returns 0, as the bf16 pages hold no tokens between iterations. */
+/* Returns the number of tokens in the bf16 pages between iterations, which is 0. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -104,7 +106,8 @@ static double held(const kvd_gpu_method *m)
     return bytes;
 }
 
-/* Counts a request's tokens per precision, over KV heads and layers. Returns false on failure. */
+/* Counts a request's cached tokens at each precision, summed over KV heads and layers, into n.
+ * Returns false on failure. */
 static bool count(const leankv *k, size_t slot, double n[KVD_LEANKV_LEVELS])
 {
     const size_t heads = (size_t)k->pool.n_layers * (size_t)k->pool.n_kv_heads;
@@ -128,13 +131,15 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/* Returns the bits of a token in a KV head: quantised numbers, and 16-bit steps and zero points. */
+/* Returns the bits of one token in one KV head at precision `level`: quantised K and V, and for
+ * each a 16-bit step and a 16-bit zero point. */
 static double token_bits(const leankv *k, int level)
 {
     return k->pool.layout.d * (k->bits[0][level] + k->bits[1][level]) + 64.0;
 }
 
-/* Returns the bits of n tokens, at most a window, in all layers with a sliding window. */
+/* Returns the bits of the newest n tokens, or of one window if n is larger, in all layers with a
+ * sliding window. */
 static double near_bits(const leankv *k, size_t n)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -153,7 +158,7 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return sum;
 }
 
-/* Returns the bits of the token that left the sliding windows in the latest step. */
+/* Returns the bits of the token that left the sliding windows in the latest decode step. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)m;

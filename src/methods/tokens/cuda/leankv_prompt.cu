@@ -1,4 +1,5 @@
-/* LeanKV after a prompt: drops or quantises tokens by the attention that they received. */
+/* Method leankv after a prompt: drops or quantises tokens by the attention that they received from
+ * later tokens. */
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"
 
@@ -13,7 +14,7 @@ enum {
     CODE_WARPS = 4
 };
 
-/* Returns K of one page of a prompt. V follows after PAGE * F elements. */
+/* Returns the address of K in a page of a prompt. V follows PAGE * F elements later. */
 __device__ __forceinline__ const __nv_bfloat16 *fresh_page(const kvd_leankv_prompts &p, int prompt,
                                                            int g, int page)
 {
@@ -30,7 +31,8 @@ __device__ __forceinline__ void load_rows(const uint32_t *block, int lane, uint3
         r[i] = block[i * 32 + lane];
 }
 
-/* Sums each key's attention from later queries. Early keys have the most work and start first. */
+/* Sums, for each key, the attention from later queries. CTAs of early keys start first, because
+ * these keys have the most queries. */
 template <int F>
 __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_prompts p)
 {
@@ -43,7 +45,8 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     const __nv_bfloat16 *const keys = fresh_page(p, prompt, head / p.group, first / PAGE);
     uint32_t k[4][F / 8];
 #pragma unroll
-    /* Queries after the prompt's end are undefined, but their sums are discarded. */
+    /* Queries after the end of the prompt are undefined, but the sums that contain them are
+     * discarded. */
     for (int i = 0; i < 4; i++)
         load_rows<F>(reinterpret_cast<const uint32_t *>(keys + (first % PAGE + 8 * i) * F), lane,
                      k[i]);
@@ -85,17 +88,19 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
     }
 }
 
-/* Border between less and more significant tokens. Less significant are tokens whose significance
- * is smaller than `value`, and the first `ties` of those equal to it. */
+/* Border between less and more significant tokens. A token is less significant if its significance
+ * is below `value`, or equals `value` and it is among the first `ties` of such tokens. */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
 };
 
-/* Finds the border out[k] below which significances sum to less than target[k]. */
+/* Finds for k = 0 and 1 the border out[k] such that the significances of the less significant
+ * tokens add up to less than target[k]. */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* Bits of floats between which to search. Values up to hi[k] sum to at least target[k]. */
+    /* Bit patterns of floats between which each border is searched. The significances up to hi[k]
+     * add up to at least target[k]. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
@@ -126,7 +131,8 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /* Largest significance of dropped tokens [LOW], and of tokens not at high precision [HIGH]. */
+    /* As bit patterns of floats: largest significance of dropped tokens [LOW], and of all tokens
+     * that do not get high precision [HIGH]. */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];
@@ -298,8 +304,8 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the index in the pool of the i-th KV head, counted over the slots in `slot` and n_layers
- * layers, or -1 if its slot has no request. */
+/* Returns the index in the pool of the i-th KV head, counted over the slots in the array `slot` and
+ * over n_layers layers. Returns -1 if no request is in that slot. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {
@@ -318,7 +324,7 @@ __device__ int pages_wanted(const kvd_leankv_pool &p, const kvd_leankv_head &h, 
     return max(wanted - h.pages[level], 0);
 }
 
-/* Reduces the token counts in *h to what fits into the KV head's pages. */
+/* Reduces the token counts in *h to the numbers of tokens that fit into the KV head's pages. */
 __device__ void cut(const kvd_leankv_pool &p, kvd_leankv_head *h)
 {
     for (int l = 0; l < KVD_LEANKV_LEVELS; l++) {

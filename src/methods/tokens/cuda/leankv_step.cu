@@ -1,4 +1,5 @@
-/* LeanKV after a decode step: at most one token gets fewer bits and one is dropped. */
+/* Method leankv after a decode step: per KV head, at most one token gets low precision and at most
+ * one is dropped. */
 #include "methods/tokens/cuda/leankv.cuh"
 
 namespace
@@ -6,26 +7,30 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/* Least significant token of one precision among the tokens before the window of newest tokens. On
- * ties, the oldest one. */
+/* Least significant token at one precision, among the tokens before the window of newest tokens. If
+ * significances are equal, the oldest of these tokens. */
 struct least {
-    /* Sort key: significance (bits of a float) in the upper half, position in the lower half. */
+    /* Sort key: bit pattern of the significance (a float) in the upper 32 bits, position of the
+     * token in the lower 32 bits. */
     unsigned long long key;
     int at;
 };
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    /* Index, among high-precision tokens, of the token that leaves the window now, or -1. */
+    /* Index among the high-precision tokens of the token that leaves the window of newest tokens in
+     * this step, or -1 if there is none. */
     int leaving;
     float leaving_significance;
 };
 
-/* Tokens that change precision or index in this step. An index of -1 means no token. */
+/* Tokens of a KV head that change their precision or their index in this decode step. An index of
+ * -1 means that there is no such token. */
 struct decision {
-    /* Token that gets low precision: index among the high-, then among the low-precision tokens. */
+    /* Token that gets low precision. lowered: its index among the high-precision tokens. low_to:
+     * its new index among the low-precision tokens. */
     int lowered, low_to;
-    /* Index of the new token among the high-precision tokens. */
+    /* Index that the new token gets among the high-precision tokens. */
     int fresh_to;
     int n[KVD_LEANKV_LEVELS];
 };
@@ -35,7 +40,8 @@ __device__ __forceinline__ float significance_of(unsigned long long key)
     return __uint_as_float((uint32_t)(key >> 32));
 }
 
-/* Returns a token's attention probability in this step, averaged over query heads. */
+/* Returns the attention probability that a token gets in this decode step, averaged over the query
+ * heads of a KV head. */
 __device__ __forceinline__ float received(const float (&score)[HEADS], const float *lse2, int group)
 {
     float sum = 0;
@@ -58,7 +64,8 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* Sums *sum over all threads, and finds the least significant of their tokens, for thread 0. */
+/* Sums *sum over all threads, and finds the least significant token of each precision among those
+ * of all threads. Only thread 0 gets the results. */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -89,8 +96,8 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/* Decides which tokens get low precision or are dropped in this step. `sum` is the sum of the
- * significances of the `body` tokens older than the window. */
+/* Decides which tokens of a KV head get low precision or are dropped in this decode step. `body` is
+ * the number of tokens older than the window, `sum` the sum of their significances. */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -129,7 +136,7 @@ __device__ __forceinline__ leankv::entry entry_of(const pages &p, int level, int
     return leankv::entry_of(*p.pool, p.table, level, i);
 }
 
-/* Decodes a token's key or value to numbers rounded to bf16. */
+/* Decodes the quantised key or value of a token to numbers rounded to bf16. */
 template <int F>
 __device__ void read_vector(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                             const leankv::entry &e, bool keys, int lane, float (&x)[F / 32])
@@ -176,7 +183,8 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
         *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = from.scale;
 }
 
-/* Lowers the precision of a token, if any, then stores the new token. */
+/* Quantises the token that loses high precision, if any, with fewer bits. Then stores the new
+ * token. */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
 {
@@ -232,9 +240,9 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/* Adds the step's probabilities to the tokens' sums of received attention. Thread 0 gets the sum of
- * the significances (received attention per later token) of tokens older than the window, and the
- * least significant token of high and of low precision. */
+/* Adds the decode step's probabilities to each token's sum of received attention. Thread 0 gets the
+ * sum of significances (received attention per later token) over the tokens older than the window,
+ * and the least significant token of each precision. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)
@@ -283,7 +291,7 @@ template <int F> __global__ void __launch_bounds__(THREADS) update_kernel(const 
               row = (int)blockIdx.y, now = (int)s.at[row];
     const int head = leankv::head_of(s.pool, s.slot[row], s.layer, g);
 #if __CUDA_ARCH__ >= 900
-    /* From here on, the next kernel may start and prefetch weights. */
+    /* The next kernel in the stream may start now, to prefetch weights. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
     if (head < 0)
