@@ -1,6 +1,6 @@
-/* Method lower (chooses important tokens) with method hetero (quantises the others with fewer bits)
- * on the GPU. In layers with a sliding window, bf16 pages hold all tokens, as numbers that the high
- * precision can represent. */
+/* Methods lower and hetero together on the GPU: lower chooses the important tokens, and hetero
+ * quantises the others with fewer bits. In layers with a sliding window, bf16 pages hold all
+ * tokens, rounded to numbers that high precision can represent. */
 #include "methods/tokens/cuda/lower.h"
 
 #include <stdlib.h>
@@ -17,11 +17,14 @@ enum { HIGH_K, HIGH_V, LOW_K, LOW_V, BALANCE /* parameter indices, as in hetero.
 
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
-    /* [n_layers] Constant kernel arguments. Layers with a sliding window have no codes. */
+    /* [n_layers] Kernel arguments that stay the same in all iterations. Layers with a sliding
+     * window have no quantised pages. */
     kvd_lower_args *layer;
-    /* Bytes of a KV head in a page: quantised K and V, precision levels and scores. */
+    /* Bytes of one KV head in a page of the cache: quantised K and V, precision levels and
+     * scores. */
     size_t head_bytes;
-    /* Number of factors that scale key channels of a layer before they get low precision, or 0. */
+    /* Number of factors in a layer that multiply the channels of keys before these are quantised at
+     * low precision, or 0 for no such factors. */
     size_t factors;
     float *mass;
     kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned memory */
@@ -129,7 +132,8 @@ static int round_window(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err
     return kvd_lower_round_window(m->cache, r, a->bits, err);
 }
 
-/* Sets the budgets of requests that are new, or that begin with a decode step (timing runs). */
+/* Sets the token budgets of requests that begin with this iteration. In timing runs, a request may
+ * begin with a decode step. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     lower *const k = (lower *)m;
@@ -156,7 +160,8 @@ static size_t low_of(const lower *k, size_t slot)
     return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
 }
 
-/* Returns the bits of a token's quantised K and V, plus 32 per vector for step and zero point. */
+/* Returns the bits of a token's quantised K and V in one KV head. Each of the two vectors has 32
+ * bits for its step and its zero point. */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
     const double d = k->layer[0].d_head;
@@ -164,7 +169,8 @@ static double token_bits(const lower *k, int bits_k, int bits_v)
            32.0 * ((value_of(k, bits_k) < 16) + (value_of(k, bits_v) < 16));
 }
 
-/* Returns the bits of n tokens, at most a window, in all layers with a sliding window. */
+/* Returns the bits of the newest n tokens, or of one window if n is larger, in all layers with a
+ * sliding window. */
 static double near_bits(const lower *k, size_t n)
 {
     const size_t window = k->method.cache->window;
@@ -173,7 +179,8 @@ static double near_bits(const lower *k, size_t n)
                : 0;
 }
 
-/* Returns the bits of a running request (slot) in all layers without a window. */
+/* Returns the bits of a request in all layers without a sliding window, or 0 if no request is in
+ * `slot`. */
 static double full_bits(const lower *k, size_t slot)
 {
     const double low = (double)low_of(k, slot), n = k->tokens[slot];
@@ -190,7 +197,7 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(k, slot) + near_bits(k, k->tokens[slot]);
 }
 
-/* Returns the bits of the token that left the sliding windows in the latest step. */
+/* Returns the bits of the token that left the sliding windows in the latest decode step. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const lower *const k = (const lower *)m;
@@ -225,7 +232,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Allocates the pages of all layers, filled with valid low-precision tokens for timing. */
+/* Allocates the pages of all layers, and fills them with valid low-precision tokens, which timing
+ * runs read. */
 static int make_layers(lower *k, size_t pages, size_t slots, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -291,8 +299,9 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /* Timing runs may begin without a prompt (`anywhere`) only if all precisions are below 16 bits:
-     * unwritten codes are random bits, and a random float16 may not be finite. */
+    /* Timing runs may begin without a prompt (`anywhere`), unless K or V has 16 bits at any
+     * precision: unwritten pages have random bits, and a random float16 number may be infinite or
+     * NaN. */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)
         k->method.anywhere = k->method.anywhere && sides[i / 2][i % 2] < 16;
@@ -350,7 +359,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .attended = attended,
                                  .attended_window = round_window,
                                  .free = release};
-    /* From here on, the caller's cache frees the method, even after a failure. */
+    /* From here on, the cache that calls this function frees the method, even if the rest fails. */
     *m = &k->method;
     const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
     if (!(k->layer = kvd_device_host(&k->memory, bytes, what, err)))

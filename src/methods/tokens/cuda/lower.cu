@@ -1,4 +1,5 @@
-/* Kernels that quantise tokens at two precisions and restore them, rounded as on the CPU. */
+/* Kernels that quantise tokens at high or low precision and decode them, with the same rounding as
+ * on the CPU. */
 #include "methods/tokens/cuda/lower.h"
 
 #include <cuda_fp16.h>
@@ -17,7 +18,7 @@ __device__ __forceinline__ size_t page_of(const kvd_lower_args &a, int b, int t)
     return (size_t)__ldg(a.page_table + (size_t)b * a.max_pages + t / KVD_PAGE_TOKENS);
 }
 
-/* Returns the index of token t of request b and KV head g in arrays a.level and a.score. */
+/* Returns the index in the arrays a.level and a.score of token t of request b in KV head g. */
 __device__ __forceinline__ size_t place_of(const kvd_lower_args &a, int b, int g, int t)
 {
     return (page_of(a, b, t) * a.map.n_kv_heads + g) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
@@ -28,7 +29,7 @@ __device__ __forceinline__ int blocked(int t, int i, int d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Vector K (`side` 0) or V (`side` 1) of token t of request b in KV head g. */
+/* Vector K (side = 0) or V (side = 1) of token t of request b in KV head g. */
 struct vector_of {
     int b, g, side, t;
 };
@@ -58,7 +59,8 @@ __device__ __forceinline__ uint32_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-/* Returns the factors by which the key's channels are multiplied before quantisation, or NULL. */
+/* Returns the factors that multiply the channels of a low-precision key before it is quantised, or
+ * NULL if the vector has none. */
 __device__ __forceinline__ const uint16_t *factors_of(const kvd_lower_args &a, const vector_of &v,
                                                       int level)
 {
@@ -75,12 +77,14 @@ __device__ __forceinline__ float min_of_warp(float x)
     return x;
 }
 
-/* The lane's numbers of a vector (32 k + lane), and the step and zero point of its codes. */
+/* A lane's part of a vector: the numbers with index 32 k + lane, and the step and zero point by
+ * which the vector is quantised. */
 struct numbers {
     float x[CHUNKS], step, zero;
 };
 
-/* Loads K or V of a token and KV head, and computes its codes' step and zero point, in one warp. */
+/* Loads K or V of one token and KV head, and computes the step and zero point by which it is
+ * quantised. One warp must call it. */
 __device__ __forceinline__ numbers load_vector(const kvd_lower_args &a, const vector_of &v,
                                                int level)
 {
@@ -106,7 +110,7 @@ __device__ __forceinline__ numbers load_vector(const kvd_lower_args &a, const ve
     return n;
 }
 
-/* Returns the code of number 32 k + lane of a vector. */
+/* Returns the quantised integer of the vector's number with index 32 k + lane. */
 __device__ __forceinline__ uint32_t code_of(const numbers &n, int k, int bits)
 {
     return bits == 16   ? half_bits(n.x[k])
@@ -115,13 +119,14 @@ __device__ __forceinline__ uint32_t code_of(const numbers &n, int k, int bits)
                         : 0;
 }
 
-/* Decodes a number, but does not divide it by its channel's factor (see factors_of). */
+/* Decodes a quantised integer. The caller must still divide the result by the factor of its
+ * channel, if there is one (factors_of). */
 __device__ __forceinline__ float number_of(uint32_t code, int bits, float step, float zero)
 {
     return bits == 16 ? half_of(code) : __fadd_rn(__fmul_rn(step, (float)code), zero);
 }
 
-/* Quantises a vector of the pages a.rows. Called by one warp. */
+/* Quantises a vector that the bf16 pages a.rows hold. One warp must call it. */
 __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int level)
 {
     const int lane = (int)threadIdx.x % 32, d = a.d_head, bits = a.bits[v.side][level],
@@ -144,7 +149,7 @@ __device__ void code_vector(const kvd_lower_args &a, const vector_of &v, int lev
     }
 }
 
-/* Decodes elements i .. i + 7 of a vector, where i is a multiple of 8. */
+/* Decodes elements i .. i + 7 of a quantised vector. i must be a multiple of 8. */
 __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int level, int i)
 {
     const int bits = a.bits[v.side][level];
@@ -163,7 +168,8 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
     for (int e = 0; e < 8; e++) {
         x[e] = number_of(code[e], bits, half_of(scale), half_of(scale >> 16));
     }
-    /* The fast division is off by up to 2 units in the last place, which bf16 hides. */
+    /* The fast division may be off by 2 units in the last place. That is less than bf16 can
+     * represent. */
     if (factor) {
         const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
         const uint32_t w[4] = {f.x, f.y, f.z, f.w};
@@ -245,7 +251,7 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
             t >= old || key(t) >= least ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
-/* Raises most[e] to the magnitude of the e-th number in `from`, for e = 0 to 7. */
+/* For e = 0 to 7, sets most[e] to the magnitude of the e-th number in `from` if that is larger. */
 __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);
@@ -258,7 +264,8 @@ __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
     }
 }
 
-/* Computes the channel factors sqrt(max |q| / max |k|) over the prompt. */
+/* Computes for each key channel the factor sqrt(max |q| / max |k|). The maxima are over the tokens
+ * of the prompt. */
 __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_lower_args a,
                                                    const __grid_constant__ kvd_lower_prompts_args p)
 {
@@ -291,7 +298,8 @@ __global__ void __launch_bounds__(THREADS) balance(const __grid_constant__ kvd_l
     }
 }
 
-/* Adds the probabilities of a decode step to the scores. The newest token's score begins at 0. */
+/* Adds a decode step's attention probabilities to the token scores. The newest token's score begins
+ * at 0. */
 __global__ void __launch_bounds__(THREADS)
     observe(const __grid_constant__ kvd_lower_args a, const uint16_t *q, const float *lse)
 {
@@ -327,7 +335,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Quantises the newest token, then lowers the precision of the token with the smallest score. */
+/* Quantises the newest token at high precision. If more than budget.heavy of the older tokens are
+ * then at high precision, requantises the one with the smallest score at low precision. */
 __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_lower_args a)
 {
     __shared__ unsigned long long least;
@@ -364,7 +373,8 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
 }
 
-/* Returns the CTAs per request. `others` is the product of the grid's other dimensions. */
+/* Returns the number of CTAs to launch per request. `others` is the product of the grid's other
+ * dimensions. */
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -1,6 +1,6 @@
-/* Kernels of token method lower together with quantisation method hetero: tokens are quantised with
- * many (high precision) or few (low precision) bits per number. Launchers return cudaError_t and
- * never synchronise or allocate. */
+/* Kernels for methods lower and hetero together, which quantise important tokens with more bits per
+ * number (high precision) than other tokens (low precision). Functions that return cudaError_t only
+ * queue kernels. They never synchronise or allocate. */
 #ifndef KVD_METHODS_TOKENS_CUDA_LOWER_H
 #define KVD_METHODS_TOKENS_CUDA_LOWER_H
 
@@ -23,35 +23,39 @@ extern "C" {
 
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
-/* Tokens at high precision: the `recent` newest, and `heavy` older ones with the largest scores. */
+/* Numbers of a KV head's tokens at high precision: the `recent` newest tokens, and the `heavy`
+ * older ones with the largest scores. */
 typedef struct {
     int32_t heavy, recent;
 } kvd_lower_budget;
 
-/* Cache of a layer and a batch, in device memory. A head has d_head numbers of K and of V. */
+/* Cache of one layer for a batch of requests, in device memory. K and V of a KV head have d_head
+ * numbers per token. */
 typedef struct {
     kvd_attn_map map;
     int32_t d_head;
-    /* Bits per number of K and V, at high and at low precision: 1 .. 8, or 16 (float16). */
+    /* Bits per number of K (bits[0]) and of V (bits[1]), at high and at low precision: 1 to 8, or
+     * 16 for float16. */
     int32_t bits[2][KVD_LOWER_LEVELS];
     int32_t n, max_pages, n_sms;
     const int32_t *kv_len, *slot; /* [n] */
     const int32_t *page_table;    /* [n][max_pages] */
-    /* bf16 pages of the layer. In decode steps they hold the newest token. */
+    /* bf16 pages of the layer. When a decode step begins, they hold only the newest token. */
     uint16_t *rows;
-    /* [pages][n_kv_heads][2][KVD_PAGE_TOKENS] Quantised vectors of kvd_lower_words words. For every
-     * 32 numbers, word j has bit j of them. The last word has the float16 step and zero point,
-     * unless numbers have 16 bits. */
+    /* [pages][n_kv_heads][2][KVD_PAGE_TOKENS] Quantised K and V. A vector has kvd_lower_words
+     * words. Each group of 32 numbers has one word per bit: word j has bit j of the 32 numbers. The
+     * last word has the float16 step and zero point, unless numbers have 16 bits. */
     uint32_t *codes;
     uint8_t *level; /* [pages][n_kv_heads][KVD_PAGE_TOKENS] */
     float *score;   /* [pages][n_kv_heads][KVD_PAGE_TOKENS] sums of probabilities */
-    /* [slots][n_kv_heads][d_head] Channel factors of low-precision keys, float16, or NULL. */
+    /* [slots][n_kv_heads][d_head] float16 factors that multiply the channels of keys before these
+     * are quantised at low precision. NULL if there are none. */
     uint16_t *factor;
     const kvd_lower_budget *budget; /* [slots] */
 } kvd_lower_args;
 
-/* Returns the number of 32-bit words with room for a quantised vector of d numbers at either
- * precision. bits: bits per number at high and at low precision. */
+/* Returns the number of 32-bit words that a quantised vector of d numbers needs at most. bits: bits
+ * per number at high and at low precision. */
 KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], int32_t d)
 {
     const int32_t high = (d + 31) / 32 * bits[0] + (bits[0] < 16),
@@ -59,28 +63,31 @@ KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], i
     return high > low ? high : low;
 }
 
-/* Prompts of a batch after their attention, in device memory. */
+/* Prompts of a batch, in device memory, after the attention of a layer has been computed. */
 typedef struct {
     int32_t n_q8;
     const int32_t *q_start; /* [n] first row of each prompt in `mass` and `q` */
-    /* [n_heads][n_q8] Attention that each token received. */
+    /* [n_heads][n_q8] Attention that each prompt token received, per query head. */
     const float *mass;
     const void *q; /* bf16 queries, BLOCKED */
 } kvd_lower_prompts_args;
 
-/* Chooses the precision of each prompt token, computes channel factors and quantises the tokens. */
+/* Chooses the precision of each prompt token, computes the factors of key channels (a->factor) and
+ * quantises the tokens. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
 /* Rounds K and V of the newest min(q_len[i], `most`) tokens of each request i, in the bf16 pages
- * a->rows, to numbers that can be stored at high precision without loss. q_len [n] is on the
- * device. Members of *a for codes, levels, scores, factors and budgets are not used. */
+ * a->rows, to numbers that high precision stores without loss. q_len [n] is in device memory. Does
+ * not use codes, level, score, factor and budget of *a. */
 cudaError_t kvd_lower_round(const kvd_lower_args *a, const int32_t *q_len, int32_t most,
                             cudaStream_t stream);
-/* Decodes all but the newest token to bf16 pages, and zeroes later rows up to a multiple of 8. */
+/* Decodes all tokens but the newest to the bf16 pages a->rows. Fills the rest of the last group of
+ * 8 tokens with zeros. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
-/* Adds the steps' probabilities to scores and quantises the newest tokens. One token per KV head
- * may be quantised with fewer bits. Must follow kvd_lower_restore and attention. q [n][q_pitch] is
- * bf16, lse [n][n_heads] has natural logs of softmax denominators. */
+/* Adds the decode step's attention probabilities to the token scores, and quantises the newest
+ * tokens. At most one token per KV head falls to low precision. Must follow kvd_lower_restore and
+ * the attention. q [n][q_pitch] is bf16, lse [n][n_heads] has the natural logs of softmax
+ * denominators. */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);
 
@@ -89,9 +96,9 @@ cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float 
 #else
 #include "methods/cuda/gpu_method.h"
 
-/* Rounds K and V in a layer with a sliding window to numbers that have codes at high precision
- * (bits[..][KVD_LOWER_HIGH]): the prompts' tokens in the window, and the tokens of decode steps.
- * Must follow attention. */
+/* For a layer with a sliding window: rounds K and V of new tokens in the window to numbers that
+ * high precision (bits[..][KVD_LOWER_HIGH]) stores without loss. Must follow the attention of the
+ * layer. */
 int kvd_lower_round_window(const struct kvd_paged_cache *c, const kvd_paged_rows *r,
                            const int32_t bits[2][KVD_LOWER_LEVELS], kvd_err *err);
 #endif

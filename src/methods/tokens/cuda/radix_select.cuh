@@ -1,4 +1,4 @@
-/* Finds the k largest of n 64-bit keys with one CTA, 8 bits per pass. */
+/* Finds the k largest of n 64-bit keys with one CTA, by a radix selection with 8 bits per pass. */
 #ifndef KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 #define KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 
@@ -15,8 +15,8 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
         atomicAdd(bin + digit, (unsigned)__popc(active));
 }
 
-/* Finds the digit of the *k-th largest key. bin[d] is the number of keys with digit d. Reduces *k
- * by the number of keys with larger digits. The first warp must call it. */
+/* Finds the digit of the *k-th largest key in this pass. bin[d] is the number of keys with digit d.
+ * Subtracts the number of keys with larger digits from *k. The first warp must call it. */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
 {
@@ -44,8 +44,8 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
         }
 }
 
-/* Returns the threshold that exactly k of n keys reach, 0 < k < n. The lower 32 bits of key(t) are
- * below `bound`. All threads must call it. */
+/* Returns the smallest of the k largest of n distinct keys, where 0 < k < n. The lower 32 bits of
+ * every key must be below `bound`. All threads must call it. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin,
                                                 unsigned bound)
@@ -58,7 +58,7 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (bound - 1) >> shift == 0 && shift > 0)
-            /* The lower halves of all keys are below `bound`, so this digit is 0 in all of them. */
+            /* All keys have 0 in this digit, because their lower 32 bits are below `bound`. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -79,15 +79,16 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     return found;
 }
 
-/* Returns the threshold that exactly k of n sort keys reach. Lower 32 bits of keys must be < n. */
+/* Returns the smallest of the k largest of n distinct keys. The lower 32 bits of every key must be
+ * below n. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
 {
     return select_key<THREADS>(key, n, k, bin, (unsigned)n);
 }
 
-/* Returns the threshold that the k largest of n distinct sort keys reach, and no others: 0 if k >=
- * n, all bits 1 if k <= 0. All threads must call it. */
+/* Returns a threshold that the k largest of n distinct keys reach, and no other key. It is 0 if k
+ * >= n, and has all bits set if k <= 0. All threads must call it. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_least(const KEY &key, int n, int k)
 {
@@ -95,7 +96,8 @@ static __device__ unsigned long long select_least(const KEY &key, int n, int k)
     return k >= n ? 0 : k <= 0 ? ~0ull : select_key<THREADS>(key, n, k, bin);
 }
 
-/* Returns how many earlier threads have `stays`. *all gets the number in the CTA. */
+/* Returns the number of threads before this one whose `stays` is true. *all gets the number in the
+ * whole CTA. */
 template <int THREADS> static __device__ int select_place(bool stays, int *all)
 {
     __shared__ int part[THREADS / 32];
@@ -114,8 +116,8 @@ template <int THREADS> static __device__ int select_place(bool stays, int *all)
     return before;
 }
 
-/* Calls take(i, t) for the i-th token t < n of which stays(t) is true. Returns the number of these
- * tokens. All threads must call it. */
+/* Calls take(i, t) for every token t < n for which stays(t) is true, where i counts these tokens
+ * from 0. Returns their number. All threads must call it. */
 template <int THREADS, typename STAYS, typename TAKE>
 static __device__ int select_each(int n, const STAYS &stays, const TAKE &take)
 {
@@ -132,7 +134,8 @@ static __device__ int select_each(int n, const STAYS &stays, const TAKE &take)
     return place;
 }
 
-/* Returns the sum of x over earlier threads. *all gets the sum over the CTA. */
+/* Returns the sum of x over the threads before this one. *all gets the sum over all threads of the
+ * CTA. */
 template <int THREADS> static __device__ int sum_before(int x, int *all)
 {
     __shared__ int part[THREADS / 32];

@@ -1,4 +1,5 @@
-/* Methods whose decode steps read only part of the cached tokens, on the GPU. */
+/* Methods that keep all tokens cached, but whose decode steps read only a part of them, on the
+ * GPU. */
 #include "methods/tokens/cuda/selection_method.h"
 
 #include <stdlib.h>
@@ -12,13 +13,14 @@ static const char what[] = "selection of pages";
 
 typedef kvd_selection_method selection;
 
-/* Returns true if tokens are scored by the attention of recent queries. */
+/* Returns true if tokens are ranked by the attention that they got from recent queries. */
 static bool recalls(const selection *e)
 {
     return e->rule.ranking == KVD_READ_RECENT;
 }
 
-/* Returns true if tokens are chosen by the centroids nearest to their keys. */
+/* Returns true if tokens are ranked by the products of the query with the centroids nearest to
+ * their keys. */
 static bool looks_up(const selection *e)
 {
     return e->rule.ranking == KVD_READ_CODES;
@@ -33,8 +35,8 @@ static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /* Method shadowkv stores a mean key and a flag byte for each group of `page` tokens of each KV
-     * head. The sum of bytes is padded to 16. */
+    /* Method shadowkv stores, per KV head, a mean key and a flag byte for each group of `page`
+     * adjacent tokens. The bytes are rounded up to a multiple of 16. */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -81,8 +83,9 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/* Returns the bits that a step reads in a layer to choose among n tokens: as stored on the GPU if
- * `stored` is true, otherwise as the CPU counts them. */
+/* Returns the bits that a decode step reads in a layer in order to choose among n tokens. If
+ * `stored` is true, these are the bits that the GPU stores, otherwise the bits that the CPU
+ * counts. */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;
@@ -166,7 +169,8 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/* Updates key bounds or nearest centroids for each request's last q_len[b] <= longest keys. */
+/* After each request's last q_len[b] <= longest keys have been stored, updates the data by which
+ * decode steps choose tokens: bounds of keys, or nearest centroids. */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {
@@ -256,7 +260,8 @@ static int plan_steps(kvd_gpu_method *m, size_t n, cudaStream_t stream, kvd_err 
                      : plan(e, &a, stream, err);
 }
 
-/* Chooses the tokens to read. If their number varies, also divides attention among CTAs. */
+/* Chooses the tokens that a decode step reads. If their number varies, also divides the attention
+ * among CTAs. */
 static int choose(const selection *e, const kvd_selection *s, const kvd_selected *to,
                   const kvd_decode_args *a, const kvd_paged_rows *r, kvd_err *err)
 {
@@ -297,7 +302,8 @@ static int attend_steps(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
           kvd_clock_end(m->cache->clock, KVD_PHASE_COMPRESS, r->stream, err))));
 }
 
-/* Allocates memory. Zeroes e->sides, which timing runs read although no prompt wrote it. */
+/* Allocates memory. Fills e->sides with zeros, because timing runs read it although no prompt has
+ * written it. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     selection *const e = (selection *)m;
@@ -344,7 +350,8 @@ static int make_sums(selection *e, kvd_err *err)
     return e->memory.status;
 }
 
-/* Copies RoPE's frequencies to the device: base 1 for sliding-window layers, 0 for all others. */
+/* Copies the RoPE frequencies of a layer type to the device. base = 1: layers with a sliding
+ * window; base = 0: all others. */
 static int make_frequency(selection *e, int base, kvd_err *err)
 {
     const kvd_config *const c = e->method.cache->config;
@@ -446,8 +453,8 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /* Timing runs may begin without a prompt (`anywhere`) unless queries decide how many tokens are
-     * read: without prompts, all requests would choose the same tokens. */
+    /* Timing runs may begin without a prompt (`anywhere`), unless the number of tokens read depends
+     * on the queries: without prompts, all requests would choose the same tokens. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

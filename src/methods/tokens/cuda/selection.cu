@@ -1,4 +1,4 @@
-/* Chooses the groups of adjacent tokens (selection pages) that a decode step reads. */
+/* Chooses the selection pages (groups of adjacent tokens) that a decode step reads. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/selection.h"
@@ -17,7 +17,8 @@ enum {
     KEYS = KVD_PAGE_TOKENS
 };
 
-/* Numbers of selection pages (groups of adjacent tokens): all, newest, chosen by score. */
+/* Numbers of selection pages (groups of adjacent tokens): of all, of the newest ones, which are
+ * always read, and of those chosen by score. */
 struct pages {
     int all, newest, chosen;
 };
@@ -28,7 +29,8 @@ __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
     return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-/* Returns true if a step reads some, not all, selection pages (token groups) before the newest. */
+/* Returns true if a decode step reads some, but not all, of the selection pages (groups of adjacent
+ * tokens) before the newest ones. */
 __device__ __forceinline__ bool scores(const pages &p)
 {
     return p.chosen > 0 && p.chosen < p.all - p.newest;
@@ -39,8 +41,8 @@ __device__ __forceinline__ int page_of(const kvd_selection &s)
     return (int)s.rule.page;
 }
 
-/* Returns the largest possible number of selection pages (token groups) of a request. It is the row
- * length of to.chosen. */
+/* Returns the largest possible number of selection pages (groups of adjacent tokens) of a request.
+ * It is the row length of the array to.chosen. */
 __device__ __forceinline__ size_t most_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages * (KVD_PAGE_TOKENS / page_of(s));
@@ -61,7 +63,8 @@ __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g
     return (page * s.map.n_kv_heads + g) * each + i % each;
 }
 
-/* Makes selection page i (a token group) the `at`-th one that KV head g of request b reads. */
+/* Makes selection page i (a group of adjacent tokens) the one with index `at` among those that KV
+ * head g of request b reads. */
 __device__ __forceinline__ void choose_page(const kvd_selection &s, const kvd_selected &to, int b,
                                             int g, int at, int i)
 {
@@ -70,7 +73,8 @@ __device__ __forceinline__ void choose_page(const kvd_selection &s, const kvd_se
     to.table[place] = piece_of(s, b, g, i);
 }
 
-/* Returns the index of the first element of K in the page of token t. */
+/* Returns the index of the first element of K in the cache page that has token t of request b, for
+ * KV head g. */
 __device__ __forceinline__ size_t keys_at(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] *
@@ -78,7 +82,7 @@ __device__ __forceinline__ size_t keys_at(const kvd_selection &s, int b, int g, 
            s.map.kv_offset[g];
 }
 
-/* Packs eight floats that bf16 represents exactly. */
+/* Packs eight floats into bf16 numbers. The floats must be exactly representable as bf16. */
 __device__ __forceinline__ uint4 pack(const float x[8])
 {
     uint32_t word[4];
@@ -128,8 +132,9 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
         heads[0] = live[0] * kv;
 }
 
-/* Writes the factors `rise` and `fall` per dimension. A page's score is the sum of rise * largest
- * key + fall * smallest key. All threads must call it. */
+/* Writes the factors `rise` and `fall` of each dimension, which depend on the queries. The score of
+ * a selection page is the sum over dimensions of rise * largest key element + fall * smallest key
+ * element. All threads must call it. */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
 {
@@ -151,7 +156,7 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
     __syncthreads();
 }
 
-/* Scores pages first .. first + WARP_PAGES - 1 with one warp. */
+/* Computes the scores of selection pages first .. first + WARP_PAGES - 1 with one warp. */
 template <int CHUNKS>
 __device__ __forceinline__ void score_pages(const kvd_selection &s, const float *rise,
                                             const float *fall, int b, int g, int first, int end,
@@ -192,8 +197,9 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
     }
 }
 
-/* Scores selection pages (groups of adjacent tokens) by the sum over dimensions of rise * largest
- * key + fall * smallest key. The factors `rise` and `fall` depend on the queries. */
+/* Scores selection pages (groups of adjacent tokens): the sum over dimensions of rise * largest key
+ * element + fall * smallest key element in the group. The factors `rise` and `fall` depend on the
+ * queries. */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -216,7 +222,8 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/* Scores large clusters of tokens by the smallest and largest keys of their small clusters. */
+/* Scores large clusters of tokens. The largest and smallest key elements of a large cluster follow
+ * from those of its small clusters. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {
@@ -300,7 +307,8 @@ __global__ void __launch_bounds__(CHOOSE)
         [&](int at, int i) { choose_page(s, to, b, g, at, i); });
 }
 
-/* Returns the address of element 0 of token t's probabilities, which are KVD_PAGE_TOKENS apart. */
+/* Returns the address of element 0 of token t's probabilities. Element r is r * KVD_PAGE_TOKENS
+ * floats after it. */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page = (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS];
@@ -325,14 +333,16 @@ __global__ void __launch_bounds__(SUM)
     to.score[((size_t)b * s.map.n_kv_heads + g) * most_of(s) + t] = sum;
 }
 
-/* Returns the index of dimension c of token t in a matrix of 8 x 8 blocks with d dimensions. */
+/* Returns the index of dimension c of token t in a matrix with d columns, stored in blocks of 8 x
+ * 8. */
 __device__ __forceinline__ size_t element(int t, int c, int d)
 {
     return (size_t)(t / 8 * 8 * d + c / 8 * 64 + t % 8 * 8 + c % 8);
 }
 
-/* Fills s.recent with probabilities, one key per thread. Element r has those from the newest query
- * t with t % history = r. WIDTH is the largest number of dimensions of a key. */
+/* Fills s.recent with attention probabilities. Each thread handles one key. Element r of a key is
+ * the probability that it got from the newest query t with t % history = r. WIDTH is the largest
+ * number of dimensions of a key. */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
@@ -381,7 +391,8 @@ __global__ void __launch_bounds__(KEYS)
             sum += t >= fresh && i <= t ? expf(product[r] * s.map.scale - lse[r]) : 0;
             if (j % group < group - 1)
                 continue;
-            /* Probabilities with query and key in earlier prompt parts are already stored. */
+            /* If both query and key are in earlier parts of the prompt, their probability is
+             * already stored. */
             if (t >= fresh || i >= fresh)
                 to[row * KVD_PAGE_TOKENS] = sum;
             sum = 0;
@@ -389,7 +400,8 @@ __global__ void __launch_bounds__(KEYS)
     }
 }
 
-/* Zeroes the newest query's probabilities of all tokens, and all those of the newest token. */
+/* Zeroes the elements of s.recent that the newest query will write, for all tokens, and all
+ * elements of the newest token. */
 __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kvd_selection s)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, i = (int)(blockIdx.x * KEYS + threadIdx.x);
@@ -402,8 +414,8 @@ __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kv
         to[r * KVD_PAGE_TOKENS] = 0;
 }
 
-/* Writes the step's probabilities to s.recent. Each warp handles 16 tokens that were read. WIDTH is
- * the largest number of dimensions of a key. */
+/* Writes the decode step's attention probabilities to s.recent. Each warp handles 16 of the tokens
+ * that were read. WIDTH is the largest number of dimensions of a key. */
 template <int HALVES, int WIDTH>
 __global__ void __launch_bounds__(RECALL)
     recall_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to,

@@ -1,6 +1,6 @@
-/* Selection at read time: all tokens stay cached, but steps read only some of them. Tokens are
- * chosen in selection pages of `page` adjacent tokens: the newest pages, and those with the largest
- * scores. */
+/* Kernels of methods that keep all tokens cached, but whose decode steps read only some of them.
+ * Steps choose among selection pages, which are groups of rule.page adjacent tokens: they read the
+ * newest ones, and those with the largest scores. */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
 
@@ -14,29 +14,33 @@ extern "C" {
 #endif
 
 typedef struct {
-    /* Location of each head in Q and in pages. All KV heads must have the same d_qk and d_v. */
+    /* Location of each head's data in Q and in cache pages. All KV heads must have the same d_qk
+     * and the same d_v. */
     kvd_attn_map map;
-    /* rule.page must divide KVD_PAGE_TOKENS, and is 1 with KVD_READ_RECENT. */
+    /* Rule by which decode steps choose tokens. rule.page must divide KVD_PAGE_TOKENS, and must be
+     * 1 with KVD_READ_RECENT. */
     kvd_read_rule rule;
     int32_t batch, max_pages;
-    /* [batch] on the device: cached tokens, and slot. Slots from n_slots on are padding. */
+    /* [batch] in device memory: number of cached tokens and slot of each request. Slots from
+     * n_slots on are padding. */
     const int32_t *kv_len, *slot;
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *pool;          /* device pages of the layer */
-    /* Device [cache page][n_kv_heads][64 / rule.page][2][d_qk]: least, largest key per channel. */
+    /* [cache page][n_kv_heads][64 / rule.page][2][d_qk] in device memory: smallest and largest
+     * element of each key channel in each group of rule.page tokens. */
     void *bounds;
-    /* [page][n_kv_heads][history][64] in device memory: probabilities summed over query heads, for
-     * KVD_READ_RECENT. Position t writes element t % history. */
+    /* For KVD_READ_RECENT: attention probabilities [page][n_kv_heads][history][64] in device
+     * memory, summed over query heads. The query at position t writes element t % history. */
     float *recent;
 } kvd_selection;
 
-/* Updates s->bounds, the smallest and largest number per key channel of each group of rule.page
- * tokens, for each request's last q_len[b] <= longest tokens. */
+/* For each request's last q_len[b] <= longest tokens, updates s->bounds, the smallest and largest
+ * element of each key channel in each group of rule.page tokens. */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
 
-/* Queries of prompts, or of parts of prompts, for kvd_selection_recent. */
+/* Queries of whole prompts or of parts of prompts, the input of kvd_selection_recent. */
 typedef struct {
     const void *q;    /* device, BLOCKED with n_q8 rows */
     const float *lse; /* device [n_heads][n_q8] ln of softmax denominators */
@@ -45,104 +49,118 @@ typedef struct {
     int32_t longest;
 } kvd_selection_rows;
 
-/* Stores the last queries' probabilities in s->recent. Called after each part of a prompt. */
+/* Stores the attention probabilities of the last queries in s->recent. Must be called after each
+ * part of a prompt. */
 cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *rows,
                                  cudaStream_t stream);
 
-/* Writes the number of tokens that each KV head reads to len [batch * n_kv_heads], and the number
- * of KV heads of the first live[0] requests to heads[0]. All arrays are in device memory. */
+/* Writes the number of tokens that each KV head reads to len [batch * n_kv_heads]. Writes the
+ * number of KV heads of the first live[0] requests to heads[0]. All arrays are in device memory. */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
 
-/* Choice of tokens to read, on the device. Row b * n_kv_heads + g is KV head g of request b. */
+/* The tokens that decode steps read, in device memory. Row b * n_kv_heads + g of each array is for
+ * KV head g of request b. */
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
-    /* Scratch memory for scores, [batch * n_kv_heads][k][max_pages * 64 / page]. k is the number of
-     * query heads per KV head for KVD_READ_CODES and KVD_READ_LANDMARKS, 2 for KVD_READ_CLUSTERS,
-     * otherwise 1. */
+    /* Scratch memory for scores of token groups, [batch * n_kv_heads][k][max_pages * 64 / page]. k
+     * is the number of query heads per KV head for KVD_READ_CODES and KVD_READ_LANDMARKS, 2 for
+     * KVD_READ_CLUSTERS, otherwise 1. */
     float *score;
-    /* [batch * n_kv_heads][max_pages * 64 / page] Indices of the token groups read, rising. */
+    /* [batch * n_kv_heads][max_pages * 64 / page] Indices of the token groups that are read, in
+     * rising order. */
     int32_t *chosen;
-    /* [batch * n_kv_heads][max_pages * 64 / page] Page table that attention reads, with an entry
-     * per group of `page` tokens, or per page of `rows` for KVD_READ_LANDMARKS. */
+    /* [batch * n_kv_heads][max_pages * 64 / page] Page table for the attention over the chosen
+     * tokens. It has an entry per group of `page` tokens or, with KVD_READ_LANDMARKS, per page of
+     * `rows`. */
     int32_t *table;
-    /* bf16 pages of the chosen tokens for KVD_READ_LANDMARKS, row_pages pages per KV head. */
+    /* For KVD_READ_LANDMARKS: bf16 pages to which the chosen tokens are copied, row_pages pages per
+     * KV head. */
     void *rows;
     int32_t row_pages; /* largest number of pages with tokens that a KV head reads */
-    /* [batch * n_kv_heads] in device memory: number of tokens that each KV head reads. If it
-     * depends on the queries (kvd_selection_varies), the functions that choose tokens write it. */
+    /* [batch * n_kv_heads] in device memory: number of tokens that each KV head reads. If this
+     * number depends on the queries (kvd_selection_varies), the functions that choose tokens write
+     * it. */
     int32_t *len;
-    /* [batch] on the device: tokens read, summed over calls, if queries decide their number. */
+    /* [batch] in device memory: number of tokens read, summed over calls. Written only if the
+     * number depends on the queries. */
     unsigned long long *read;
 } kvd_selected;
 
 cudaError_t kvd_selection_choose(const kvd_selection *s, const kvd_selected *to,
                                  cudaStream_t stream);
-/* Writes the attention probabilities of a decode step to s->recent. `to` has the tokens that were
- * read. lse [batch * n_kv_heads][group] has the natural logs of softmax denominators. */
+/* Writes the attention probabilities of a decode step to s->recent. `to` lists the tokens that the
+ * step read. lse [batch * n_kv_heads][group] has the natural logs of the softmax denominators. */
 cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to, const float *lse,
                                  cudaStream_t stream);
 
-/* Centroids, and index of the nearest centroid of each key of a layer, in device memory. */
+/* Centroids of keys in one layer, and for each key the index of its nearest centroid, in device
+ * memory. */
 typedef struct {
-    /* Number of centroids, and RoPE position of queries when they are compared with centroids. */
+    /* size: number of centroids per KV head. relative: position whose RoPE rotation queries get
+     * before they are compared with centroids. */
     int32_t size, relative;
-    /* Number of rotated dimensions. interleaved: 1 if RoPE rotates adjacent dimensions. */
+    /* dims: number of dimensions that RoPE rotates. interleaved: 1 if RoPE rotates pairs of
+     * adjacent dimensions. */
     int32_t dims, interleaved;
     const double *frequency; /* [dims / 2] angle per position */
-    /* In device memory, per KV head: matrix [d][d] by which keys are multiplied before distances
-     * are computed, centroids of keys times this matrix, and centroids [size][d]. */
+    /* In device memory, for each KV head. factor: matrix [d][d] that multiplies keys before their
+     * distances from centroids are computed. moved: centroids times this matrix. centroid:
+     * centroids [size][d]. */
     const float *factor, *moved, *centroid;
     uint16_t *code; /* [page of the pool][n_kv_heads][64] nearest centroid */
     float *product; /* scratch [batch * n_kv_heads][group][size] */
 } kvd_selection_codes;
 
-/* Finds the nearest centroid of each of a request's last q_len[b] <= longest keys. */
+/* Finds the nearest centroid of each of the last q_len[b] <= longest keys of request b. */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* For KVD_READ_CLUSTERS: chooses the clusters of adjacent tokens that steps read. */
+/* For KVD_READ_CLUSTERS: chooses the clusters of adjacent tokens that a decode step reads. */
 cudaError_t kvd_selection_clusters(const kvd_selection *s, const kvd_selected *to,
                                    cudaStream_t stream);
-/* For KVD_READ_CODES: chooses the tokens that steps read by their keys' nearest centroids. */
+/* For KVD_READ_CODES: chooses the tokens that a decode step reads, by the centroids nearest to
+ * their keys. */
 cudaError_t kvd_selection_lookup(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const kvd_selected *to, cudaStream_t stream);
 /* State of method shadowkv (KVD_READ_LANDMARKS) in one layer, in device memory. Each selection page
- * has a mean key and a flag. A flag above 0 means that the page's keys are also stored exactly. */
+ * (group of rule.page prompt tokens) has a mean key and a flag. If the flag is above 0, the keys of
+ * the group are also stored exactly. */
 typedef struct {
     int32_t *prompt; /* [n_slots] tokens of the prompt */
     size_t side;
-    /* Elements of a latent vector. Latent vectors are [page][64 * rank] on the device. */
+    /* Number of elements of a latent vector, from which a token's keys are rebuilt. The vectors are
+     * stored as [page][64 * rank] in device memory. */
     int32_t rank;
     const uint16_t *latents;
-    /* Outputs: latent vector of each read token's key, and the token's position, or -1 if its key
-     * is stored exactly. */
+    /* Outputs for each token that is read: latent vector of its key, and its position, or -1 if its
+     * key is stored exactly. */
     uint16_t *gathered;
     int32_t *position;
-    /* Values [page][n_kv_heads][64 * d_v] and exact keys of the newest tokens [page][n_kv_heads][64
-     * * d_qk]. outliers [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk] has exact keys of
-     * prompts. */
+    /* values: V of all tokens, [page][n_kv_heads][64 * d_v]. keys: exact keys of the newest tokens,
+     * [page][n_kv_heads][64 * d_qk]. outliers: exact keys of chosen prompt tokens,
+     * [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk]. */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
-    /* Output of kvd_selection_landmark_lengths: index of each KV head's projection, counted from
-     * the layer's first one. It is slot * n_layers * n_kv_heads + KV head. */
+    /* Output of kvd_selection_landmark_lengths: index of the matrix from which each KV head's keys
+     * are rebuilt, slot * n_layers * n_kv_heads + KV head. Index 0 is the layer's first matrix. */
     int32_t *matrix;
     int32_t n_layers;
 } kvd_selection_shadow;
 
-/* Computes the mean keys of prompts' selection pages (groups of rule.page adjacent tokens), and
- * chooses the pages whose keys are also stored exactly. `score` is scratch memory. */
+/* Computes the mean key of each selection page (group of rule.page adjacent tokens) of prompts, and
+ * chooses the selection pages whose keys are also stored exactly. `score` is scratch memory. */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
-/* Stores values and exact keys of each request's last q_len[b] <= longest tokens in *x. */
+/* Stores V and exact keys of each request's last q_len[b] <= longest tokens in the arrays of *x. */
 cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selection_shadow *x,
                                        const int32_t *q_len, int32_t longest, cudaStream_t stream);
-/* Computes how many tokens each decode step reads with method shadowkv. */
+/* For method shadowkv: computes how many tokens the decode step of each request reads. */
 cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
-/* Chooses the tokens that steps read with method shadowkv, and copies their values and exact keys.
- * Keys that are stored as latent vectors become 0; the caller must rebuild them from x->gathered
- * and x->position. */
+/* For method shadowkv: chooses the tokens that decode steps read, and copies their V and exact keys
+ * to to->rows. Keys that are stored as latent vectors become 0; the caller must rebuild them from
+ * x->gathered and x->position. */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
 
@@ -152,12 +170,14 @@ cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_sel
 #define KVD_ON_BOTH
 #endif
 
-/* Numbers of selection pages (token groups): all, newest (always read), older ones to be read. */
+/* Numbers of selection pages (groups of adjacent tokens): of all, of the newest ones, which are
+ * always read, and of older ones that are chosen by score. */
 typedef struct {
     size_t all, newest, chosen;
 } kvd_selection_pages;
 
-/* Returns the numbers of selection pages (groups of r->page tokens) if n tokens are cached. */
+/* Returns the numbers of selection pages (groups of r->page adjacent tokens) of a request with n
+ * cached tokens. */
 KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_read_rule *r,
                                                                      size_t n)
 {
@@ -173,7 +193,8 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
     return p;
 }
 
-/* Numbers of a prompt's token groups: with a mean key, with exact keys too, chosen by a step. */
+/* Numbers of token groups of a prompt: all that have a mean key, those of them whose keys are also
+ * stored exactly, and those that a decode step chooses by score. */
 typedef struct {
     size_t all, outliers, chosen;
 } kvd_selection_marks;
@@ -191,7 +212,7 @@ KVD_ON_BOTH static inline kvd_selection_marks kvd_selection_marks_of(const kvd_r
     return m;
 }
 
-/* Returns how many of n cached tokens a step reads with KVD_READ_LANDMARKS. */
+/* Returns how many of n cached tokens a decode step reads with KVD_READ_LANDMARKS. */
 KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, size_t prompt,
                                                       size_t n)
 {
@@ -199,33 +220,37 @@ KVD_ON_BOTH static inline size_t kvd_selection_marked(const kvd_read_rule *r, si
     return n - (m.all - m.outliers - m.chosen) * r->page;
 }
 
-/* Returns true if the number of tokens read depends on the queries. */
+/* Returns true if the number of tokens that a decode step reads depends on its queries. */
 KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
 {
     return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;
 }
 
-/* Returns the tokens per entry of attention's page table, or 0 if entries are cache pages. */
+/* Returns the number of tokens per entry of the attention's page table, or 0 if its entries are
+ * whole cache pages. */
 KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
 {
     return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
-/* Returns how many of n small clusters are chosen by score. The first and last are always read. */
+/* Returns how many of n small clusters of tokens are chosen by score. The first and the last
+ * cluster are always read in addition. */
 KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
 {
     const size_t budget = (size_t)r->budget;
     return r->budget < 1 ? (size_t)(r->budget * (double)n) : (budget + r->page - 1) / r->page;
 }
 
-/* Returns how many of n cached tokens a step reads. Requires !kvd_selection_varies(r). */
+/* Returns how many of n cached tokens a decode step reads. Must not be called if
+ * kvd_selection_varies(r). */
 KVD_ON_BOTH static inline size_t kvd_selection_tokens(const kvd_read_rule *r, size_t n)
 {
     const kvd_selection_pages p = kvd_selection_pages_of(r, n);
     return p.chosen * r->page + n - (p.all - p.newest) * r->page;
 }
 
-/* Returns the largest number of n cached tokens that a decode step may read. */
+/* Returns how many of n cached tokens a decode step reads at most. `group` is the number of query
+ * heads per KV head. */
 KVD_ON_BOTH static inline size_t kvd_selection_most(const kvd_read_rule *r, size_t group, size_t n)
 {
     const size_t budget = r->budget < 1 ? (size_t)(r->budget * (double)n) : (size_t)r->budget,
