@@ -1,4 +1,5 @@
-/* Selection of tokens by the centroids nearest to their keys (method a2ats). */
+/* Chooses the tokens that decode steps read by the centroids nearest to their keys (method
+ * a2ats). */
 #include <cuda_bf16.h>
 
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -11,7 +12,7 @@ namespace
 enum { TOKENS = 32, ENCODE = 256, AT_ONCE = 4, PRODUCT = 256, SCORE = 256, CHOOSE = 512 };
 typedef unsigned long long u64;
 
-/* Returns the smaller of the two dimensions of RoPE rotation p. */
+/* Returns the smaller of the two dimensions that RoPE's p-th rotation mixes. */
 __device__ __forceinline__ int first_of(const kvd_selection_codes &c, int p)
 {
     return c.interleaved ? 2 * p : p;
@@ -22,7 +23,8 @@ __device__ __forceinline__ int second_of(const kvd_selection_codes &c, int p)
     return c.interleaved ? 2 * p + 1 : p + c.dims / 2;
 }
 
-/* Applies rotation p of RoPE to x, by `positions` positions. */
+/* Applies RoPE's p-th rotation, for `positions` positions, to the two dimensions of x that it
+ * mixes. */
 __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double positions,
                                      float *x)
 {
@@ -34,7 +36,8 @@ __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double
     *b = v * cf + u * sf;
 }
 
-/* Returns the index of token t's page and KV head g in arrays [page][n_kv_heads]. */
+/* Returns the index, in arrays [page][n_kv_heads], of KV head g in the cache page that has token t
+ * of request b. */
 __device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] * s.map.n_kv_heads +
@@ -47,7 +50,7 @@ __device__ __forceinline__ int code_of(const kvd_selection &s, const kvd_selecti
     return c.code[head_page(s, b, g, t) * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS];
 }
 
-/* Writes the key of token t, with RoPE undone, to x. Called by one warp. */
+/* Copies the key of token t to x and undoes RoPE. One warp must call it. */
 __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, int b, int g, int t,
                          float *x)
 {
@@ -64,7 +67,8 @@ __device__ void load_key(const kvd_selection &s, const kvd_selection_codes &c, i
 }
 
 /* Multiplies the CTA's keys x by the Cholesky factor of the queries' second moment. All threads
- * must call it. PITCH is WIDTH + 1, an odd number that avoids bank conflicts. */
+ * must call it. PITCH, the row length of x, is WIDTH + 1, an odd number that avoids bank
+ * conflicts. */
 template <int PITCH> __device__ void times_factor(const float *factor, int d, float (*x)[PITCH])
 {
     constexpr int EACH = 8, TURNS = TOKENS / EACH * (PITCH - 1) / ENCODE;
@@ -93,7 +97,7 @@ template <int PITCH> __device__ void times_factor(const float *factor, int d, fl
     __syncthreads();
 }
 
-/* Finds, among this warp's centroids, the one nearest to the lane's token. */
+/* Finds, among the centroids that this warp handles, the one nearest to the lane's token. */
 __device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
                         int *best)
 {
@@ -119,7 +123,8 @@ __device__ void nearest(const float *moved, int size, int d, const float *y, flo
     }
 }
 
-/* Finds the nearest centroid of the newest q_len[b] keys. WIDTH is the largest width of keys. */
+/* Finds the nearest centroid of each of the newest q_len[b] keys of request b. WIDTH is the largest
+ * number of dimensions of a key. */
 template <int WIDTH>
 __global__ void __launch_bounds__(ENCODE)
     encode_kernel(const __grid_constant__ kvd_selection s,
@@ -157,7 +162,8 @@ __global__ void __launch_bounds__(ENCODE)
         (uint16_t)best[found][lane];
 }
 
-/* Multiplies centroids by queries, one warp per centroid. WIDTH is the largest width of either. */
+/* Multiplies centroids by queries. Each warp handles one centroid. WIDTH is the largest number of
+ * dimensions of either. */
 template <int WIDTH>
 __global__ void __launch_bounds__(PRODUCT)
     product_kernel(const __grid_constant__ kvd_selection s,

@@ -1,4 +1,4 @@
-/* Method shadowkv: decode steps choose selection pages (groups of adjacent tokens) by the mean of
+/* Method shadowkv: decode steps choose groups of adjacent tokens (selection pages) by the mean of
  * their keys, and read only the tokens in them. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -20,8 +20,8 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns how many token groups of request b's prompt have a mean key, how many also have exact
- * keys, and how many a step chooses. All threads of the CTA must call it. */
+/* Returns the numbers of token groups in the prompt of request b: with a mean key, with exact keys
+ * too, and chosen by a decode step. All threads of the CTA must call it. */
 __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection &s,
                                                             const kvd_selection_shadow &x, int b)
 {
@@ -32,27 +32,28 @@ __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection 
     return m;
 }
 
-/* Returns log2 of the number of tokens of a selection page. */
+/* Returns log2 of the number of tokens in a selection page (a group of adjacent tokens). */
 __device__ __forceinline__ int log_tokens(const kvd_selection &s)
 {
     return __ffs((int)s.rule.page) - 1;
 }
 
-/* Returns log2 of the number of selection pages in a page of the cache. */
+/* Returns log2 of the number of selection pages (groups of adjacent tokens) in a cache page. */
 __device__ __forceinline__ int log_each(const kvd_selection &s)
 {
     static_assert(KVD_PAGE_TOKENS == 64, "the logarithm is 6");
     return 6 - log_tokens(s);
 }
 
-/* Returns the largest possible number of selection pages (token groups) of a request. It is the row
- * length of the scores. */
+/* Returns the largest possible number of selection pages (groups of adjacent tokens) of a request.
+ * It is the row length of the array of scores. */
 __device__ __forceinline__ size_t room_of(const kvd_selection &s)
 {
     return (size_t)s.max_pages << log_each(s);
 }
 
-/* Returns the index of the cache page that contains token group i (selection page) of request b. */
+/* Returns the index of the cache page that has selection page i (a group of adjacent tokens) of
+ * request b. */
 __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i >> log_each(s))];
@@ -72,8 +73,9 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/* Returns the address of the flag of selection page i, a group of tokens: 0, or n + 1 if it is the
- * n-th one (from 0) whose keys are also stored exactly. */
+/* Returns the address of the flag of selection page i, a group of adjacent tokens. The flag is n +
+ * 1 if it is the n-th group (from 0) whose keys are also stored exactly, and 0 if it has no exact
+ * keys. */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -83,7 +85,8 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
            in_page(s, g, i);
 }
 
-/* Computes each page's mean key. score: minus the smallest cosine of its keys with the mean. */
+/* Computes the mean key of each selection page (group of adjacent tokens), and as its score minus
+ * the smallest cosine of its keys with the mean. */
 template <int WIDTH>
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,
@@ -136,7 +139,7 @@ __global__ void __launch_bounds__(LANES *WARPS)
         score[((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * room_of(s) + (size_t)i] = -least;
 }
 
-/* Returns the k-th largest of n sort keys. All CHOOSE threads must call it. */
+/* Returns the k-th largest of n sort keys. All CHOOSE threads of the CTA must call it. */
 template <typename KEY>
 __device__ __forceinline__ u64 threshold_of(const KEY &key, size_t n, size_t k, unsigned *bin)
 {
@@ -187,8 +190,9 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/* Multiplies queries by the mean keys of pages. Pages with exact keys get -INFINITY. A lane has
- * four adjacent dimensions of every 128. */
+/* Multiplies the queries by the mean key of each selection page (group of adjacent tokens). Groups
+ * with exact keys get the score -INFINITY. Each lane handles four adjacent dimensions of every
+ * 128. */
 template <int WIDTH>
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
@@ -248,7 +252,7 @@ __global__ void __launch_bounds__(LANES *WARPS)
     }
 }
 
-/* Returns the CTA's maximum of x. All CHOOSE threads must call it. */
+/* Returns the maximum of x over all CHOOSE threads of the CTA, which must all call it. */
 __device__ float largest_of(float x)
 {
     __shared__ float part[CHOOSE / LANES];
@@ -263,8 +267,8 @@ __device__ float largest_of(float x)
     return x;
 }
 
-/* Computes the log softmax over pages for each query head, and writes its maximum over query heads
- * to the first head's scores. */
+/* Computes for each query head the log softmax of the scores of all token groups. Writes its
+ * maximum over the query heads to the scores of the first head. */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {
     for (int h = 0; h < group; h++) {
@@ -320,7 +324,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Returns the index of the `at`-th of the tokens that a KV head reads. */
+/* Returns the index in the request of the `at`-th token that a KV head reads. */
 __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_selected &to,
                                             size_t row, int at)
 {
@@ -328,8 +332,8 @@ __device__ __forceinline__ int chosen_token(const kvd_selection &s, const kvd_se
     return (to.chosen[row * room_of(s) + (size_t)(at >> log)] << log) + (at & ((1 << log) - 1));
 }
 
-/* Copies the latent vectors and positions of 64 chosen tokens. A token with an exact key gets
- * position -1 and no latent vector. */
+/* Copies the latent vectors and positions of 64 chosen tokens. A token whose key is stored exactly
+ * gets position -1 and no latent vector. */
 __global__ void __launch_bounds__(SCORE)
     latent_kernel(const __grid_constant__ kvd_selection s,
                   const __grid_constant__ kvd_selection_shadow x,
@@ -367,7 +371,8 @@ __global__ void __launch_bounds__(SCORE)
             *reinterpret_cast<const uint4 *>(from + run * 512);
 }
 
-/* Returns the address of elements 8 c .. 8 c + 7 of token t's key, or NULL if it is not exact. */
+/* Returns the address of elements 8 c .. 8 c + 7 of the key of token t, or NULL if this key is not
+ * stored exactly. */
 __device__ __forceinline__ uint4 *exact_key(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int t, int c, int marked)
 {
@@ -409,7 +414,7 @@ __device__ __forceinline__ uint4 *stored(const kvd_selection &s, const kvd_selec
     return c < k ? exact_key(s, x, b, g, t, c, marked) : value_of(s, x, b, g, t, c - k);
 }
 
-/* Stores values and exact keys of new tokens, 8 tokens at a time. */
+/* Stores V and exact keys of new tokens, in groups of 8 tokens. */
 __global__ void __launch_bounds__(STORE)
     store_kernel(const __grid_constant__ kvd_selection s,
                  const __grid_constant__ kvd_selection_shadow x, const int32_t *q_len)
@@ -434,13 +439,14 @@ __global__ void __launch_bounds__(STORE)
     }
 }
 
-/* Addresses of a chosen token's K and V. */
+/* Addresses of K and V of a token that a decode step reads. */
 struct chosen_source {
     const uint16_t *key, *value; /* key: NULL if the token has no exact key */
     int step;
 };
 
-/* Copies values and exact keys of 64 chosen tokens to a page, with zeros up to a multiple of 8. */
+/* Copies V and exact keys of 64 chosen tokens to a page. Fills the rest of the last group of 8
+ * tokens with zeros. */
 __global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,
                                                      const __grid_constant__ kvd_selection_shadow x,
                                                      const __grid_constant__ kvd_selected to)
@@ -552,7 +558,7 @@ extern "C" cudaError_t kvd_selection_shadow_store(const kvd_selection *s,
 {
     if (!has_landmarks(s, x) || !stores(x) || !q_len || longest < 1)
         return cudaErrorInvalidValue;
-    /* New tokens may begin in the middle of a page, so they can be in one page more. */
+    /* New tokens may begin in the middle of a page, so that they are spread over one page more. */
     const unsigned pages = (unsigned)((longest + KVD_PAGE_TOKENS - 2) / KVD_PAGE_TOKENS + 1);
     store_kernel<<<dim3(pages, (unsigned)s->map.n_kv_heads, (unsigned)s->batch), STORE, 0,
                    stream>>>(*s, *x, q_len);

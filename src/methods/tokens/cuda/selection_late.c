@@ -1,5 +1,6 @@
-/* Methods mpcache and shadowkv on the GPU. mpcache drops prompt tokens per layer; shadowkv stores
- * prompt keys as latent vectors and rebuilds the chosen ones. */
+/* Methods mpcache and shadowkv on the GPU, whose decode steps read only part of the cache. mpcache
+ * also drops prompt tokens, a different number in each layer. shadowkv stores prompt keys as latent
+ * vectors and rebuilds those that are read. */
 #include <stdlib.h>
 
 #include "methods/tokens/cuda/evict.h"
@@ -22,7 +23,7 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/* Returns the largest number of cached tokens of a request in any layer. */
+/* Returns the largest number of tokens that any layer has cached for the request in `slot`. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = (const selection *)m;
@@ -43,7 +44,7 @@ static double mean(const kvd_gpu_method *m, size_t slot)
     return (double)sum / (double)e->layers;
 }
 
-/* Fails if a decode step follows tokens that were never processed. */
+/* Fails if a decode step follows tokens that this method has not processed. */
 static int check_slice(const selection *e, const kvd_slice *s, bool step, kvd_err *err)
 {
     return step && s->before != e->tokens[s->slot]
@@ -160,7 +161,8 @@ static size_t index_of(const selection *e, int layer)
     return (size_t)e->method.cache->kind_index[layer];
 }
 
-/* Returns shadowkv's kernel arguments for a layer, for the batch from row `from` on. */
+/* Returns the kernel arguments of method shadowkv in a layer, for the requests of the batch from
+ * index `from` on. */
 static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from)
 {
     const size_t l = index_of(e, layer), pages = l * e->pool_pages;
@@ -173,8 +175,8 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns how many of n tokens follow those that are in a selection page (a group of tokens) with a
- * mean key. The result is at least 1. */
+/* Returns how many of a request's n tokens are not in a selection page (a group of adjacent prompt
+ * tokens with a mean key). These are the newest tokens. The result is at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -244,7 +246,8 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
     return 0;
 }
 
-/* Computes latents [rank][tokens] = basis [rank][wide] x [wide][tokens], column-major bf16. */
+/* Computes the latent vectors [rank][tokens] = basis [rank][wide] x [wide][tokens] of keys x. All
+ * matrices are column-major bf16. */
 static int project(const selection *e, size_t tokens, const uint16_t *basis, const uint16_t *x,
                    size_t ld, uint16_t *latents, kvd_err *err)
 {
@@ -259,7 +262,8 @@ static int project(const selection *e, size_t tokens, const uint16_t *basis, con
                             what, err);
 }
 
-/* Decomposes keys before RoPE of prompts first .. first + batch - 1, which have equal lengths. */
+/* Computes low-rank factors of the keys before RoPE of the prompts first .. first + batch - 1,
+ * which have equal lengths. */
 static int decompose(selection *e, const kvd_paged_rows *r, size_t first, size_t batch,
                      kvd_err *err)
 {
@@ -376,7 +380,7 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
         kvd_clock_end(c->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
-/* Returns the number of tokens of a request whose keys are latent vectors. */
+/* Returns the number of tokens of a request whose keys are stored as latent vectors. */
 static size_t in_low_rank(const selection *e, size_t slot)
 {
     const kvd_selection_marks m = kvd_selection_marks_of(&e->rule, e->shadow.prompt[slot]);
@@ -389,7 +393,8 @@ static size_t unread_of(const selection *e, size_t slot)
     return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
 }
 
-/* Returns the bits of a request: values, exact keys, latent vectors and singular vectors. */
+/* Returns the cache bits of a request: V, exact keys, latent vectors of keys, and the singular
+ * vectors from which keys are rebuilt. */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;
@@ -401,8 +406,8 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/* Returns a correction of the bits that the latest step did not read: unread keys are latent
- * vectors, which have fewer bits than the keys. It is at most 0. */
+/* Returns a correction, at most 0, of the bits that the latest decode step did not read. The keys
+ * that it did not read are stored as latent vectors, which have fewer bits than keys. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;
@@ -419,7 +424,7 @@ static void shadow_reads(const kvd_gpu_method *m, size_t slot, double *side, dou
     *unread = (double)unread_of(e, slot);
 }
 
-/* Returns the device bytes of values, keys, latent vectors and singular vectors. */
+/* Returns the device bytes of V, exact keys, latent vectors of keys and singular vectors. */
 static double shadow_held(const kvd_gpu_method *m)
 {
     const selection *const e = (const selection *)m;

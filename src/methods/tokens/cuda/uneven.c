@@ -1,4 +1,4 @@
-/* Methods whose KV heads keep different numbers of cached tokens, on the GPU. */
+/* Methods on the GPU whose KV heads keep different numbers of cached tokens. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -27,7 +27,8 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 {
     const kvd_plan *const p = e->method.plan;
     const kvd_paged_cache *const c = e->method.cache;
-    /* Methods that rank over all layers have budgets only for layers without a sliding window. */
+    /* Methods that divide a token budget among all layers (`rank`) compute it only for layers
+     * without a sliding window. */
     const bool some = p->tokens->rank != NULL;
     kvd_evict_request r = {.prompt = prompt,
                            .whole = s->whole ? s->whole : e->max_len,
@@ -45,8 +46,9 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/* Assigns pages to KV heads: for all prompt tokens if it is known only later how many stay,
- * otherwise for the largest number that may stay. In decode steps, for one more token. */
+/* Assigns pages to the KV heads of a request. For a prompt, they have room for as many tokens as
+ * may stay, or for all tokens if this number is not known yet. For a decode step, they have room
+ * for one more token. */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -65,7 +67,8 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
     return 0;
 }
 
-/* For timing runs without a prompt: sets the numbers of tokens that stay after a prompt. */
+/* For timing runs that begin with a decode step: sets the number of tokens in each KV head as after
+ * a prompt. */
 static void assume(uneven *e, const kvd_slice *s)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -141,7 +144,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* The KV head keeps room for the next token. */
+                /* Frees the pages of the KV head that its cached tokens and one more token do not
+                 * need. */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -149,13 +153,13 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            /* Keeps one page, which the next new token needs, and frees the request's others. */
+            /* Keeps one page of the request, which its next token needs, and frees the others. */
             kvd_pages_keep(m->cache->pages, s->slot, 1);
     }
     return 0;
 }
 
-/* Returns 0, as the bf16 pages hold no tokens between iterations. */
+/* Returns the number of tokens in the bf16 pages between iterations, which is 0. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -242,8 +246,8 @@ kvd_uneven_prompts_args kvd_uneven_prompts_of(const uneven *e, const kvd_paged_r
     return a;
 }
 
-/* Copies K and V of the chosen tokens to pages of their KV heads. The first layer of a group of
- * layers chooses the tokens of all layers of the group. */
+/* Copies K and V of the chosen tokens to pages of their KV heads. If several layers keep the same
+ * tokens, the first of them chooses for all. */
 static int choose_windows(const uneven *e, kvd_uneven_prompts_args *a, cudaStream_t stream,
                           kvd_err *err)
 {
@@ -296,7 +300,8 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Fills the pages with random numbers for timing. At first, every KV head has one cached token. */
+/* Fills the pages with random numbers, which timing runs read. At first, every KV head has one
+ * cached token. */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -464,7 +469,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err) || (plan->bits && kvd_host_entries_new(&e->method, &places, err)))
         return -1;
-    /* With merging, keys decide how many tokens stay, so timing runs must begin with a prompt. */
+    /* If dropped tokens are merged, the keys decide how many tokens stay. Then timing runs must
+     * begin with a prompt. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;

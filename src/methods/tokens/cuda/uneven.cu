@@ -1,5 +1,5 @@
-/* Chooses the prompt tokens that stay, for methods that keep different numbers of tokens in
- * different layers or KV heads. */
+/* Kernels that choose which prompt tokens stay, for methods that keep different numbers of tokens
+ * in different layers or KV heads. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/uneven.h"
@@ -8,7 +8,7 @@ namespace
 {
 
 enum { CHOOSE = 1024, COPY = 256, VECTOR = 512 };
-/* Sort key above those of all tokens, for thresholds that no token reaches. */
+/* Sort key larger than that of any token, used as a threshold that no token reaches. */
 constexpr unsigned long long NONE = ~0ull;
 typedef unsigned long long u64;
 
@@ -20,18 +20,19 @@ struct head {
     const float *rank;
 };
 
-/* Returns KV head g of prompt b, counted among the u.n_all heads of all GPUs. */
+/* Returns the description of KV head g of prompt b. g counts the u.n_all heads of all GPUs. */
 __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g, int b)
 {
     const kvd_evict_prompts_args &a = u.prompt;
     head h;
     h.budget = a.budget[a.slot[b]];
-    /* The first rule.sink tokens always stay, or fewer if the budget for old tokens is smaller. */
+    /* The first rule.sink tokens always stay, or only h.budget.keep_old of them if that is less. */
     h.sink = min(a.rule.sink, h.budget.keep_old);
     h.n = a.q_len[b];
     h.old = h.n - min(h.n, h.budget.keep_new);
     h.at = (size_t)a.q_start[b];
-    /* Smoothed scores of a KV head are stored in `mass` of its first query head. */
+    /* Smoothed scores of a KV head are in the part of `mass` that belongs to its first query
+     * head. */
     h.rank = a.rule.smooth > 1 ? a.mass + (size_t)(g * a.map.group) * a.n_q8 + h.at
                                : a.score + (size_t)g * a.n_q8 + h.at;
     if (u.rank)
@@ -39,7 +40,8 @@ __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g,
     return h;
 }
 
-/* Returns the sort key of token t. The first h.sink tokens have the largest keys. */
+/* Returns the sort key of token t by its score. The first h.sink tokens get the largest sort
+ * keys. */
 __device__ __forceinline__ u64 key_in(const head &h, int t)
 {
     return t < h.sink ? 0xffffffffull << 32 | (unsigned)t : key_of(h.rank[t], t);
@@ -50,8 +52,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns the sort key of token t of KV head g among all heads that share a budget. Tokens whose
- * own head keeps them (key >= `own`) get the largest score. */
+/* Returns the sort key of token t of KV head g among the tokens of all heads that share a budget. A
+ * token that its own head keeps (its sort key there is at least `own`) gets the largest score. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -59,7 +61,8 @@ __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g
            (unsigned)(g * h.old + t);
 }
 
-/* Sums the values of all tokens, weighted by their attention (method taskkv). */
+/* Method taskkv: sums the V vectors of all tokens of a KV head, weighted by the attention that the
+ * tokens received. */
 __global__ void __launch_bounds__(VECTOR)
     vector_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -97,8 +100,8 @@ __global__ void __launch_bounds__(VECTOR)
     u.vector[((size_t)b * u.n_all + (u.first + g)) * (size_t)a.map.d_v[0] + me] = all;
 }
 
-/* Method taskkv: finds the KV heads whose weighted sum of values (u.vector) is farthest from the
- * mean over KV heads. */
+/* Method taskkv: finds the KV heads whose weighted sums of V vectors (u.vector) differ most from
+ * the mean over all heads. They keep all tokens. */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -259,15 +262,17 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/* Returns the index in u.spread of a query head's sums (entropy, variance) per page of tokens. */
+/* Returns the index in u.spread of the sums of entropy and of variance of a query head, of which
+ * there is one pair per page of tokens. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);
     return ((size_t)h * pages + (a.q_start[b] / KEYS + b)) * 2;
 }
 
-/* For KVD_EVICT_SPREAD: computes tokens' scores, which are mean + gamma * variance of attention,
- * and sums of entropy and variance. WIDTH is the largest width of keys. */
+/* For KVD_EVICT_SPREAD: computes the score of each token, the mean + gamma * variance of the
+ * attention that it got, and sums the entropies and variances of the tokens. WIDTH is the largest
+ * number of dimensions of a key. */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     spread_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
@@ -367,8 +372,9 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + ranked);
 }
 
-/* Writes each token's largest probability over the query heads of a KV head as its score. Tokens t
- * before rule.sink get 1 + rule.sink - t instead, which is above all probabilities. */
+/* Writes the largest attention probability that each token got in any query head of a KV head as
+ * its score. Tokens t < rule.sink get the score 1 + rule.sink - t instead, which is above every
+ * probability. */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

@@ -1,4 +1,4 @@
-/* Token budgets that depend on all layers or on the KV heads of all GPUs. */
+/* Token budgets that depend on the scores of all layers, or on the KV heads of all GPUs. */
 #include <string.h>
 
 #include "methods/cuda/host_codes.h"
@@ -28,7 +28,8 @@ static kvd_evict_layers statistics_of(const kvd_uneven *e, size_t i)
     return (kvd_evict_layers){.n = n, .n_layers = (int)e->layers, .x = e->late.x, .each = each};
 }
 
-/* Computes the token budgets. A CUDA stream calls this on the host, so it must not call CUDA. */
+/* Computes the token budgets on the host. A CUDA stream calls this function, so it must not call
+ * CUDA. */
 static void CUDART_CB divide(void *of_method)
 {
     kvd_uneven *const e = of_method;
@@ -60,7 +61,7 @@ static int divide_budgets(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err)
                          what, err);
 }
 
-/* Exchanges entropy and variance of attention among GPUs. */
+/* Exchanges the entropy and variance of attention in each layer among the GPUs. */
 static int exchange_pairs(const kvd_uneven *e, cudaStream_t stream, kvd_err *err)
 {
     const kvd_gpu_share *const share = e->method.cache->share;
