@@ -1,4 +1,5 @@
-/* Chooses prompt tokens and moves their K and V to the front of the pages. */
+/* Kernels that choose which prompt tokens stay, and move K and V of these tokens to the front of
+ * the pages. */
 #include "methods/tokens/cuda/evict.h"
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -25,7 +26,8 @@ __global__ void __launch_bounds__(CHOOSE)
                                                : (g + 1) * group,
                           at, n, score);
     const float *rank = score;
-    /* Smoothed scores overwrite the attention sums `mass` of the KV head's first query head. */
+    /* The smoothed scores overwrite the part of `mass` that belongs to the KV head's first query
+     * head. */
     if (ranking == KVD_EVICT_ATTENTION && a.rule.smooth > 1) {
         float *const to = a.mass + (size_t)(g * group) * a.n_q8 + at;
         smooth<CHOOSE>(score, old, a.rule.smooth, to);
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Sums the probabilities that the query heads of a KV head gave each token. */
+/* Sums the attention that each token received over the query heads of a KV head. */
 __global__ void __launch_bounds__(CHOOSE)
     local_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -68,7 +70,8 @@ __global__ void __launch_bounds__(CHOOSE)
                       a.score + (size_t)g * a.n_q8 + at);
 }
 
-/* Replaces the first row of a.mass by the sum over all query heads. */
+/* Replaces the first row of a.mass by the sum of all rows. A row has the attention that tokens
+ * received in one query head. */
 __global__ void __launch_bounds__(CHOOSE)
     layer_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -77,7 +80,8 @@ __global__ void __launch_bounds__(CHOOSE)
     sum_heads<CHOOSE>(a, 0, a.map.n_heads, at, a.q_len[b], a.mass + at);
 }
 
-/* Scores tokens (method ems) from attention of the last queries and of all queries. */
+/* Method ems: scores each token by the attention that it received from the last queries and from
+ * all queries. */
 __global__ void __launch_bounds__(CHOOSE)
     importance_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -99,15 +103,16 @@ __global__ void __launch_bounds__(CHOOSE)
     }
     local = sum_over<CHOOSE>(local) / old;
     global = sum_over<CHOOSE>(global) / old;
-    /* Importance is the larger of recent and total probability, each divided by its mean. */
+    /* The importance of a token is the larger of two numbers: the attention that it got from the
+     * last queries, and from all queries, each divided by its mean over tokens. */
     for (int t = me; t < old; t += CHOOSE)
         mass[t] = (float)fmax((double)score[t] / local, (double)mean_of(t) / global);
     __syncthreads();
     smooth<CHOOSE>(mass, old, a.rule.smooth, score);
 }
 
-/* Method kvcrush: counts, for each token, the query heads whose bit (1 if the head alone would keep
- * the token) differs from a reference bit, the anchor. */
+/* Method kvcrush: a token has one bit per query head, 1 if that head alone would keep the token.
+ * Counts, for each token, the bits that differ from reference bits (the anchor). */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -132,8 +137,8 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
 }
 
 /* Method kvcrush: keeps the tokens with the largest scores. Sorts the other tokens by the Hamming
- * distance of their bits (one per query head) from reference bits, and keeps every `every`-th of
- * them. */
+ * distance of their bits (one per query head) from reference bits, and keeps every n-th of them,
+ * where n is `every`. */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -156,7 +161,8 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* Visits the dropped tokens by Hamming distance d, and keeps every `every`-th of them. */
+    /* Visits the dropped tokens in the order of their Hamming distances d, and keeps every n-th of
+     * them, where n is `every`. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)
@@ -188,7 +194,8 @@ __global__ void __launch_bounds__(MOVE)
     if (m == n || slice * DIMS >= x.d)
         return;
     compact_rows<MOVE, RUN>(x, kept, m, slice);
-    /* The position of a prompt token is its index in the prompt. */
+    /* Stores the positions of the tokens that stay. The position of a prompt token is its index in
+     * the prompt. */
     for (int i = (int)threadIdx.x; a.latents.pool && !slice && !side && i < m; i += MOVE)
         position_at(a, b, g, i) = kept[i];
 }
@@ -215,7 +222,8 @@ void move(const kvd_evict_prompts_args *a, cudaStream_t stream)
     move_kernel<<<dim3((a->map.n_kv_heads * 2 * slices), a->batch), MOVE, 0, stream>>>(*a);
 }
 
-/* Sums the scores of cached tokens over KV heads, without the newest token. */
+/* Sums the score of each cached token over the KV heads of this GPU. The newest token is not
+ * included. */
 __global__ void __launch_bounds__(CHOOSE)
     sums_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -286,8 +294,8 @@ extern "C" cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *a, int32_t
 
 extern "C" cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *a, cudaStream_t stream)
 {
-    /* Smoothing overwrites a->mass, which the CTAs of other heads read with rule.whole_layer. So
-     * these two cannot be combined. */
+    /* Smoothing overwrites a->mass. With rule.whole_layer, the CTAs of other KV heads read it at
+     * the same time. So these two options cannot be combined. */
     if (a->batch < 1 || a->batch > 65535 || !a->kept || !a->score || a->rule.smooth < 0 ||
         (a->rule.whole_layer && a->rule.smooth > 1 && !a->rule.anchor))
         return cudaErrorInvalidValue;

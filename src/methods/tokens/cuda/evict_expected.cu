@@ -1,5 +1,5 @@
-/* Scores prompt tokens by the attention expected from future queries (method expectedattention), or
- * by keys alone.
+/* Scores prompt tokens by the attention that they are expected to get from future queries (method
+ * expectedattention), or by their keys alone.
  *
  * Future queries are assumed to be normally distributed. Logarithms avoid underflow. */
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -9,8 +9,8 @@ namespace
 
 enum { SPLITS = 8, TOGETHER = 4, THREADS = 256, WEIGH = 512, BLOCKS = KVD_WIDTH_MAX / 32 };
 
-/* Sizes for kernels with 16 x 16 threads, each of which has 8 of 128 columns. WIDTH is the largest
- * width of K. */
+/* Tile sizes for kernels whose 16 x 16 threads compute blocks of 128 columns, 8 columns per thread.
+ * WIDTH is the largest number of dimensions of K. */
 template <int WIDTH> struct tiling {
     enum {
         SIDES = WIDTH / KVD_WIDTH_NARROW, /* blocks of 128 columns in a row */
@@ -20,8 +20,8 @@ template <int WIDTH> struct tiling {
     };
 };
 
-/* Returns the number of floats in a CTA's sums over queries x: (x - y)(x - y)^T [d][d] and x - y
- * [d], followed by y [d]. Subtracting y, the first query, avoids cancellation. */
+/* Returns the number of floats of a CTA's sums over queries x: the sum of (x - y)(x - y)^T [d][d]
+ * and of x - y [d], then y [d] itself. y is the first query; subtracting it avoids cancellation. */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
     return (size_t)d * (d + 2);
@@ -33,7 +33,8 @@ __device__ __forceinline__ float *part_of(const kvd_evict_prompts_args &a, int b
     return a.expected.work + (((size_t)b * a.map.n_heads + h) * SPLITS + split) * part_size(d);
 }
 
-/* Copies queries with RoPE undone to shared memory. All threads must call it and then wait. */
+/* Copies queries to shared memory and undoes their RoPE. All threads must call it and then
+ * synchronise. */
 template <int ROWS, int PITCH>
 __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, int d, int t,
                               int rows, float (&x)[ROWS][PITCH])
@@ -61,8 +62,9 @@ __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, in
     }
 }
 
-/* Sums query products for a head's second moment [d][d], over part `split` of the queries. A CTA
- * has a block of 128 x 128 products. The first CTA of each part also sums the queries. */
+/* Sums the products of query elements for a head's second moment [d][d], over part `split` of the
+ * queries. Each CTA computes a block of 128 x 128 products. The first CTA of a part also sums the
+ * queries themselves. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
     moments_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
@@ -126,8 +128,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Row i of the mean RoPE rotation R: (R x)[i] = own * x[i] + other * x[partner]. RoPE rotates
- * dimensions i and `partner` together. */
+/* Row i of the mean RoPE rotation R. It gives (R x)[i] = own * x[i] + other * x[partner], as RoPE
+ * rotates the dimensions i and `partner` together. */
 struct turn {
     int partner;
     float own, other;
@@ -166,7 +168,7 @@ __global__ void __launch_bounds__(THREADS)
         }
     }
     __syncthreads();
-    /* Covariance is the mean of the products minus the product of the means. */
+    /* The covariance is the mean of the products minus the product of the means. */
     for (int i = (int)threadIdx.x; i < d * d; i += THREADS)
         sum[i] -= off[i / d] * off[i % d];
     __syncthreads();
@@ -183,7 +185,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the address of dimensions 8 block .. 8 block + 7 of K (V if `after` > 0) of token t. */
+/* Returns the address of dimensions 8 block .. 8 block + 7 of token t, in K or, if `after` > 0, in
+ * V. */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
 {
@@ -192,7 +195,7 @@ __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args
            a.map.kv_offset[g] + after + piece(t, block, d);
 }
 
-/* Computes the attention scores that ROWS keys are expected to get from later queries. */
+/* Computes, for ROWS keys, the attention logits that are expected from later queries. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS)
     logits_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)
@@ -264,7 +267,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the maximum (if `largest`) or the sum of x over the CTA. of_warp is scratch memory. */
+/* Returns the maximum (if `largest`) or else the sum of x over all threads of the CTA. of_warp is
+ * scratch memory. */
 __device__ float over_cta(float x, bool largest, float *of_warp)
 {
     for (int step = 1; step < 32; step *= 2) {
@@ -281,14 +285,15 @@ __device__ float over_cta(float x, bool largest, float *of_warp)
     return x;
 }
 
-/* Returns the sum of x over the four lanes that share a token. */
+/* Returns the sum of x over the four lanes that handle the same token. */
 __device__ __forceinline__ float over_lanes(float x)
 {
     x += __shfl_xor_sync(0xffffffffu, x, 8);
     return x + __shfl_xor_sync(0xffffffffu, x, 16);
 }
 
-/* Returns |v|^2 of token 8 t8 + lane % 8, or 0 if its index is n or more. */
+/* Returns |v|^2 of token 8 t8 + lane % 8, or 0 if there are only n tokens and this is not one of
+ * them. */
 __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
                                               int n, int lane)
 {
@@ -356,7 +361,8 @@ template <int BLOCKS> struct part {
     float x[BLOCKS][8];
 };
 
-/* Loads the lane's dimensions of key 8 t8 + lane % 8. Keys from n on become 0. */
+/* Loads this lane's dimensions of the key of token 8 t8 + lane % 8. If there are only n tokens and
+ * this is not one of them, loads 0. */
 template <int BLOCKS>
 __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, const int32_t *page,
                                              int g, int t8, int n, int lane)

@@ -1,4 +1,5 @@
-/* Merges dropped tokens into kept tokens of their KV head by weighted means. */
+/* Merges dropped tokens into kept tokens of the same KV head, as weighted means of keys and of
+ * values. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
 
@@ -10,7 +11,8 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* Tokens of a KV head and prompt. `list` has the m tokens that stay, then the dropped ones. */
+/* Tokens of one prompt in one KV head. `list` has the indices of the m tokens that stay, then those
+ * of the dropped tokens. */
 struct entries {
     int n, m;
     size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */
@@ -72,7 +74,8 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/* Loads the keys of tokens from .. from + 31 of e.list as mma.sync fragments. */
+/* Loads the keys of tokens from .. from + 31 of e.list into registers, in the layout that mma.sync
+ * needs. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
@@ -108,13 +111,13 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
     }
 }
 
-/* Returns the number of kept tokens into which dropped tokens may be merged. */
+/* Returns how many kept tokens can receive dropped tokens. */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
     return a.rule.merge == KVD_MERGE_IMPORTANT ? e.m - min(e.n, a.budget[a.slot[b]].keep_new) : e.m;
 }
 
-/* Finds for each dropped token the kept token with the largest key cosine. */
+/* Finds for each dropped token the kept token with the most similar key (the largest cosine). */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     similar_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -195,8 +198,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/* Method d2o: merges a dropped token if its largest key cosine reaches the mean of these cosines
- * over the KV head's dropped tokens. */
+/* Method d2o: merges a dropped token if the cosine of its key with the most similar kept key
+ * reaches the mean of these cosines over the KV head's dropped tokens. */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -207,7 +210,8 @@ __global__ void __launch_bounds__(RULE)
     double sum = 0;
     for (int p = e.m + me; p < e.n; p += RULE)
         sum += (double)weight[p];
-    /* Mean cosine of dropped keys and nearest kept keys, NaN if no token was dropped. */
+    /* Mean cosine of the dropped keys with their most similar kept keys. NaN if no token was
+     * dropped. */
     const double mean = sum_over<RULE>(sum) / (double)(e.n - e.m);
     if (me == 0)
         a.merging.threshold[head_at(a.state, a.map.n_kv_heads, a.slot[b], g)] = mean;
@@ -218,7 +222,8 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Selects dropped tokens to merge, by score and by key cosine >= rule.cosine with a kept key. */
+/* Selects the dropped tokens to merge: those with the largest scores, if their key's cosine with a
+ * kept key is at least rule.cosine. */
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -240,7 +245,8 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Merges dropped tokens into kept ones nearest by position, not the first rule.sink or last one. */
+/* Merges each dropped token into the kept token nearest by position, but not into the first
+ * rule.sink tokens or the last one. */
 __global__ void __launch_bounds__(THREADS)
     nearest_position_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -257,7 +263,8 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums attention over query heads, and marks the tokens with largest sums, which never merge. */
+/* Sums the attention that each token received over query heads, and marks the tokens with the
+ * largest sums, which are never merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -273,7 +280,8 @@ __global__ void __launch_bounds__(RANK)
         a.merging.into[row + t] = key(t) >= least;
 }
 
-/* Writes 1 to merging.length for tokens that join the run of similar tokens before them, else 0. */
+/* Writes 1 to merging.length for each token that joins the run of similar tokens before it, and 0
+ * for each token that begins a new run. */
 __global__ void __launch_bounds__(THREADS)
     joined_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -300,24 +308,27 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Run of similar adjacent tokens from .. to - 1, which merge into token `pivot`. */
+/* Run of similar adjacent tokens from .. to - 1. They merge into one of them, `pivot`. */
 struct run {
     int from, to, pivot, j, m;
 };
 
-/* Returns the index of token t of run r in the list of all kept, then all merged tokens. */
+/* Returns the index of token t of run r in the list of all kept tokens followed by all merged
+ * ones. */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));
 }
 
-/* Returns the array with the first token of each run of similar tokens in a KV head. */
+/* Returns the array with the first token of each run of similar adjacent tokens, for KV head g of
+ * prompt b. */
 __device__ __forceinline__ int32_t *starts_of(const kvd_evict_prompts_args &a, int g, int b)
 {
     return reinterpret_cast<int32_t *>(a.mass + (size_t)(g * a.map.group) * a.n_q8 + a.q_start[b]);
 }
 
-/* Finds the runs of similar adjacent tokens, and the token into which each is merged. */
+/* Finds the runs of similar adjacent tokens, and for each run the token into which the others
+ * merge. */
 __global__ void __launch_bounds__(RANK)
     runs_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -351,8 +362,9 @@ __global__ void __launch_bounds__(RANK)
         a.merging.count[a.slot[b] * a.map.n_kv_heads + g] = runs + n - old;
 }
 
-/* Writes merging weights exp(-(x / y)^2). x is the distance of a token's key from the key into
- * which it merges, y the mean of x over all tokens that merge into that key. */
+/* Writes the merging weights exp(-(x / y)^2) of tokens. x is the distance of a token's key from the
+ * key of the token into which it merges, y the mean of x over all tokens that merge into the same
+ * token. */
 __global__ void __launch_bounds__(NEAR)
     run_weights_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -389,10 +401,12 @@ __global__ void __launch_bounds__(NEAR)
     }
 }
 
-/* Number of kept tokens per CTA, limited by the shared memory for their weighted sums. */
+/* Number of kept tokens that a CTA handles. It is limited by the shared memory that their weighted
+ * sums need. */
 template <int WIDTH> constexpr int kept_each = WIDTH > KVD_WIDTH_NARROW ? 16 : 32;
 
-/* Replaces keys and values of kept tokens by weighted means over the tokens merged into them. */
+/* Replaces K and V of each kept token by the weighted means over the token itself and all tokens
+ * merged into it. */
 template <int WIDTH>
 __global__ void __launch_bounds__(2 * WIDTH)
     merge_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -458,13 +472,14 @@ __global__ void __launch_bounds__(2 * WIDTH)
         atomicAdd(a.merging.merged + a.slot[b], merged);
 }
 
-/* Cached token into which the token that a decode step drops may be merged. */
+/* Cached token that may receive the token which a decode step drops. */
 struct candidate {
     u64 key; /* sort key: cosine in the upper half, inverted position in the lower */
     int place, unused;
 };
 
-/* Returns a sort key, larger for larger cosines and, on ties, for earlier positions. */
+/* Returns a sort key that is larger for a larger cosine or, if cosines are equal, for an earlier
+ * position. */
 __device__ __forceinline__ u64 key_at(float cosine, uint32_t position)
 {
     return (key_of(cosine, 0) & 0xffffffffull << 32) | (u64)(uint32_t)~position;
@@ -476,7 +491,8 @@ __device__ __forceinline__ float cosine_of(u64 key)
     return __uint_as_float(rising >> 31 ? rising & 0x7fffffffu : ~rising);
 }
 
-/* Finds, among the CTA's tokens, the one whose key is most similar to the dropped token's key. */
+/* Finds, among the cached tokens that this CTA handles, the one whose key is most similar to the
+ * key of the dropped token. */
 __global__ void __launch_bounds__(NEAR)
     nearest_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -530,8 +546,8 @@ __global__ void __launch_bounds__(NEAR)
         static_cast<candidate *>(a.merging.near)[number * SPLITS + blockIdx.x] = part[0];
 }
 
-/* Merges the dropped token into the most similar one if their cosine reaches the running mean. Then
- * moves the newest token to the freed place. */
+/* Merges the dropped token into the most similar one, if the cosine of their keys reaches the
+ * running mean of such cosines. Then moves the newest token to the freed index. */
 __global__ void __launch_bounds__(2 * KVD_WIDTH_MAX)
     merge_step_kernel(const __grid_constant__ kvd_evict_steps_args a, int splits)
 {

@@ -1,5 +1,6 @@
-/* Device functions that rank tokens, copy K and V, and multiply tokens with mma.sync. All threads
- * of a CTA must call functions with parameter THREADS. */
+/* Device functions that several kernels for dropping tokens use: ranking tokens, copying K and V,
+ * and multiplying queries by keys with mma.sync. Functions with a parameter THREADS must be called
+ * by all threads of a CTA. */
 #ifndef KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 #define KVD_METHODS_TOKENS_CUDA_EVICT_RANK_CUH
 
@@ -12,7 +13,7 @@ static __device__ __forceinline__ int evict_kept_of(const kvd_evict_budget &b, i
     return newest + min(n - newest, b.keep_old);
 }
 
-/* Returns a sort key that orders tokens by score, then by token index. */
+/* Returns a sort key that orders tokens by score or, if scores are equal, by token index. */
 static __device__ __forceinline__ unsigned long long key_of(float score, int t)
 {
     const uint32_t bits = __float_as_uint(score), rising = bits >> 31 ? ~bits : bits | 1u << 31;
@@ -32,7 +33,8 @@ static __device__ void sum_heads(const kvd_evict_prompts_args &a, int from, int 
     __syncthreads();
 }
 
-/* Sets to[t] to the sum of scores x over the `width` tokens centred on t. */
+/* Sets each to[t] to the sum of the scores x of `width` adjacent tokens with token t in the
+ * middle. */
 template <int THREADS> static __device__ void smooth(const float *x, int n, int width, float *to)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
@@ -44,7 +46,7 @@ template <int THREADS> static __device__ void smooth(const float *x, int n, int 
     __syncthreads();
 }
 
-/* Returns the sum of x over the CTA, in every thread. */
+/* Returns the sum of x over all threads of the CTA. Every thread gets it. */
 template <int THREADS> static __device__ double sum_over(double x)
 {
     __shared__ double part[THREADS];
@@ -59,7 +61,8 @@ template <int THREADS> static __device__ double sum_over(double x)
     return part[0];
 }
 
-/* Returns the offset in a page of dimensions 8 block .. 8 block + 7 of token t. */
+/* Returns the offset in a page of dimensions 8 block .. 8 block + 7 of token t. A vector has d
+ * dimensions. */
 static __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
@@ -105,7 +108,7 @@ static __device__ __forceinline__ float over_warp(float x)
     return x;
 }
 
-/* Multiplies this thread's key by ROWS queries, both in shared memory. */
+/* Multiplies this thread's key by ROWS queries. Keys and queries are in shared memory. */
 template <int KEYS, int ROWS>
 static __device__ __forceinline__ void
 multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (&product)[ROWS])
@@ -126,9 +129,9 @@ multiply(const uint16_t (*key)[KEYS], const float (*query)[ROWS], int d, float (
     }
 }
 
-/* Copies K and V of tokens first .. first + 63 of a list to one page. If the list's last group of 8
- * tokens is incomplete, fills it up with zeros. at(i) returns token i of the list, keys(t) the
- * address of its K. */
+/* Copies K and V of tokens first .. first + 63 of a list to one page. Fills the rest of the last
+ * group of 8 tokens with zeros. at(i) must return the i-th token of the list, keys(t) the address
+ * of token t's K. */
 template <int THREADS, typename TOKEN, typename KEYS>
 static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v, int first, int m,
                                                  const TOKEN &at, const KEYS &keys)
@@ -156,7 +159,7 @@ static __device__ __forceinline__ size_t piece(const int32_t *page, int page_ele
            (t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
 }
 
-/* Location of K, V or latent vectors of one KV head in pages. */
+/* Location of K, of V or of latent vectors of one KV head in the cache pages. */
 struct page_rows {
     uint16_t *x; /* the head's first element in page 0 */
     const int32_t *page;
@@ -173,7 +176,8 @@ struct page_rows {
     }
 };
 
-/* Returns where K (side 0) or V (1) of KV head g, or its latent vectors, are stored. */
+/* Returns where the cache stores K (side = 0) or V (side = 1) of KV head g, or its latent
+ * vectors. */
 template <typename ARGS>
 static __device__ __forceinline__ page_rows rows_of(const ARGS &a, int b, int g, int side)
 {
@@ -197,7 +201,8 @@ static __device__ __forceinline__ page_rows rows_of(const ARGS &a, int b, int g,
             64};
 }
 
-/* Returns the position that is stored with token t of KV head g of request b. */
+/* Returns a reference to the position in the sequence that the cache stores for token t of KV head
+ * g of request b. */
 template <typename ARGS>
 static __device__ __forceinline__ int32_t &position_at(const ARGS &a, int b, int g, int t)
 {
@@ -207,7 +212,7 @@ static __device__ __forceinline__ int32_t &position_at(const ARGS &a, int b, int
     return reinterpret_cast<int32_t *>(page)[kvd_latent_position(a.latents.positions, g, t)];
 }
 
-/* Moves kept tokens to the front of the pages, 32 dimensions per CTA. */
+/* Moves the kept tokens of a KV head to the front of its pages. Each CTA moves 32 dimensions. */
 template <int THREADS, int RUN>
 static __device__ __forceinline__ void compact_rows(const page_rows &x, const int32_t *kept, int m,
                                                     int slice)
@@ -235,8 +240,8 @@ static __device__ __forceinline__ void compact_rows(const page_rows &x, const in
     }
 }
 
-/* Returns the number of pieces in which a token of KV head g is moved: 16 bytes of K, V or latent
- * vectors each, and for latent vectors a position. */
+/* Returns in how many pieces a token of KV head g is moved: each has 16 bytes of K, V or a latent
+ * vector; one more piece has the position if latent vectors are stored. */
 static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, int g)
 {
     if (!a.latents.pool)
@@ -245,7 +250,7 @@ static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, i
     return (h.rank[0] + h.rank[1]) / 8 + 1;
 }
 
-/* Copies piece c (16 bytes, or the position) of the token at index `newest` to index `place`. */
+/* Copies piece c of a token (16 bytes, or its position) from index `newest` to index `place`. */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int b, int g,
                                                   int newest, int place, int c)
 {
@@ -264,12 +269,13 @@ static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a,
 
 static constexpr float LOG2E = 1.4426950408889634f;
 
-/* Arguments of a scoring kernel, with factors for base-2 logarithms. */
+/* Arguments of a kernel that scores tokens, with factors for exponentials with base 2. */
 struct score_params {
     kvd_evict_prompts_args a;
-    /* Factor of the product q k: scale * log2(e) / temperature. */
+    /* Factor by which products q k are multiplied: scale * log2(e) / temperature. */
     float factor;
-    /* Factor of the Gumbel noise: log2(e) / temperature, or 0 without noise. */
+    /* Factor by which Gumbel noise is multiplied: log2(e) / temperature, or 0 if there is no
+     * noise. */
     float noise;
     float lse_factor; /* factor of lse: log2(e), or 1 for base-2 logarithms */
 };
@@ -286,11 +292,12 @@ static inline bool score_args_bad(const kvd_evict_prompts_args *a)
     return a->batch < 1 || a->batch > 65535 || a->longest < 1 || !a->lse || !a->mass;
 }
 
-/* Queries of a KV head as mma fragments: 8 * HALVES heads, up to 32 * BLOCKS dimensions. */
+/* Queries of a KV head in registers, in the layout that mma.sync needs: 8 * HALVES query heads, up
+ * to 32 * BLOCKS dimensions. */
 template <int HALVES, int BLOCKS> struct step_queries {
     uint4 q[HALVES][BLOCKS];
 
-    /* Loads d numbers per query head. Query head h begins at row + offset[h]. */
+    /* Loads d numbers of each query head, those of head h from row + offset[h] on. */
     __device__ __forceinline__ step_queries(const uint16_t *row, const int32_t *offset, int group,
                                             int d)
     {
@@ -307,8 +314,8 @@ template <int HALVES, int BLOCKS> struct step_queries {
     }
 };
 
-/* Multiplies the queries by 16 keys of width d. acc[half][c] is the product of query head 8 half +
- * 2 (lane % 4) + c % 2 and key lane / 4 + 8 (c / 2). */
+/* Multiplies the queries by 16 keys with d dimensions. acc[half][c] is the product of query head 8
+ * half + 2 (lane % 4) + c % 2 and key lane / 4 + 8 (c / 2). */
 template <int HALVES, int BLOCKS>
 static __device__ __forceinline__ void step_products(const uint16_t *low, const uint16_t *high,
                                                      int d, const step_queries<HALVES, BLOCKS> &q,
@@ -341,7 +348,8 @@ static __device__ __forceinline__ void step_products(const uint16_t *low, const 
     }
 }
 
-/* Multiplies 32 vectors (keys or queries) in registers by 16 vectors in shared memory. */
+/* Multiplies 32 vectors in registers by 16 vectors in shared memory. One of the two sides has
+ * queries, the other has keys. */
 template <int STEPS>
 static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from,
                                                 int d, float (&acc)[2][2][4])

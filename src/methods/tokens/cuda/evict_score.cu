@@ -1,4 +1,4 @@
-/* Sums the attention probabilities that each prompt token received, per query head. */
+/* Sums the attention probabilities that each prompt token received, in each query head. */
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/gumbel.h"
 
@@ -6,7 +6,8 @@ namespace
 {
 
 enum { HELD = 128, THREADS = 128 };
-/* Number of tokens of a tile. WIDTH: largest width of Q and K. */
+/* Number of tokens of a tile in shared memory. WIDTH is the largest number of dimensions of Q and
+ * K. */
 template <int WIDTH>
 constexpr int tile_of = WIDTH > KVD_WIDTH_NARROW ? KVD_PAGE_TOKENS / 2 : KVD_PAGE_TOKENS;
 
@@ -17,11 +18,11 @@ __device__ __forceinline__ void copy4(uint32_t to, const void *from, bool there)
                  : "memory");
 }
 
-/* Queries or keys of one head of one prompt in global memory. */
+/* Location in global memory of the queries or keys of one head of one prompt. */
 struct side {
-    /* Address of the first query, or of the first key in page 0. */
+    /* Address of the first query or, for keys, of the first key in page 0. */
     const uint16_t *first;
-    /* Page table of the keys. NULL for queries, which are contiguous. */
+    /* Page table of the keys. NULL for queries, which are contiguous in memory. */
     const int32_t *page;
     int page_elements, d;
     __device__ __forceinline__ const uint16_t *group(int t8) const
@@ -31,7 +32,8 @@ struct side {
     }
 };
 
-/* Loads Q or K of 32 tokens as mma fragments. Groups of 8 tokens that begin at n or later are 0. */
+/* Loads Q or K of 32 tokens into registers, in the layout that mma.sync needs. Groups of 8 tokens
+ * that begin at token n or later become 0. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const side &s, int from, int n, int lane,
                                      uint32_t (&a)[2][STEPS][4])
@@ -61,19 +63,21 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
         kvd_copy_16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there ? 16 : 0);
 }
 
-/* LOGS: log of each query's softmax denominator. Others per key: SUMS of its probabilities, LARGEST
- * probability, COUNTS: minus the number of probabilities below the mean. */
+/* Result of a kernel. LOGS: log of each query's softmax denominator. The others are per key: SUMS:
+ * sum of its probabilities; LARGEST: its largest probability; COUNTS: minus the number of its
+ * probabilities below the mean. */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
-/* Returns -1 if p is below the mean probability 1 / (t + 1), else 0. */
+/* Returns -1 if p is below the mean of the probabilities of query t, which is 1 / (t + 1), else
+ * 0. */
 __device__ __forceinline__ float below_mean(float p, int t)
 {
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/* Adds the terms of tokens `other` and `other` + 1 to the sums (LARGEST: maxima) of tokens first +
- * 8 r, r < 4. The latter are queries with LOGS, otherwise keys. If MASKED, skips keys later than
- * the query. */
+/* Adds the terms of tokens `other` and `other` + 1 to the sums (LARGEST: maxima) of the four tokens
+ * first + 8 r, r < 4. These four are queries with LOGS and keys otherwise. If MASKED, skips pairs
+ * whose key is later than the query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,
@@ -119,7 +123,7 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* LOGS: writes the log of each query's softmax denominator to a.lse. Otherwise writes the sum,
+/* With LOGS, writes the log of each query's softmax denominator to a.lse. Otherwise writes the sum,
  * count or maximum of the probabilities that each token received to a.mass. */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
@@ -221,8 +225,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/* Sums the probabilities of all query heads for 128 keys, over the prompt's last queries. WIDTH:
- * largest width of Q and K. */
+/* For 128 keys, sums the probabilities that they received from the prompt's last queries, over all
+ * query heads. WIDTH is the largest number of dimensions of Q and K. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
     mark_kernel(const __grid_constant__ score_params p, double last, float threshold)

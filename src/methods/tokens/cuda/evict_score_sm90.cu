@@ -1,4 +1,5 @@
-/* Sums the attention that each prompt token received, with wgmma on sm_90. */
+/* Sums the attention probabilities that each prompt token received, with wgmma instructions on
+ * sm_90. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -24,15 +25,16 @@ struct shared {
     unsigned long long full[2], empty[2], held_full;
 };
 
-/* Queries or keys of one head of one prompt in global memory. */
+/* Location in global memory of the queries or keys of one head of one prompt. */
 struct side {
-    /* Address of the first query, or of the first key in page 0. */
+    /* Address of the first query or, for keys, of the first key in page 0. */
     const uint16_t *first;
-    /* Page table of the keys. NULL for queries, which are contiguous. */
+    /* Page table of the keys. NULL for queries, which are contiguous in memory. */
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Returns the bytes of tokens t .. t + 63 that the prompt has, rounded up to 8 tokens. */
+    /* Returns the bytes of those of the tokens t .. t + 63 that the prompt has. Their number is
+     * rounded up to a multiple of 8. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -46,9 +48,9 @@ struct side {
     }
 };
 
-/* Starts copying rows t .. t + 127 of s to shared memory address `to` and, unless `lse` is NULL,
- * their elements of `lse` to `column`. The copies report to barrier `bar`. One thread must call
- * it. */
+/* Starts an asynchronous copy of rows t .. t + 127 of s to shared memory address `to` and, unless
+ * `lse` is NULL, of their elements of `lse` to address `column`. Barrier `bar` completes when the
+ * copies are done. One thread must call it. */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
 {
@@ -60,16 +62,18 @@ __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint3
         bulk_copy(column, lse + t, floats, bar);
 }
 
-/* Results: logs of softmax denominators; per key, sum or maximum of probabilities. */
+/* Result of a kernel. DENOMINATORS: log of each query's softmax denominator. SUM, LARGEST: sum or
+ * maximum of the probabilities of each key. */
 enum kind { DENOMINATORS, SUM, LARGEST };
 
-/* Softmax sums, maximum scores and keyformer's noise, of a thread's two tokens (8 tokens apart). */
+/* For the two tokens that a thread handles, 8 tokens apart: softmax sums, maximum scores, and the
+ * noise of method keyformer. */
 struct totals {
     float sum[2], top[2], noise[2];
 };
 
-/* Adds a tile of query-key products to the softmax sums or maxima of the thread's two tokens.
- * MASKED: omits keys later than the query, and queries outside from_row .. n - 1. */
+/* Adds a tile of query-key products to the softmax sums or maxima of the thread's two tokens. If
+ * MASKED, omits pairs whose key is later than the query, and queries outside from_row .. n - 1. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_params &p,
                                     const float *column, int token, int other, int from_row, int n,
@@ -123,7 +127,7 @@ __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_para
     t.sum[1] += part[1];
 }
 
-/* Multiplies 128 queries (or keys) by tiles of keys (or queries). STEPS is d_qk / 16. */
+/* Multiplies 128 queries by tiles of keys, or 128 keys by tiles of queries. STEPS is d_qk / 16. */
 template <kind KIND, int STEPS>
 __device__ __forceinline__ void pass(const score_params &p, shared &s, const side &held,
                                      const side &moves, int block, const float *lse, uint64_t head,

@@ -1,5 +1,5 @@
-/* After a decode step, adds attention probabilities to the scores of cached tokens and finds the
- * token to drop. The CTAs of a cluster share a KV head. */
+/* After a decode step, adds the attention probabilities to the scores of cached tokens and finds
+ * the token to drop. The tokens of a KV head are divided among the CTAs of a cluster. */
 #include <cooperative_groups.h>
 
 #include "methods/tokens/cuda/evict_rank.cuh"
@@ -18,11 +18,13 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/* Ways to update scores: SUMS adds probabilities, TEMPERED adds those with temperature and noise,
- * COUNTS appends a history bit, 1 for a probability below the mean. */
+/* Ways in which a decode step updates the score of a token. SUMS: adds the probability. TEMPERED:
+ * adds a probability with temperature and noise. COUNTS: appends a bit, 1 if the probability is
+ * below the mean. */
 enum kind { SUMS, TEMPERED, COUNTS };
 
-/* Waits for all CTAs of a KV head. Their shared memory is visible afterwards. */
+/* Waits for all CTAs of a KV head. Afterwards, each CTA can read the shared memory of the
+ * others. */
 __device__ __forceinline__ void head_barrier()
 {
 #if __CUDA_ARCH__ >= 900
@@ -43,36 +45,38 @@ template <typename T> __device__ __forceinline__ const T *of_rank(T *x, int rank
 }
 
 struct candidate {
-    /* Sort key: score in the upper 32 bits, position in the lower 32. */
+    /* Sort key: score of the token in the upper 32 bits, its position in the lower 32 bits. */
     unsigned long long key;
     int place;
 };
 
 struct shared {
-    /* Softmax of each warp and query head: maximum score x, sum y of 2^(score - x). */
+    /* Softmax of each warp's tokens in each query head, as a pair (x, y): x is the maximum score, y
+     * the sum of 2^(score - x). */
     float2 warp_sum[WARPS][KVD_GROUP_MAX];
     float2 sum[KVD_GROUP_MAX];
     candidate warp_least[WARPS], least;
 };
 
-/* Cached tokens first .. end - 1 of a KV head, processed by this CTA. */
+/* Cached tokens first .. end - 1 of a KV head, which this CTA processes. */
 struct head {
     int b, g, n, first, end, wide;
     uint32_t now;
     const int32_t *page;
     uint16_t *pool; /* the KV head's first element in page 0 */
-    /* [n][wide] Attention scores of cached tokens in each query head, plus noise, divided by a
-     * temperature (method keyformer), times log2(e). */
+    /* [n][wide] Attention logits of cached tokens in each query head, times log2(e). Method
+     * keyformer also adds noise to them and divides them by a temperature. */
     float *x;
     float *score;
     uint32_t *position;
     kvd_evict_budget budget;
-    /* True if a token's score is its probability in this step alone, not a sum over steps. */
+    /* True if a token's score is its probability in this decode step alone, false if it is a sum
+     * over steps. */
     bool own;
     uint64_t *rows;
 };
 
-/* Returns the softmax temperature of this decode step, as in keyformer.c. */
+/* Returns the softmax temperature of this decode step in method keyformer, as in keyformer.c. */
 __device__ __forceinline__ float temperature(const kvd_evict_rule &r, const head &w)
 {
     const float progress = w.budget.steps > 1
@@ -89,7 +93,7 @@ __device__ __forceinline__ step_queries<HALVES, BLOCKS> queries_of(const kvd_evi
             a.map.q_offset + w.g * a.map.group, a.map.group, a.map.d_qk[w.g]};
 }
 
-/* Multiplies queries by the keys of tokens e .. e + 15. */
+/* Multiplies the queries by the keys of cached tokens e .. e + 15. */
 template <int HALVES, int BLOCKS>
 __device__ __forceinline__ void products(const kvd_evict_steps_args &a, const head &w,
                                          const step_queries<HALVES, BLOCKS> &q, int e,
@@ -133,7 +137,7 @@ __device__ __forceinline__ void join(float2 &a, float2 b)
     a.x = most;
 }
 
-/* Returns log2 of the softmax denominator of a query head. */
+/* Returns log2 of the softmax denominator of a query head in this decode step. */
 __device__ __forceinline__ float denominator(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -176,8 +180,8 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/* Adds p to the score of token i. Makes token i the candidate `least` if it may be dropped and its
- * score is smaller. */
+/* Adds p to the score of token i. If the token may be dropped and has a smaller score than the
+ * candidate `least`, makes it the new candidate. */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -189,7 +193,8 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
         take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
 }
 
-/* Adds probabilities with temperature to scores. Returns the thread's candidate to drop. */
+/* Method keyformer: adds probabilities with temperature to the token scores. Returns the thread's
+ * token with the smallest score, among those that may be dropped. */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -219,7 +224,8 @@ __device__ __forceinline__ candidate add_noted(const head &w, int group, shared 
     return least;
 }
 
-/* Appends a bit to the history of token i: 1 if the step's attention to it is below the mean. */
+/* Appends `bit` to the history of token i: 1 if the attention that this decode step gave the token
+ * is below the mean. */
 __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
 {
     const bool old = i < w.n - 1;
@@ -230,7 +236,8 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
     }
 }
 
-/* Updates the scores by the step's probabilities. Returns the thread's candidate to drop. */
+/* Updates the token scores with the probabilities of this decode step. Returns the thread's token
+ * with the smallest score, among those that may be dropped. */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
 {
@@ -277,8 +284,8 @@ __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a,
     return least;
 }
 
-/* Combines the threads' candidates (tokens that may be dropped). Returns, in every thread, the KV
- * head's candidate with the smallest score. */
+/* Returns, in every thread, the token with the smallest score among the candidates `least` of all
+ * threads of the KV head. */
 __device__ __forceinline__ candidate least_of_head(candidate least, shared &s)
 {
     __syncwarp();
@@ -358,7 +365,7 @@ __global__ void __launch_bounds__(THREADS)
     head_barrier(); /* no CTA may exit while others read its shared memory */
 }
 
-/* Drops the token whose scores have the smallest sum over all KV heads. */
+/* Drops the cached token with the smallest sum of scores over all KV heads. */
 __global__ void __launch_bounds__(32 * LAYER_WARPS)
     layer_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
@@ -405,8 +412,8 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
     }
 }
 
-/* Returns a sort key that falls with the number of recent queries whose attention to the token is
- * below the mean. The newest tokens (budget.recent) have the largest keys. */
+/* Returns a sort key that is smaller for a token to which more of the recent queries gave
+ * below-mean attention. The newest budget.recent tokens get the largest sort keys. */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
 {
@@ -420,8 +427,8 @@ pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint3
     return (unsigned long long)(0xfffffffeu - count) << 32 | position;
 }
 
-/* If a KV head has more tokens than its limit, drops those with the smallest sort keys, and moves
- * kept tokens from the end to the freed indices. */
+/* If a KV head has more cached tokens than its limit, drops the tokens with the smallest sort keys,
+ * and moves the last cached tokens to the freed indices. */
 __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_evict_steps_args a)
 {
     __shared__ unsigned bin[KVD_SELECT_BINS];
@@ -457,9 +464,9 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* Holes are indices of dropped tokens, movers are indices of the tokens that fill them. In
-     * timing runs, sort keys may be equal, so that there are more holes than movers or fewer. The
-     * minimum keeps the copies in bounds. */
+    /* Holes are indices of dropped tokens, movers are indices of tokens that fill holes. In timing
+     * runs, sort keys may be equal, so that the numbers of holes and movers differ. The minimum
+     * keeps the copies in bounds. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)
@@ -481,8 +488,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* Decode steps overwrite the last `recent` indices one after the other, again and again.
-     * `turns` is the number of tokens overwritten before this step. */
+    /* Decode steps overwrite the last `recent` indices one after the other and then begin again.
+     * `turns` is the number of tokens that earlier steps have overwritten. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < pieces_of(a, g); c += 32)
@@ -530,7 +537,8 @@ extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, siz
     return batch * (size_t)m->n_kv_heads * room * width_of(m) * sizeof(float);
 }
 
-/* Doubles the number of CTAs per KV head as long as each CTA handles at least 64 cached tokens. */
+/* Doubles the number of CTAs per KV head until the GPU is full, as long as each CTA has at least 64
+ * cached tokens. */
 extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t room, int n_sms)
 {
     const size_t heads = batch * (size_t)m->n_kv_heads;

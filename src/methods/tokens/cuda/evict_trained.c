@@ -11,7 +11,8 @@ static const char what[] = "retaining heads";
 
 enum { PIECE = 8192 }; /* number of tokens whose hidden units are in memory */
 
-/* Converts a weight row of the token-scoring network to bf16, for Q, K, V of this GPU's heads. */
+/* Converts one row of weights of the token-scoring network to bf16, keeping only the inputs Q, K
+ * and V of this GPU's heads. */
 static void cut_row(const kvd_config *c, const kvd_gpu_share *s, const float *from, uint16_t *to)
 {
     const size_t d = (size_t)c->d_head, q = (size_t)c->n_heads * d, kv = (size_t)c->n_kv_heads * d,
@@ -72,7 +73,8 @@ int kvd_evict_trained_make(kvd_evict_trained *x, const kvd_gpu_method *m, kvd_de
                                                                                             : 0;
 }
 
-/* Computes column-major c [m][n] = a^T b + beta c, for a [k][m] and b [k][n] of type `type`. */
+/* Computes c = a^T b + beta c for column-major matrices a [k][m], b [k][n] of type `type` and c
+ * [m][n]. */
 static int multiply(const kvd_gpu_worker *w, cudaDataType type, size_t m, size_t n, size_t k,
                     const void *a, size_t ld_a, const void *b, size_t ld_b, float beta, float *c,
                     size_t ld_c, kvd_err *err)
@@ -85,7 +87,8 @@ static int multiply(const kvd_gpu_worker *w, cudaDataType type, size_t m, size_t
                             what, err);
 }
 
-/* Computes the scoring network's hidden units [n][hidden] for n prompt tokens from `first` on. */
+/* Computes the hidden units [n][hidden] of the token-scoring network for n prompt tokens, beginning
+ * with token `first`. */
 static int compute_units(const kvd_evict_trained *x, const kvd_gpu_method *m,
                          const kvd_paged_rows *r, size_t first, size_t n, kvd_err *err)
 {

@@ -1,4 +1,5 @@
-/* Quantises K and V during text generation for methods that drop tokens, on the CPU or the GPU. */
+/* Quantises K and V while tokens are generated, for methods that also drop tokens, on the CPU or
+ * the GPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +40,8 @@ static void count_bits(const kvd_host_entries *e, kvd_slot_entries *s)
     }
 }
 
-/* Sets how many newest tokens are not quantised, and how many tokens form a block. */
+/* Sets *window to the number of newest tokens that are not quantised, and *block to the number of
+ * tokens that are quantised together. */
 static void window_of(const kvd_plan *p, int side, size_t *window, size_t *block)
 {
     *window = 0;
@@ -65,7 +67,7 @@ static void plan_head(const kvd_plan *p, kvd_head_entries *h)
     h->from = h->end ? h->from : 0;
 }
 
-/* Applies RoPE to x [n][d] by table e->rope, or undoes it by e->back. */
+/* Applies RoPE to x [n][d] if `table` is e->rope, or undoes it if `table` is e->back. */
 static void turn(const kvd_host_entries *e, int layer, const float *table, const uint32_t *position,
                  size_t n, float *x)
 {
@@ -75,7 +77,7 @@ static void turn(const kvd_host_entries *e, int layer, const float *table, const
     kvd_rope_apply(c, cosine, cosine + 2 * half, position, n, 1, x);
 }
 
-/* Undoes RoPE in keys x [n][d], and rounds them to bf16. */
+/* Undoes RoPE in the keys x [n][d], rounds them to bf16, and also writes them to `row`. */
 static void turn_back(const kvd_host_entries *e, int layer, const uint32_t *position, size_t n,
                       float *x, uint16_t *row)
 {
@@ -92,7 +94,8 @@ static void note_bits(kvd_head_entries *h, int side, size_t from, size_t n, kvd_
         h->sum += h->bits[side][j] = (count.payload + count.side) / (double)n;
 }
 
-/* Memory that a thread uses again for every head, so that its pages are not mapped each time. */
+/* Scratch memory of a thread. The thread uses it again for every KV head, so that the system does
+ * not map new pages each time. */
 typedef struct {
     float *x;
     size_t bytes;
@@ -153,8 +156,8 @@ static int code_side(const kvd_host_entries *e, const kvd_slot_entries *slot, si
     return status ? kvd_in(err, "layer %d, KV head %zu", layer, i % e->heads) : 0;
 }
 
-/* Appends new cached tokens from `taken`, quantises tokens that fill a block, and copies changed
- * tokens to e->rows. */
+/* For KV head i (counted over all layers): appends the new cached tokens that e->taken has,
+ * quantises tokens that fill a block, and copies the changed tokens to e->rows. */
 static int code_head(kvd_host_entries *e, const kvd_slot_entries *slot, size_t i,
                      const uint16_t *taken, scratch *memory, kvd_err *err)
 {
@@ -180,8 +183,8 @@ static int code_head(kvd_host_entries *e, const kvd_slot_entries *slot, size_t i
     return 0;
 }
 
-/* Lists the page addresses of the new tokens of n KV heads or, if `ready`, of the tokens whose
- * decoded K and V are written back to the pages. *rows gets the number of tokens. */
+/* Lists the page addresses of tokens of n KV heads: of the new tokens or, if `ready`, of the tokens
+ * whose decoded K and V are written back to the pages. *rows gets the number of tokens. */
 static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                      bool ready, size_t *rows, kvd_err *err)
 {
@@ -210,7 +213,8 @@ static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first,
                          what, err);
 }
 
-/* Copies new tokens of n heads from the pages to e->taken or, if `back`, e->rows to the pages. */
+/* Copies K and V of tokens of n KV heads. If `back` is false, copies the new tokens from the pages
+ * to e->taken, otherwise the changed tokens from e->rows to the pages. */
 static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n, bool back,
                 kvd_err *err)
 {
@@ -232,8 +236,8 @@ static kvd_bits_count bits_on_gpu(const kvd_host_entries *e, int side, size_t n)
                             : kvd_bits_of_groups(n, e->d, side == KVD_KEYS, e->group, e->form.bits);
 }
 
-/* Lists the tokens of KV head i (of all layers) that the GPU must quantise, and records how many
- * bits they take. */
+/* Lists the tokens of KV head i (counted over all layers) that the GPU must quantise, and records
+ * how many bits they take. */
 static kvd_cache_codes code_later(const kvd_host_entries *e, const kvd_slot_entries *slot, size_t i)
 {
     const kvd_plan *const p = e->method->plan;
@@ -258,7 +262,8 @@ static kvd_cache_codes code_later(const kvd_host_entries *e, const kvd_slot_entr
     return to;
 }
 
-/* Makes the GPU quantise n heads of the iteration, which fit into e->device_rows. */
+/* Makes the GPU quantise the new tokens of n KV heads of an iteration. The tokens must fit into
+ * e->device_rows. */
 static int code_on_gpu(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                        kvd_err *err)
 {
@@ -283,7 +288,7 @@ static int code_on_gpu(kvd_host_entries *e, const kvd_iteration *it, size_t firs
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
-/* Quantises the cached tokens of n heads of an iteration, which fit into e->rows. */
+/* Quantises the cached tokens of n KV heads of an iteration. The tokens must fit into e->rows. */
 static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                       kvd_err *err)
 {
@@ -379,7 +384,8 @@ void kvd_host_entries_free(kvd_host_entries *e)
     free(e);
 }
 
-/* Counts the bits of a token in a floating-point format, which do not depend on its numbers. */
+/* Counts the bits of a token that is quantised to a floating-point format. They do not depend on
+ * the token's numbers. */
 static int count_token(kvd_host_entries *e, kvd_err *err)
 {
     const kvd_plan *const p = e->method->plan;

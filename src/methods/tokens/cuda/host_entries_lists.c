@@ -1,4 +1,5 @@
-/* Lists the cached tokens of every KV head by age, as on the CPU, for methods that drop tokens. */
+/* For methods that drop tokens: lists the cached tokens of every KV head by age, as the CPU engine
+ * does. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,8 +77,8 @@ static int by_position(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Updates a KV head's list of cached tokens, given the sequence positions [n] of the tokens now in
- * the pages. `where` [max_len] is scratch memory. */
+/* Updates the list of a KV head's cached tokens. position [n] has the positions in the sequence of
+ * the tokens that are now in the pages. `where` [max_len] is scratch memory. */
 static int match(const kvd_host_entries *e, kvd_head_entries *h, const uint32_t *position, size_t n,
                  int64_t newest, uint32_t *where, kvd_err *err)
 {
@@ -116,8 +117,8 @@ static int match(const kvd_host_entries *e, kvd_head_entries *h, const uint32_t 
     return status;
 }
 
-/* Returns the sequence position of a token that slice s of a request adds to the cached tokens of
- * KV head i (of all layers), at index `place`. */
+/* Returns the position in the sequence of a token which slice s (the new tokens of a request) adds
+ * at index `place` to the cached tokens of KV head i. Heads are counted over all layers. */
 static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                             size_t place)
 {
@@ -131,7 +132,8 @@ static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_
                                    (size_t)b->host.q_start[row] + place];
 }
 
-/* Appends new cached tokens to head i's list until it has n. All earlier tokens stay. */
+/* Appends new tokens to the list of cached tokens of KV head i (counted over all layers) until it
+ * has n tokens. Removes none. */
 static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i, size_t n,
                   kvd_err *err)
 {
@@ -148,7 +150,8 @@ static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, siz
     return 0;
 }
 
-/* Drops the entries that have left the window, and counts the bits that a step did not read. */
+/* Removes the tokens that have left the sliding window from a KV head's list, and counts their
+ * bits, which the decode step did not read. */
 static int leave_window(const kvd_host_entries *e, kvd_head_entries *h, size_t before, size_t n,
                         kvd_err *err)
 {
@@ -169,8 +172,8 @@ static int leave_window(const kvd_host_entries *e, kvd_head_entries *h, size_t b
     return 0;
 }
 
-/* In a layer with a sliding window, removes the tokens that left the window from a KV head's list
- * of cached tokens, and appends the new ones. */
+/* For a layer with a sliding window: removes the tokens that have left the window from a KV head's
+ * list of cached tokens, and appends the new tokens. */
 static int slide(const kvd_host_entries *e, const kvd_slice *s, kvd_head_entries *h, kvd_err *err)
 {
     const size_t n = (size_t)s->before + s->n,
