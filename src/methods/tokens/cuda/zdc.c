@@ -1,6 +1,6 @@
-/* Methods zdc and think on the GPU: less important tokens have fewer columns. In layers with a
- * sliding window zdc stores important tokens alone, and think zeroes the pruned channels of
- * keys. */
+/* Methods zdc and think on the GPU, in which less important tokens have fewer columns of K and V.
+ * In layers with a sliding window, zdc treats all tokens as important, and think zeroes the pruned
+ * channels of keys. */
 #include <stdlib.h>
 
 #include "kernels/cuda/decode.h"
@@ -10,13 +10,14 @@
 
 static const char what[] = "two widths of tokens";
 
-/* Returns a layer's number among the layers without a sliding window. */
+/* Returns the index of a layer among the layers without a sliding window. */
 static int index_of(const kvd_zdc *z, int layer)
 {
     return z->method.cache->kind_index[layer];
 }
 
-/* Returns true if the layer itself chooses its important tokens, not an earlier layer. */
+/* Returns true if the layer chooses its own important tokens, false if it uses those of an earlier
+ * layer. */
 static bool chooses(const kvd_zdc *z, int layer)
 {
     return kvd_zdc_first_of(z->method.plan, index_of(z, layer)) == index_of(z, layer);
@@ -29,8 +30,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_steps; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
-        /* The slot has the request's prompt, and thus its number of less important tokens. A timing
-         * run may have skipped later tokens, so `known` may be below s->before. */
+        /* The slot has the request's prompt, so its number of less important tokens is known.
+         * `known` may be below s->before, because a timing run may skip tokens after the prompt. */
         if (known && known <= s->before)
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
@@ -144,7 +145,8 @@ static int choose(kvd_zdc *z, const kvd_paged_rows *r, kvd_err *err)
         return -1;
     if (!z->parts.n)
         return kvd_zdc_choose_by_all(c, &a, &z->levels, r->stream, err);
-    /* If GPUs share a prompt, importance is summed over heads, then over GPUs. */
+    /* If several GPUs process a prompt, importance is summed over the heads of each GPU, then over
+     * GPUs. */
     if (kvd_cuda_check(
             kvd_zdc_value(&a, z->parts.sum + (size_t)z->parts.own * c->batch->n_q8, r->stream),
             what, err) ||
@@ -173,8 +175,8 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
-/* In layers that use an earlier layer's important tokens, zeroes the columns that less important
- * tokens do not store. */
+/* In layers that use the important tokens of an earlier layer, zeroes those columns of K and V that
+ * less important tokens do not store. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -201,7 +203,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : kvd_zdc_levels_get(&z->levels, m->cache, r->stream, err);
 }
 
-/* Returns the arguments of n steps' attention in the l-th layer without a sliding window. */
+/* Returns the arguments for the attention of n decode steps. l counts the layers without a sliding
+ * window. */
 static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -222,7 +225,8 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
                              .workspace = z->layer[l].workspace};
 }
 
-/* Divides the attention of n decode steps among CTAs, once, outside the capture of CUDA graphs. */
+/* Divides the attention of n decode steps among CTAs. The result is computed once for every n, and
+ * not while CUDA graphs are captured. */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();
@@ -398,7 +402,7 @@ static unsigned computes(const kvd_plan *plan)
     return KVD_GPU_WINDOWS | KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE;
 }
 
-/* All functions below belong to method think, which prunes key channels. */
+/* From here on, all functions belong to method think, which removes key channels (prunes them). */
 
 enum { P, WINDOW }; /* p and window in think.c */
 
@@ -489,13 +493,13 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
         kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
-/* Returns how many tokens of a request have pruned keys in a layer without a sliding window. */
+/* Returns how many tokens of a request have pruned keys, in each layer without a sliding window. */
 static size_t pruned_of(const kvd_zdc *z, size_t slot)
 {
     return (size_t)z->levels.host_low[slot * kvd_zdc_layers(z)];
 }
 
-/* Returns how many tokens in a sliding window have pruned keys, for a request of n tokens. */
+/* Returns how many tokens in a sliding window have pruned keys, for a request that has n tokens. */
 static size_t pruned_near(const kvd_zdc *z, size_t slot, size_t n)
 {
     const size_t window = z->method.cache->window, gone = n > window ? n - window : 0,
@@ -503,7 +507,8 @@ static size_t pruned_near(const kvd_zdc *z, size_t slot, size_t n)
     return low > gone ? low - gone : 0;
 }
 
-/* Returns how many tokens of a layer with a window had pruned keys when the prompt ended. */
+/* Returns how many tokens of a layer with a sliding window had pruned keys at the end of the
+ * prompt. */
 static size_t pruned_first(const kvd_zdc *z, size_t slot)
 {
     return pruned_near(z, slot, pruned_of(z, slot) + z->window);
@@ -516,15 +521,16 @@ static size_t near_heads(const kvd_zdc *z)
     return (size_t)(c->config->n_layers - c->n_full) * (size_t)c->share->n_kv_heads;
 }
 
-/* Returns the bits of the pruned channels of `tokens` keys in all layers with a window. */
+/* Returns the bits of the pruned channels of `tokens` keys, summed over all layers with a sliding
+ * window. */
 static double pruned_bits(const kvd_zdc *z, size_t tokens)
 {
     const size_t d = (size_t)z->method.cache->config->d_head;
     return 8.0 * sizeof *z->store * (double)(near_heads(z) * tokens * (d - z->kept));
 }
 
-/* Returns the bits of K and V, plus a mask of one bit per channel of each KV head with pruned keys.
- * Subtracts the pruned key channels of layers with a window, which count as not stored. */
+/* Returns the cache bits of K and V, and of a mask of one bit per channel for each KV head with
+ * pruned keys. In layers with a sliding window, pruned key channels count as not stored. */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -537,8 +543,8 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
            pruned_bits(z, pruned_near(z, slot, n));
 }
 
-/* Returns a correction of the bits that the latest step did not read: the key that left the sliding
- * windows lacks its pruned channels. It is at most 0. */
+/* Returns a correction, at most 0, of the bits that the latest decode step did not read: the key
+ * that left the sliding windows has no pruned channels. */
 static double think_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -564,7 +570,7 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     int16_t *const order = malloc(bytes);
     if (!order)
         return kvd_no_memory(err, what, bytes);
-    /* Slots without a computed prompt have the key channels in their original order. */
+    /* If no prompt has been computed in a slot, its key channels are in their original order. */
     for (size_t i = 0; i < n; i++)
         order[i] = (int16_t)(i % d);
     z->order = kvd_device_from(&z->memory, order, bytes, what, err);
@@ -572,7 +578,8 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     return z->order ? kvd_zdc_make_pool(z, pages, slots, stream, err) : -1;
 }
 
-/* Sets the widths of KV heads. Tokens with pruned keys store only the kept channels. */
+/* Sets the widths of KV heads for less important tokens, whose keys have only the channels that are
+ * not pruned. */
 static int set_widths(kvd_zdc *z, kvd_err *err)
 {
     const kvd_config *const c = z->method.cache->config;

@@ -1,9 +1,9 @@
-/* Important prompt tokens keep all columns of their projections, less important tokens only the
- * first ones (ZDC section 5).
+/* Functions of method zdc (ZDC section 5): important prompt tokens keep all columns of K and V
+ * after projection, less important tokens only the first columns.
  *
- * In each layer, less important tokens fill a request's first pages (at least one); important and
- * later tokens follow. Attention runs once with twice the heads, and kvd_zdc_merge averages the
- * outputs. */
+ * In each layer, the first pages of a request have its less important tokens; important and later
+ * tokens are in the pages after them. Attention treats each head as two, one per kind of token, and
+ * kvd_zdc_merge averages the two outputs. */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_H
 
@@ -17,65 +17,77 @@ extern "C" {
 #endif
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
-/* Bits of a token. RAW: ranked as important in this layer. USED: treated as important. */
+/* Flags of a token. RAW: this layer ranks it as important. USED: this layer treats it as important,
+ * which may follow the choice of an earlier layer. */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/* Layout of a KV head for important and less important tokens. Last index 0: K, Q; 1: V, output. */
+/* Layout of a KV head, for important and for less important tokens. In arrays with a last index, 0
+ * means K and Q, 1 means V and the attention output. */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns per token, multiples of 16 */
-    /* Number of columns of K (0), V (1) with data, of a less important token, without padding. */
+    /* Number of columns that a less important token has in K (kept[0]) and V (kept[1]), without
+     * padding. */
     int16_t kept[2];
-    /* Index in a page of the element at which the head's K or V begins. */
+    /* Index of the element in a page at which the K or V of this head begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
-    /* First column of the head in the outputs over important and over less important tokens. */
+    /* First column of this head in the attention outputs over important and over less important
+     * tokens. */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
 typedef struct {
     const int32_t *slot; /* device [batch] */
-    /* [batch][pitch] in device memory: pages of each request, without its first page. */
+    /* [batch][pitch] in device memory: page table of each request, from its second page on. */
     const int32_t *table;
-    /* Row length of the page table, and number of the first page of slot 0. */
+    /* pitch: row length of `table`. own: number of the page that is the first page of slot 0. The
+     * first page of slot s is own + s. */
     int32_t pitch, own;
-    /* [slots][n_layers] in device memory: number of less important tokens. */
+    /* [slots][n_layers] in device memory: number of less important tokens of each request in each
+     * layer. */
     int32_t *n_low;
     int32_t n_layers, layer;
 } kvd_zdc_pages;
 
-/* Arguments for choosing important tokens: whole prompts of a batch, in one layer. */
+/* Arguments for choosing the important tokens in one layer, for a batch of whole prompts. */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_heads, n_q8, longest;
     /* [batch] in device memory: first row and number of tokens of each prompt. */
     const int32_t *q_start, *q_len;
-    /* [n_heads][n_q8] in device memory: natural logs of softmax denominators. */
+    /* [n_heads][n_q8] in device memory: natural log of the softmax denominator of each query. */
     const float *lse;
-    /* 1 if, in place of logs, `lse` has the attention that each token received per query head. */
+    /* 1 if `lse` instead has the attention that each token received in each query head (method
+     * received). */
     int32_t sums;
-    /* 1 if a softmax denominator is divided by the number of keys that its query sees. */
+    /* 1 if each softmax denominator is divided by the number of keys that its query attends to. */
     int32_t mean;
     double share; /* fraction of important tokens */
-    /* Number of consecutive layers, from this one on, that use this layer's important tokens. */
+    /* Number of consecutive layers, beginning with this one, that use the important tokens which
+     * this layer chooses. */
     int32_t span;
-    /* Smallest overlap of two layers' important tokens at which the later layer reuses them. */
+    /* If the important tokens of a layer and of the layer before it overlap by at least this
+     * fraction, the layer uses those of the layer before. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
-    /* Output [n_q8] in device memory: per token, bits KVD_ZDC_RAW (ranked as important in this
+    /* Output [n_q8] in device memory: flags of each token, KVD_ZDC_RAW (ranked as important in this
      * layer) and KVD_ZDC_USED (treated as important). */
     uint8_t *level;
-    /* Output [n_q8] on the device: index of a token among the important or less important ones. */
+    /* Output [n_q8] in device memory: index of each token among the important tokens of its prompt,
+     * or among the less important ones. */
     int32_t *place;
 } kvd_zdc_choose_args;
 
-/* Chooses as important the fraction args->share of each prompt's tokens with the largest
- * importance: the log of the sum of the softmax denominators exp(lse) of the token's query over
- * query heads. On ties, earlier tokens come first. Layers that reuse another layer's choice ignore
- * the result. */
+/* Chooses the fraction args->share of each prompt's tokens, those with the largest importance, as
+ * important. Importance is the log of the sum of exp(lse) over query heads, where exp(lse) is the
+ * softmax denominator of the token's query. If importances are equal, earlier tokens come first.
+ * Layers that use an earlier layer's choice ignore the result. */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
-/* Writes tokens' importance over this GPU's heads to `to` [n_q8], an input of kvd_zdc_choose. */
+/* Writes the importance of each token, computed from this GPU's heads alone, to `to` [n_q8]. This
+ * is an input of kvd_zdc_choose. */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
-/* Arguments for pruning key channels (method think): whole prompts, in one layer. */
+/* Arguments for choosing the key channels that method think prunes in one layer, for a batch of
+ * whole prompts. */
 typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of `from`, in which KV heads have equal widths */
@@ -84,37 +96,40 @@ typedef struct {
     const int32_t *q_start, *q_len;
     const void *q;    /* device queries, blocked layout */
     const void *from; /* device pages with the prompts */
-    /* Output [slots][n_layers][n_kv_heads][d_qk] on the device: channel of each key column. */
+    /* Output [slots][n_layers][n_kv_heads][d_qk] in device memory: channel that each column of the
+     * stored keys has, most important first. */
     int16_t *order;
-    /* Outputs [n_q8] in device memory: bits of each token as in kvd_zdc_choose_args, a prompt's
-     * newest `window` tokens being the important ones, and its index among tokens of the same
-     * kind. */
+    /* Outputs [n_q8] in device memory, as in kvd_zdc_choose_args: flags of each token, and its
+     * index among tokens of the same kind. The newest `window` tokens of a prompt are the important
+     * ones. */
     uint8_t *level;
     int32_t *place;
 } kvd_zdc_channels_args;
 cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *args, cudaStream_t stream);
 /* For a layer with a sliding window of `near` tokens: zeroes the key channels that method think
- * prunes. The channels are ranked by the prompt's newest `near` keys; `kept` of them stay. Ignores
- * order, level and place. `pages` must equal args->from. */
+ * prunes. Ranks the channels by the prompt's newest `near` keys, and keeps the best `kept`. Does
+ * not use order, level and place of *args. `pages` must equal args->from. */
 cudaError_t kvd_zdc_prune(const kvd_zdc_channels_args *args, int32_t near, int32_t kept,
                           void *pages, cudaStream_t stream);
 
-/* Arguments of kvd_zdc_reorder: decode steps in one layer. */
+/* Arguments of kvd_zdc_reorder, for the decode steps of a batch in one layer. */
 typedef struct {
     kvd_zdc_pages pages;
     kvd_attn_map map; /* layout of important tokens */
     int32_t batch, pitch;
-    /* [batch] on the device: number of rows in the request's pages up to the newest token's row. */
+    /* [batch] in device memory: number of token rows in the pages of each request, up to and
+     * including the newest token. */
     const int32_t *end;
     const int32_t *table; /* device [batch][pitch] */
     const int16_t *order; /* output of kvd_zdc_channels */
     void *q;              /* device [batch][q_pitch] */
     void *store;          /* device pages of the layer */
 } kvd_zdc_reorder_args;
-/* Sorts the channels of queries and of the newest key by args->order. */
+/* Sorts the channels of the queries and of the newest key of each request into the order
+ * args->order. */
 cudaError_t kvd_zdc_reorder(const kvd_zdc_reorder_args *args, cudaStream_t stream);
 
-/* Arguments for copying tokens to their pages: whole prompts of a batch, in one layer. */
+/* Arguments for copying prompt tokens to their pages in one layer, for a batch of whole prompts. */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, longest;
@@ -124,85 +139,94 @@ typedef struct {
     const int32_t *place;
     const int16_t *order;     /* output of kvd_zdc_channels, or NULL if columns keep their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
-    /* Pages of the prompts in device memory, in which all tokens have all columns. */
+    /* Pages in device memory that have all columns of all prompt tokens. */
     const void *from;
-    /* Pages in device memory to which tokens are copied. */
+    /* Pages in device memory to which prompt tokens are copied, with fewer columns for less
+     * important tokens. */
     void *store;
     size_t page; /* elements of a page */
 } kvd_zdc_move_args;
 
-/* Copies prompt tokens to the pages of important or less important tokens, and pads with zeros. */
+/* Copies important and less important prompt tokens to their pages, and fills unused columns with
+ * zeros. */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
-/* Zeroes the columns that less important tokens do not store. `pages` must equal args->from. */
+/* For less important tokens, zeroes the columns of K and V that they do not store. `pages` must
+ * equal args->from. */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
-/* Tokens first .. first + n - 1 of a prompt, for exchange with another GPU. */
+/* Arguments for sending tokens first .. first + n - 1 of a prompt to another GPU, or receiving
+ * them. */
 typedef struct {
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t n_kv_heads, first, n;
-    /* Number of important and of less important tokens among tokens 0 .. first - 1 of the
-     * prompt. */
+    /* Number of important and of less important tokens before token `first` of the prompt. */
     int32_t before[KVD_ZDC_STORES];
-    /* Number of important and less important tokens among the tokens first .. first + n - 1. */
+    /* Number of important and of less important tokens among tokens first .. first + n - 1 of the
+     * prompt. */
     int32_t count[KVD_ZDC_STORES];
-    /* Number of elements of an important and of a less important token in packed rows. */
+    /* Number of elements that an important and a less important token have in `rows`. */
     int32_t entry[KVD_ZDC_STORES];
-    /* Outputs of kvd_zdc_choose for the whole prompt, in device memory. */
+    /* Outputs of kvd_zdc_choose for all tokens of the prompt, in device memory. */
     const uint8_t *level;
     const int32_t *place;
-    /* Packed rows in device memory: first the important tokens, then the less important ones. A
-     * token has K, then V, for each KV head. */
+    /* In device memory: the important tokens, then the less important ones, without gaps. A token
+     * has K, then V, of each KV head, with only the columns that it stores. */
     void *rows;
-    /* Pages in device memory in which all tokens have all columns of K and V. The first page in
-     * `table` has the prompt's tokens 0 to 63. */
+    /* Pages in device memory, which have all columns of K and V of all tokens. The first page in
+     * `table` has tokens 0 to 63 of the prompt. */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
     size_t page;          /* elements of a page */
 } kvd_zdc_rows_args;
 
-/* kvd_zdc_pack copies tokens from args->pages to args->rows. kvd_zdc_unpack copies tokens back, and
- * zeroes the columns that rows lack. */
+/* kvd_zdc_pack copies tokens from args->pages to args->rows. kvd_zdc_unpack copies tokens from
+ * args->rows to args->pages, and zeroes the columns that less important tokens do not have in
+ * rows. */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
 typedef struct {
     /* Pages of all layers. Member pages.layer is not used. */
     kvd_zdc_pages pages;
-    /* Number of requests, and number of rows of the output arrays, at least `batch`. */
+    /* batch: number of requests. rows: row length of the output arrays, at least `batch`. */
     int32_t batch, rows;
     /* [batch] in device memory: number of tokens of each request, including the newest one. */
     const int32_t *kv_len;
     /* Outputs [n_layers][rows] in device memory, with an element per request. end: number of token
-     * rows in the request's pages up to the newest token. low_len: number of less important tokens
-     * (those with fewer columns), at least 1. */
+     * rows in the request's pages up to the newest token. low_len: number of less important tokens,
+     * but at least 1. */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/* For all layers and requests, writes the number of token rows (args->end), the number of less
- * important tokens (low_len), and the list of pages (table). */
+/* Fills end, low_len and table of *args: for each layer and request, the number of token rows, the
+ * number of less important tokens and the list of pages. */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
-/* Arguments for averaging attention over important and less important tokens, in one layer. */
+/* Arguments for averaging two attention outputs in one layer: over important and over less
+ * important tokens. */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, group;
     int32_t hopper;           /* 1 if sm_90 kernels wrote `o` */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
     int32_t pitch, out_pitch;
-    /* [batch][pitch] in device memory: outputs over important, then over less important tokens. */
+    /* [batch][pitch] in device memory: attention outputs over the important tokens, then those over
+     * the less important ones. */
     const void *o;
-    /* [batch][2 n_heads] in device memory: natural logs of the softmax denominators over important
-     * tokens (first n_heads), then over less important ones. */
+    /* [batch][2 n_heads] in device memory: natural logs of softmax denominators, those over the
+     * important tokens in the first n_heads elements, then those over the less important ones. */
     const float *lse;
-    /* Logits of attention sinks, [n_heads] in device memory, or NULL. */
+    /* [n_heads] in device memory: logit of each query head's attention sink. NULL if the model has
+     * no sinks. */
     const float *sinks;
-    /* Output [batch][out_pitch] in device memory, as wide as V of important tokens. */
+    /* Output [batch][out_pitch] in device memory: averaged attention output, with the columns of V
+     * of important tokens. */
     void *out;
 } kvd_zdc_merge_args;
 
-/* Averages the attention outputs over important and over less important tokens, weighted by softmax
- * denominators. A query head's sink counts once. */
+/* Averages the attention outputs over important and over less important tokens, with their softmax
+ * denominators as weights. If a query head has an attention sink, it counts once. */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
@@ -216,13 +240,13 @@ static __device__ __forceinline__ int zdc_pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns the number of pages for n_low less important tokens, at least one. */
+/* Returns the number of pages that n_low less important tokens occupy, which is at least one. */
 static __device__ __forceinline__ int zdc_low_pages(int n_low)
 {
     return zdc_pages_of(max(n_low, 1));
 }
 
-/* Returns the number of the i-th page of request b. */
+/* Returns the number in the pool of the i-th page of request b. */
 static __device__ __forceinline__ int zdc_page(const kvd_zdc_pages &p, int b, int i)
 {
     return i ? p.table[(size_t)b * (size_t)p.pitch + (size_t)(i - 1)] : p.own + p.slot[b];
@@ -233,13 +257,15 @@ static __device__ __forceinline__ int zdc_low(const kvd_zdc_pages &p, int b)
     return p.n_low[(size_t)p.slot[b] * (size_t)p.n_layers + p.layer];
 }
 
-/* Returns the offset in a page of columns 8 block .. 8 block + 7 of token t. */
+/* Returns the offset in a page of columns 8 block .. 8 block + 7 of token t, for vectors of `width`
+ * columns. */
 static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
 {
     return t / 8 * 8 * width + block * 64 + t % 8 * 8;
 }
 
-/* Returns the index in `order` at which the channels of KV head g begin. */
+/* Returns the index in kvd_zdc_channels_args.order at which the channels of KV head g of request b
+ * begin. */
 static __device__ __forceinline__ size_t zdc_order_at(const kvd_zdc_pages &p, int b, int n_kv_heads,
                                                       int g, int d)
 {

@@ -1,4 +1,5 @@
-/* Page layouts and memory of important (high) and less important (low) tokens of method zdc. */
+/* Memory and page layouts of method zdc, for important tokens (`high`) and less important tokens
+ * (`low`). */
 #include <math.h>
 #include <stdlib.h>
 
@@ -39,8 +40,8 @@ int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t strea
         kvd_cuda_check(kvd_gpu_random_fill(KVD_BF16, &normal, 0, n, z->store, stream), what, err));
 }
 
-/* Makes a layout with every KV head twice: first the heads of `high`, then those of `low`. Both
- * read the same queries. */
+/* Makes a layout in which every KV head occurs twice: first the heads of `high`, then those of
+ * `low`. Both kinds of heads use the same queries. */
 static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map *both)
 {
     *both = *high;
@@ -58,7 +59,8 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-/* Returns less important tokens' projections in the l-th layer without a sliding window. */
+/* Returns the projections of less important tokens in a layer. l counts the layers without a
+ * sliding window. */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int l)
 {
     const kvd_dims *const dims = z->dims_low;
@@ -71,8 +73,9 @@ static const kvd_cache_layer *high_of(const kvd_zdc *z, int l)
     return &z->method.cache->layer[kvd_paged_full_layer(z->method.cache, (size_t)l)];
 }
 
-/* Makes the layouts of the l-th layer without a sliding window. With KVD_ATTENTION_STOCK, whose
- * kernels need equal widths, pads the heads of less important tokens to the widest of them. */
+/* Makes the layouts of a layer; l counts the layers without a sliding window. The kernels of
+ * KVD_ATTENTION_STOCK need heads of equal widths, so for them the heads of less important tokens
+ * are padded to the widest one. */
 static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;
@@ -115,7 +118,8 @@ static void describe_head(const kvd_zdc *z, int l, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* In `both`, the heads of less important tokens follow those of important tokens. */
+        /* In the layout `both`, the heads of less important tokens follow those of important
+         * tokens. */
         to->in_row[s] = z->layer[l].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }
 }
@@ -139,7 +143,7 @@ static int make_heads(kvd_zdc *z, kvd_err *err)
     return z->head ? 0 : -1;
 }
 
-/* Workspaces are parts of one array, aligned to 256 bytes. */
+/* Allocates the workspaces of all layers as parts of one array. Each is aligned to 256 bytes. */
 static int make_workspaces(kvd_zdc *z, kvd_err *err)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -247,7 +251,8 @@ int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *a
     if (sum) {
         const int own = c->share->index;
         const size_t each = (size_t)a.n_q8, n = (size_t)c->share->count * each;
-        /* Zeroes the elements that other GPUs compute, as the arrays of all GPUs are summed. */
+        /* Zeroes the elements that other GPUs compute, because the arrays of all GPUs will be
+         * added. */
         if (kvd_cuda_check(cudaMemsetAsync(sum, 0, n * sizeof *sum, stream), what, err) ||
             kvd_cuda_check(kvd_zdc_value(&a, sum + (size_t)own * each, stream), what, err) ||
             kvd_clock_end(c->clock, KVD_PHASE_COMPRESS, stream, err) ||

@@ -1,40 +1,43 @@
-/* Method zdc on the GPU: important tokens keep more dimensions. */
+/* State and functions of method zdc on the GPU, in which important tokens keep more dimensions than
+ * others. */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_METHOD_H
 
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/* For heads that are divided among GPUs: importance of prompt tokens by each GPU's heads.
- * `exchange` collects the sums of all GPUs. */
+/* For models whose heads are divided among GPUs: importance of prompt tokens by the heads of each
+ * GPU. `exchange` collects the arrays of all GPUs. */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
-    /* [n][rows] in device memory: importance of each token by the heads of each GPU. */
+    /* [n][rows] in device memory: importance of each prompt token, computed from the heads of each
+     * GPU. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
     void *ctx;
 } kvd_zdc_parts;
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
-/* Returns parameter `layers`: the number of consecutive layers that use the same important tokens.
- * 0: parameter `overlap` decides. */
+/* Returns parameter `layers` of method importance: the number of consecutive layers that use the
+ * same important tokens. If it is 0, parameter `overlap` decides. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
-/* Return the layout of a layer's KV heads, in device memory, and the layout of its pages of less
- * important tokens. */
+/* For one layer, return the layout of its KV heads (an array in device memory), and the layout of
+ * the pages for less important tokens. */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
-/* Device outputs of kvd_zdc_choose in the latest layer. `level` says whether a token is important;
- * `place` is its index among the important or among the less important tokens. */
+/* Outputs of kvd_zdc_choose for the latest layer, in device memory. level: flags of each token,
+ * which say if it is important. place: index of the token among the important or among the less
+ * important tokens. */
 typedef struct {
     const uint8_t *level;
     const int32_t *place;
 } kvd_zdc_sets;
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);
 
-/* Memory for choosing the important tokens of prompts. */
+/* Memory that is needed to choose the important tokens of prompts. */
 typedef struct {
-    /* Number of less important tokens, [n_slots][layers without a sliding window], in device and in
-     * pinned memory. */
+    /* [n_slots][layers without a sliding window] Number of less important tokens of each request.
+     * n_low is in device memory, host_low in pinned memory. */
     int32_t *n_low, *host_low;
     size_t n_slots;
     /* Device arrays for the members of kvd_zdc_choose_args with the same names. */
@@ -44,44 +47,50 @@ typedef struct {
     float *sum; /* [GPUs][rows] importance over the heads of each GPU; NULL on one GPU */
 } kvd_zdc_levels;
 
-/* Allocates the arrays for prompts of `rows` tokens. *m owns all memory. */
+/* Allocates the arrays of *v that depend on the number of prompt tokens in an iteration. *m then
+ * owns the memory. */
 int kvd_zdc_levels_make(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
                         kvd_err *err);
 int kvd_zdc_levels_make_slots(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
                               size_t slots, kvd_err *err);
-/* Copies the counts of less important tokens to the device. kvd_zdc_levels_get copies them back. */
+/* kvd_zdc_levels_put copies the numbers of less important tokens, v->host_low, to the device.
+ * kvd_zdc_levels_get copies them back. */
 int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
 int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
-/* Returns the first layer of the group of layers (parameter `layers`) that uses the same important
- * tokens as `layer`. Layers with a sliding window are not counted. Parameter `overlap`, by which
- * the device may join more layers, is ignored. */
+/* Returns the first of the consecutive layers (parameter `layers`) that use the same important
+ * tokens as `layer`. Layers with a sliding window are not counted. Ignores parameter `overlap`, by
+ * which the device may find that more layers use the same tokens. */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
 /* For timing runs without a prompt: sets a request's number of less important tokens in each layer,
  * as after a prompt of `prompt` tokens. */
 void kvd_zdc_levels_suppose(const kvd_zdc_levels *v, const kvd_plan *p, int n_layers, size_t slot,
                             size_t prompt);
-/* Returns kvd_zdc_choose's arguments for the prompts of `r`. The caller must set `pages`. */
+/* Returns the arguments of kvd_zdc_choose for the prompts of `r`, except `pages`, which the caller
+ * must set. */
 kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged_cache *c,
                                         const kvd_plan *p, const kvd_paged_rows *r);
-/* Runs kvd_zdc_choose after adding importance over all GPUs, which must all call this. */
+/* Adds the importance of tokens over all GPUs, then runs kvd_zdc_choose. All GPUs must call it. */
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
                           const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err);
 
-/* For tests: returns how many tokens of a request have fewer dimensions in a layer. */
+/* For tests: returns how many tokens of a request have fewer dimensions than important tokens in a
+ * layer. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
-/* The declarations below are for the files of method zdc only. */
+/* The declarations from here on are only for the files of method zdc. */
 
 typedef struct {
-    /* Layout of the pages that store less important tokens. */
+    /* Layout of the pages that have less important tokens. */
     kvd_attn_map low;
-    /* Layout of decode attention: every head twice, for important and less important tokens. */
+    /* Layout for the attention of decode steps, in which every head occurs twice: for important and
+     * for less important tokens. */
     kvd_attn_map both;
-    /* Bytes of an important and of a less important token in this layer. */
+    /* Bytes per important and per less important token in this layer. */
     double entry[KVD_ZDC_STORES];
-    /* Elements of K and V of an important and of a less important token, without padding. */
+    /* Number of elements of K and V per important and per less important token in this layer,
+     * without padding. */
     double numbers[KVD_ZDC_STORES];
     /* Index in the array kvd_zdc.store at which the layer's pages begin. */
     size_t at;
@@ -90,9 +99,9 @@ typedef struct {
 
 typedef struct {
     size_t tokens;
-    /* Number of the request's tokens after the latest iteration. */
+    /* Number of tokens that the request had after the latest iteration. */
     size_t counted;
-    /* Cache bytes after the latest iteration. */
+    /* Bytes of the request's cache after the latest iteration. */
     double held;
 } kvd_zdc_slot;
 
@@ -102,42 +111,44 @@ typedef struct {
     cudaStream_t stream;
     kvd_zdc_layer *layer;
     kvd_zdc_slot *slot;
-    /* Projections to the dimensions that less important tokens keep. */
+    /* Projections of K and V to the dimensions that less important tokens keep. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
-    /* For method think: channel of each key column, [slots][n_layers][n_kv_heads][d_head] in device
-     * memory. The prompt's newest `window` tokens keep all key channels, older ones `kept` of
-     * them. */
+    /* For method think: [slots][n_layers][n_kv_heads][d_head] in device memory, channel that each
+     * column of the stored keys has. The newest `window` prompt tokens keep all key channels, older
+     * ones only `kept` of them. */
     int16_t *order;
     size_t window, kept;
     kvd_zdc_head *head; /* device [kvd_zdc_layers()][n_kv_heads] */
     uint16_t *store;
-    /* Number of the first page of slot 0. The first page of slot s is own + s. */
+    /* Number of the page that is the first page of slot 0. The first page of slot s is own + s. */
     int32_t own;
     kvd_zdc_levels levels;
-    /* [n_heads][rows] Attention that tokens received. NULL except for method `received`. */
+    /* For method received: [n_heads][rows] attention that each token received. NULL for other
+     * methods. */
     float *mass;
-    /* Importance by each GPU's heads. parts.n is 0 unless heads are divided among GPUs. */
+    /* Importance of tokens by the heads of each GPU. parts.n is 0 if one GPU has all heads. */
     kvd_zdc_parts parts;
-    /* In device memory: natural logs of the softmax denominators of decode steps. */
+    /* In device memory: natural log of the softmax denominator of each query in decode steps. */
     float *lse_steps;
-    /* In device memory: attention outputs over important, then over less important tokens. */
+    /* In device memory: attention outputs of decode steps over the important tokens, then those
+     * over the less important ones. */
     void *o;
     int32_t *end, *low_len, *table;
-    /* Device [max_slices + 1]: works[n] divides the attention of n decode steps among CTAs. */
+    /* [max_slices + 1] in device memory: works[n] is a plan that divides the attention of n decode
+     * steps among CTAs. */
     void **works;
     void *host_works;
 } kvd_zdc;
 
-/* Returns the number of layers without a sliding window, which have the indices 0 ..
- * kvd_zdc_layers() - 1 in the arrays of kvd_zdc. In other layers, all tokens keep the dimensions of
- * important tokens. */
+/* Returns the number of layers without a sliding window. Arrays of kvd_zdc have elements only for
+ * these layers. In the other layers, all tokens keep the dimensions of important tokens. */
 static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 {
     return (size_t)z->method.cache->n_full;
 }
 
-/* Allocates the arrays of *z. The layers of z->cache must exist. */
+/* Allocates the arrays of *z. The layers of z->method.cache must exist already. */
 int kvd_zdc_make(kvd_zdc *z, kvd_err *err);
 int kvd_zdc_make_pool(kvd_zdc *z, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err);
 

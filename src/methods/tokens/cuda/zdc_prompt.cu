@@ -1,4 +1,4 @@
-/* Prompts of method zdc: chooses important tokens and copies all tokens to their pages. */
+/* For prompts of method zdc: chooses the important tokens and copies all tokens to their pages. */
 #include "methods/tokens/cuda/radix_select.cuh"
 #include "methods/tokens/cuda/zdc.h"
 
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(VALUE)
     to[a.q_start[b] + t] = top + logf(sum) - (mean ? logf((float)t + 1) : 0);
 }
 
-/* Returns a sort key, larger for larger values and, on ties, for smaller t. */
+/* Returns a sort key that is larger for a larger value or, if values are equal, for a smaller t. */
 __device__ __forceinline__ unsigned long long key_of(float value, int t, int n)
 {
     const unsigned bits = __float_as_uint(value);
@@ -51,7 +51,8 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Returns the overlap of two sets: common members divided by the size of the larger set. */
+/* Returns the overlap of two sets with a and b members, of which `both` are common: the number of
+ * common members divided by the size of the larger set. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -100,8 +101,8 @@ __global__ void __launch_bounds__(CHOOSE)
         n_low[l] = n - k;
 }
 
-/* Returns the offset in the pool of columns 8 block .. 8 block + 7 of the i-th token in pages
- * `first`, first + 1, ... of request b. */
+/* Returns the offset in the pool of columns 8 block .. 8 block + 7 of the i-th token in the pages
+ * of request b from page `first` on. */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
 {
@@ -109,7 +110,7 @@ __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int f
            (at + zdc_in_page(i % KVD_PAGE_TOKENS, width, block));
 }
 
-/* Returns x with all but the first `kept` of its 8 columns set to 0. */
+/* Returns the 8 columns x with all but the first `kept` of them set to 0. */
 __device__ __forceinline__ uint4 cut(uint4 x, int kept)
 {
     unsigned *const pair = reinterpret_cast<unsigned *>(&x);
@@ -133,7 +134,7 @@ __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, i
     }
 }
 
-/* Returns 8 columns of K of token i, sorted by `order`. */
+/* Returns 8 columns of the key of token i, in the order `order`. */
 __device__ uint4 reordered(const uint16_t *keys, const int16_t *order, int i, int wide, int block)
 {
     uint32_t two[4];
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(MOVE)
 }
 
 /* If PACK, copies K and V of tokens from pages to rows for another GPU, with only the columns that
- * each token keeps; otherwise from these rows to pages. */
+ * each token keeps. Otherwise copies them from such rows to pages. */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {

@@ -1,4 +1,4 @@
-/* Decode steps of methods zdc and think, and channel order of think. */
+/* Decode steps of methods zdc and think, and the order of key channels of method think. */
 #include <cuda_bf16.h>
 
 #include "common/cuda/launch.cuh"
@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(LISTS) lists_kernel(const __grid_constant__ kv
         a.low_len[row] = max(n_low[l], 1);
         a.end[row] = zdc_low_pages(n_low[l]) * KVD_PAGE_TOKENS + a.kv_len[b] - n_low[l];
     }
-    /* Important and less important tokens never share a page, so a request may have one page more
-     * than its tokens fill. */
+    /* The page lists have pitch + 1 elements: important and less important tokens never share a
+     * page, so a request may need one page more than its tokens fill. */
     int32_t *const table = a.table + (size_t)b * (a.pages.pitch + 1);
     for (int i = (int)threadIdx.x; i <= zdc_pages_of(a.kv_len[b]); i += LISTS)
         table[i] = zdc_page(a.pages, b, i);
@@ -94,8 +94,8 @@ __device__ __forceinline__ void add_squares(const uint16_t *row, float (&sum)[8]
     }
 }
 
-/* Writes the norm of each channel over rows from .. to - 1 to norm [d]. at(t) is the address of
- * channel 0 of row t. All threads must call it. */
+/* Writes the norm of each of d channels over rows from .. to - 1 to norm [d]. at(t) must return the
+ * address of channel 0 of row t. All threads must call it. */
 template <typename AT>
 __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm)
 {
@@ -121,7 +121,8 @@ __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm
     __syncthreads();
 }
 
-/* Returns the offset in the pool of the key of token t of a prompt, stored in 8 x 8 blocks. */
+/* Returns the offset in the pool of the key of token t of prompt b, for KV head g. Keys are stored
+ * in blocks of 8 x 8. */
 __device__ __forceinline__ size_t key_at(const kvd_zdc_channels_args &a, int b, int g, int t)
 {
     return (size_t)a.pages.table[(size_t)b * a.pages.pitch + t / KVD_PAGE_TOKENS] *
@@ -129,8 +130,9 @@ __device__ __forceinline__ size_t key_at(const kvd_zdc_channels_args &a, int b, 
            a.map.kv_offset[g] + zdc_in_page(t % KVD_PAGE_TOKENS, a.map.d_qk[g], 0);
 }
 
-/* Writes the importance of each channel to score [d], by the keys from token `from` on. norm [d] is
- * scratch memory. All threads must call it. */
+/* Computes the importance of each key channel from the prompt's last queries and from the keys of
+ * token `from` and later tokens. Output: score [d]. norm [d] is scratch memory. All threads must
+ * call it. */
 __device__ void score_channels(const kvd_zdc_channels_args &a, int b, int g, int from, float *norm,
                                float *score)
 {
@@ -152,7 +154,7 @@ __device__ void score_channels(const kvd_zdc_channels_args &a, int b, int g, int
     __syncthreads();
 }
 
-/* Returns the number of channels that are more important than channel i. */
+/* Returns the number of key channels that are more important than channel i. */
 __device__ __forceinline__ int rank_of(const float *score, int d, int i)
 {
     int rank = 0;
