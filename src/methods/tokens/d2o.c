@@ -1,5 +1,5 @@
-/* Method d2o: chooses tokens like h2o, and merges dropped tokens into similar kept ones (Wan et al.
- * 2024, D2O, arXiv 2406.13035, section 3.3). */
+/* Method d2o: chooses tokens like method h2o, and merges dropped tokens into kept tokens with
+ * similar keys (Wan et al. 2024, D2O, arXiv 2406.13035, section 3.3). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +15,11 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* State of one KV head. `sum` has the attention sums that rank tokens. */
+/* State of one KV head. `sum` has for each token the sum of the attention that it received. */
 typedef struct {
     double threshold;
-    /* 1 if a token was dropped, so that `threshold` (a mean of key cosines) is set, else 0. */
+    /* 1 if a token has been dropped, so that `threshold`, the running mean of key cosines, is set.
+     * Otherwise 0. */
     double begun;
     double sum[];
 } state_of_head;
@@ -45,7 +46,8 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     kvd_tokens_h2o.forget(self, ((state_of_head *)state)->sum, kept, n);
 }
 
-/* Returns the largest cosine of key i with a kept key. *like gets the index of that token. */
+/* Returns the largest cosine between key i and the key of any kept token. *like gets the index of
+ * that kept token. */
 static double similarity(const kvd_merge_choice *c, const double *length, size_t i, size_t *like)
 {
     double most = -INFINITY;

@@ -1,5 +1,6 @@
-/* Method elasticcache: merges dropped prompt tokens into the nearest kept ones. Decode steps drop
- * the token at a fixed index (Liu et al. 2024, Elastic Cache, arXiv 2407.18121, section 3). */
+/* Method elasticcache: merges dropped prompt tokens into the nearest kept ones. Each decode step
+ * then drops the oldest token after the first ones, which stay (Liu et al. 2024, Elastic Cache,
+ * arXiv 2407.18121, section 3). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,8 @@ static size_t state_bytes(const void *self, size_t n)
 }
 
 typedef struct {
-    /* Number of first tokens that stay, and of tokens to keep between them and the last token. */
+    /* sink: number of first prompt tokens, which always stay. wanted: number of tokens to keep
+     * between these and the last token. */
     size_t sink, wanted;
     size_t at; /* index that a decode step drops */
 } choice;

@@ -1,4 +1,5 @@
-/* Method ems: drops the least important tokens, merges the next ones (Li et al. 2024). */
+/* Method ems: merges some of the prompt tokens that it drops, those with more attention, into kept
+ * ones, and removes the others (Li et al. 2024). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,8 @@ static const kvd_parameter parameters[] = {
 
 typedef struct {
     size_t old; /* number of prompt tokens before the last `window` */
-    /* [old] Importance of tokens before the newest ones. Tokens with 0 are never merged. */
+    /* [old] Importance of each token before the newest ones. A token with importance 0 is never
+     * merged. */
     double importance[];
 } state_of_head;
 

@@ -1,8 +1,8 @@
-/* Method expectedattention: keeps prompt tokens that later queries are expected to attend to
+/* Method expectedattention: keeps the prompt tokens to which later queries are expected to attend
  * (Devoto et al. 2025, Expected Attention, arXiv 2510.00636, section 3).
  *
- * Later queries are modelled by mean and covariance of the prompt's queries, rotated by the mean
- * RoPE of the next positions. */
+ * Later queries are predicted by the mean and covariance of the prompt's queries, rotated by the
+ * mean RoPE of the positions after the prompt. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -24,14 +24,16 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* RoPE tables [n + future][d / 2], then their means over the last `future` rows [d / 2]. */
+    /* RoPE tables [n + future][d / 2], followed by the means [d / 2] of their last `future`
+     * rows. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /* [n][d] k: keys, rotated back by the mean RoPE of the `future` positions after the prompt. y:
-     * `k` multiplied by the queries' covariance. */
+    /* [n][d] k: keys, rotated backwards by the mean RoPE of the `future` positions after the
+     * prompt. y: k times the covariance of the queries. */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
-    /* [n] z: expected logits of one query head. score: softmax of z, averaged over query heads. */
+    /* [n] z: logits that one query head is expected to give each token. score: softmax of z,
+     * averaged over query heads. */
     double *z, *score;
     uint32_t *position;
 } buffers;
@@ -51,7 +53,8 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_pool *pool
     return kvd_pool_check(pool, "expected attention", err);
 }
 
-/* Writes keys to b->k, rotated back (by negated sines) by the mean RoPE of later positions. */
+/* Writes to b->k the keys, rotated backwards (by negated sines) by the mean RoPE of later
+ * positions. */
 static void turn_keys(const kvd_tokens_self *e, const kvd_prompt_attention *p, buffers *b)
 {
     const size_t n = p->n, half = p->d / 2, future = (size_t)e->v->value[FUTURE], all = n + future;
@@ -89,7 +92,8 @@ static void measure_queries(const kvd_tokens_self *e, const kvd_prompt_attention
     const size_t turned = kvd_config_rope_dims(e->config);
     if (e->config->positions == KVD_POSITIONS_ROPE) {
         kvd_rope_apply(e->config, b->cosine, b->sine, b->position, rows, 1, b->x);
-        /* Rotating back and forth multiplies by the square of the RoPE tables' constant factor. */
+        /* The RoPE tables have a constant factor. Rotating forwards and backwards multiplies by its
+         * square. */
         square = (double)b->cosine[0] * (double)b->cosine[0];
     }
     for (size_t c = 0; c < d; c++) {
@@ -167,7 +171,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->epsilon = (float)v->value[EPSILON];
 }
 
-/* Returns the token budget. The first tokens (parameter `sink`) always stay and count in it. */
+/* Returns the token budget. It includes the first tokens (parameter `sink`), which always stay. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t budget = kvd_tokens_budget(v->value[BUDGET], r->prompt),

@@ -1,5 +1,5 @@
-/* Method h2o: each KV head keeps the `recent` newest tokens, and the `heavy` older ones with the
- * largest sums of attention (Zhang et al. 2023, H2O, Algorithm 1). */
+/* Method h2o: each KV head keeps the `recent` newest tokens, and the `heavy` older tokens that have
+ * received the most attention (Zhang et al. 2023, H2O, Algorithm 1). */
 #include <string.h>
 
 #include "methods/tokens/tokens.h"
@@ -38,7 +38,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     const size_t recent = kvd_tokens_budget(v->value[RECENT], a->n_expected);
     double *const sum = state;
     (void)err;
-    /* A dropped token may have left its sum of received attention in the newest token's element. */
+    /* The newest token's element may still have the sum of a token that was dropped. */
     sum[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++)
         for (size_t i = 0; i < a->n; i++)

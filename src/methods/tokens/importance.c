@@ -1,8 +1,8 @@
-/* Methods importance and received (ZDC section 5): the most important tokens of each layer keep
- * more dimensions.
+/* Methods importance and received (ZDC section 5): in each layer, the most important tokens keep
+ * more dimensions than the others.
  *
- * A token's importance is the log of the sum of its softmax denominators over query heads or, in
- * `received`, the attention it received. */
+ * In method importance, a token's importance is the log of the sum over query heads of the softmax
+ * denominators of its queries. In method received, it is the attention that the token received. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ int kvd_tokens_layers(const kvd_parameter_values *v)
     return (int)v->value[LAYERS];
 }
 
-/* Marks the fraction `share` of n tokens with the largest values as important. */
+/* Marks a fraction `share` of n tokens as important: those with the largest values in `order`. */
 static void mark(double share, size_t n, kvd_ranked *order, uint8_t *level)
 {
     const size_t important = (size_t)lround(share * (double)n);
@@ -69,7 +69,8 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
-/* Returns the number of tokens at precision `level` in both a and b, relative to the larger set. */
+/* Returns the number of tokens that are at precision `level` in both a and b, divided by the number
+ * in the larger of these two sets. */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;
@@ -92,7 +93,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
         classify(v, p, l, order, level + (size_t)l * p->n);
     free(order);
     const int together = kvd_tokens_layers(v);
-    /* Layers are visited from the last down. Layers l to end - 1 use layer l's important tokens. */
+    /* Visits the layers from the last to the first. The layers l to end - 1 use the important
+     * tokens of layer l. */
     for (int l = p->n_layers - 1, end = p->n_layers; l >= 0; l--) {
         uint8_t *const own = level + (size_t)l * p->n;
         const uint8_t *const before = l > 0 ? own - p->n : NULL;
@@ -108,7 +110,7 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* entry_bits is 1 bit per cached token, which marks whether the token is important. */
+/* entry_bits: each cached token has one bit that marks it as important or not. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info = {.name = "importance",
              .summary = "ZDC's important tokens by softmax denominators",

@@ -1,5 +1,5 @@
-/* Method keydiff: keeps prompt tokens whose keys differ most from the mean of normalised keys (Park
- * et al. 2025, KeyDiff, arXiv 2504.15364, section 3). */
+/* Method keydiff: keeps the prompt tokens whose keys have the smallest cosines with the mean of all
+ * keys, each first scaled to length 1 (Park et al. 2025, KeyDiff, arXiv 2504.15364, section 3). */
 #include <stdlib.h>
 
 #include "methods/tokens/tokens.h"
@@ -27,7 +27,8 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         for (size_t c = 0; c < p->d; c++)
             anchor[c] += (double)k[c] / of_k;
     }
-    /* The sum `anchor` is not divided by its norm, which would not change the order of tokens. */
+    /* The sum of keys, `anchor`, is not divided by its norm, because this would not change the
+     * order of the tokens' scores. */
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;
         double product = 0;

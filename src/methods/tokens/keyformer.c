@@ -1,5 +1,6 @@
-/* Method keyformer: keeps recent tokens, and those with the largest sums of a softmax with Gumbel
- * noise and rising temperature (Adnan et al. 2024, Keyformer, section 3). */
+/* Method keyformer: keeps the newest tokens, and older tokens with the largest sums of softmax
+ * probabilities, computed with Gumbel noise and a rising temperature (Adnan et al. 2024, Keyformer,
+ * section 3). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     double *const f = state, *const x = malloc(a->n * sizeof *x);
     if (!x)
         return kvd_no_memory(err, "scores of entries", a->n * sizeof *x);
-    /* A dropped token may have left its score in the newest token's element. */
+    /* The newest token's element may still have the score of a token that was dropped. */
     f[a->n - 1] = 0;
     for (int j = 0; j < a->group; j++) {
         const float *const score = a->score + (size_t)j * a->n;

@@ -1,4 +1,4 @@
-/* Method knorm: keeps prompt tokens whose keys have small norms (Devoto et al. 2024). */
+/* Method knorm: keeps the prompt tokens whose keys have the smallest norms (Devoto et al. 2024). */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,8 +1,9 @@
-/* Method kvcrush: part of the budget goes to evenly spaced tokens that snapkv would drop (Jha et
- * al. 2025, KVCrush, arXiv 2503.00022).
+/* Method kvcrush: like method snapkv, but a part of the token budget goes to tokens that snapkv
+ * would drop (Jha et al. 2025, KVCrush, arXiv 2503.00022).
  *
- * A token has one bit per query head, 1 if that head alone would keep it. Tokens are ordered by the
- * Hamming distance of their bits from reference bits, the anchor. */
+ * A token has one bit per query head, 1 if that head alone would keep it. Dropped tokens are sorted
+ * by the Hamming distance of their bits from reference bits (the anchor), and evenly spaced ones
+ * are kept. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,8 +40,9 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n of the tokens that were marked as dropped, evenly spaced in the order of `distance`: the
- * Hamming distance (0 to `most`) between a token's bits and the anchor's bits. */
+/* Keeps n of the tokens that are marked as dropped, evenly spaced in the order of `distance`. A
+ * token's distance, 0 to `most`, is the number of its bits that differ from reference bits (the
+ * anchor). */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

@@ -1,6 +1,6 @@
-/* Method kvmerger: merges runs of prompt tokens with similar keys into the most attended token
- * (Wang et al. 2024, KVMerger, arXiv 2407.08454, section 4). Weights are Gaussian in the distance
- * of keys. */
+/* Method kvmerger: merges each run of prompt tokens with similar keys into its token with the most
+ * attention (Wang et al. 2024, KVMerger, arXiv 2407.08454, section 4). Merging weights are Gaussian
+ * functions of the distance between keys. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -15,7 +15,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the bytes of the state: for each token, the index of the token it merges into. */
+/* Returns the bytes of a KV head's state for n tokens. It has, for each token, the index of the
+ * token into which it merges. */
 static size_t state_bytes(const void *self, size_t n)
 {
     (void)self;

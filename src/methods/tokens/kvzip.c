@@ -1,6 +1,6 @@
-/* Method kvzip: keeps the cached tokens that the model needs to repeat the prompt (Kim et al. 2025,
- * KVzip, arXiv 2505.23416, section 3). A token's score is its largest probability from a copy of
- * the prompt. */
+/* Method kvzip: keeps the cached tokens that the model needs in order to repeat the prompt (Kim et
+ * al. 2025, KVzip, arXiv 2505.23416, section 3). A token's score is the largest attention
+ * probability that it gets from a copy of the prompt. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,14 +16,16 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the number of doubles per layer: token scores [n_kv_heads][n]. */
+/* Returns the number of doubles that `observe` writes for a layer: the token scores
+ * [n_kv_heads][n]. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_self *const z = self;
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/* Raises score[i] to the probability that query t gives prompt token i, if that is larger. */
+/* Raises score[i] to the attention probability that query t gives prompt token i, if that is
+ * larger. */
 static void add_row(const kvd_tokens_self *z, const kvd_observed_prompt *r, size_t head, size_t t,
                     const float *product, double *score)
 {
@@ -80,8 +82,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     if (!score)
         return kvd_no_memory(err, "scores of all layers", heads * n * sizeof *score);
     for (size_t i = 0; i < heads * n; i++) {
-        /* Scores above 1 exceed every probability. If a budget holds fewer than `sink` tokens per
-         * head, every head keeps the earliest. */
+        /* The first `sink` tokens get scores above 1, more than any probability. Earlier tokens get
+         * larger scores, so that all heads keep the same ones if the budget is below `sink`. */
         score[i] = i % n < sink ? (double)(1 + sink - i % n) : p->observed[i];
         level[i] = KVD_LEVEL_HIGH;
     }

@@ -1,8 +1,8 @@
-/* Method leankv (registered as sparsity): KV heads drop insignificant tokens and store less
- * significant ones at low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1).
+/* Method sparsity, a part of LeanKV: each KV head drops insignificant tokens, and marks less
+ * significant ones for low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1).
  *
- * A token's significance is the mean probability that it received from later tokens, relative to
- * the sum of these means over the tokens older than the window. */
+ * A token's significance is the mean attention probability that it received from later tokens,
+ * divided by the sum of these means over the tokens older than the window. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,10 +18,12 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Limits of significance / mean: drop below cut_low, low precision below cut_high. */
+    /* Limits of a token's significance, as multiples of the mean significance. Below cut_low, the
+     * token is dropped. Below cut_high, it gets low precision. */
     double cut_low, cut_high;
     size_t room;
-    /* [2 room] First half: sum of each token's received probabilities. Rest: their numbers. */
+    /* [2 room] For each token: sum of the attention probabilities that it received. The second half
+     * has the numbers of probabilities in these sums. */
     double sum_rows[];
 } significance;
 
@@ -80,7 +82,8 @@ static double significance_of(const significance *s, size_t i)
     return s->sum_rows[i] / s->sum_rows[s->room + i];
 }
 
-/* Returns the least significant token at precision level `wanted`, or n if there is none. */
+/* Returns the index of the least significant of the n tokens at precision level `wanted`, or n if
+ * no token is at this level. */
 static size_t least_of(const significance *s, const uint8_t *level, size_t n, uint8_t wanted)
 {
     size_t least = n;
@@ -99,7 +102,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /* A dropped token may have left its sums in the new token's elements. */
+    /* The new token's elements may still have the sums of a token that was dropped. */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)
@@ -137,7 +140,8 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/* entry_bits: 16 bits for the significance and 32 for the position of a token. */
+/* entry_bits: each cached token also has 16 bits for its significance and 32 bits for its
+ * position. */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info = {.name = "sparsity",
              .summary = "LeanKV's per-head levels by significance",

@@ -1,6 +1,6 @@
-/* Method locret: keeps prompt tokens that trained networks score highest (Huang et al. 2024,
- * Locret, arXiv 2410.01805, section 3). A layer's network computes a token's scores from its Q, K
- * and V of all heads. */
+/* Method locret: keeps the prompt tokens to which trained networks give the highest scores (Huang
+ * et al. 2024, Locret, arXiv 2410.01805, section 3). The network of a layer computes a token's
+ * scores from its Q, K and V in all heads. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "methods/tokens/tokens.h"
 #include "model/pass/blocks.h"
 
-/* The first two parameters must have the indices KVD_WINDOW_BUDGET and KVD_WINDOW_ROWS. */
+/* The first two parameters must be in the order KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS. */
 static const kvd_parameter parameters[] = {
     {"budget", 0.2, 0, KVD_BUDGET_MOST, false,
      "older tokens kept: below 1 a fraction of the prompt, else a number"},
@@ -19,7 +19,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* BLOCK: number of tokens scored together. HIDDEN: hidden units of random networks, for timing. */
+/* BLOCK: number of tokens that are scored together. HIDDEN: number of hidden units of the random
+ * networks that timing runs use. */
 enum { BLOCK = 128, HIDDEN = 1024 };
 
 typedef struct {
@@ -28,13 +29,14 @@ typedef struct {
     kvd_retaining_heads heads;
 } locret;
 
-/* Returns the number of inputs of a token-scoring network: all numbers of a token's Q, K and V. */
+/* Returns the number of inputs of a token-scoring network: the numbers of Q, K and V of a token in
+ * all heads. */
 static size_t inputs_of(const kvd_config *c)
 {
     return ((size_t)c->n_heads + 2 * (size_t)c->n_kv_heads) * (size_t)c->d_head;
 }
 
-/* Returns n random weights of variance 1 / `inputs`. On failure returns NULL and fills *err. */
+/* Returns n random weights with variance 1 / `inputs`. On failure returns NULL and fills *err. */
 static float *draw(kvd_rng *r, size_t n, size_t inputs, kvd_err *err)
 {
     const double most = sqrt(3 / (double)inputs);
@@ -93,20 +95,21 @@ static const kvd_retaining_heads *retaining(const void *self)
     return &((const locret *)self)->heads;
 }
 
-/* Fills cosine and sine tables [n][d_head / 2] with which kvd_rope_apply undoes RoPE. */
+/* Fills the tables of cosines and sines [n][d_head / 2] with which kvd_rope_apply undoes RoPE. */
 static void tables_back(const kvd_config *c, const kvd_prompt_attention *p, size_t n, float *cosine,
                         float *sine)
 {
     kvd_rope_tables(c, kvd_rope_local(c, p->layer), p->n_expected, n, cosine, sine);
     for (size_t i = 0; i < n * (size_t)c->d_head / 2; i++) {
-        /* Some models multiply RoPE tables by a constant factor; this is its square. */
+        /* Some models multiply the RoPE tables by a constant factor. This is the square of that
+         * factor. */
         const float square = cosine[i] * cosine[i] + sine[i] * sine[i];
         cosine[i] /= square;
         sine[i] /= -square;
     }
 }
 
-/* Writes Q and K before RoPE, and V, of token t in the KV heads p [n_heads] to x. */
+/* Writes the numbers of token t to x: Q and K before RoPE, and V, of the KV heads p [n_heads]. */
 static void gather(const kvd_config *c, const kvd_prompt_attention *p, size_t n_heads, size_t t,
                    const float *cosine, const float *sine, float *x)
 {
@@ -121,14 +124,15 @@ static void gather(const kvd_config *c, const kvd_prompt_attention *p, size_t n_
         kvd_rope_apply(c, cosine, sine, &position, 1, (size_t)c->n_heads + n_heads, x);
 }
 
-/* Computes y [n][out] = x [n][in] w^T, for w [out][in]. */
+/* Computes y [n][out] = x [n][in] times the transpose of w [out][in]. */
 static void multiply(const float *x, const float *w, size_t n, size_t in, size_t out, float *y)
 {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (blasint)n, (blasint)out, (blasint)in,
                 1.0f, x, (blasint)in, w, (blasint)in, 0.0f, y, (blasint)out);
 }
 
-/* Computes the scores [n_heads][n] of the first n prompt tokens. */
+/* Computes the scores [n_heads][n] of the first n prompt tokens with the layer's trained
+ * network. */
 static int score_tokens(const locret *l, const kvd_prompt_attention *p, size_t n_heads, size_t n,
                         double *score, kvd_err *err)
 {

@@ -1,5 +1,5 @@
-/* Method lower: tokens that h2o would drop keep fewer bits or dimensions, and never return to full
- * precision (MiKV, Yang et al. 2024, section 3). */
+/* Method lower: the tokens that method h2o would drop keep fewer bits or fewer dimensions instead,
+ * and never return to full precision (MiKV, Yang et al. 2024, section 3). */
 #include "methods/tokens/tokens.h"
 
 enum { HEAVY, RECENT };

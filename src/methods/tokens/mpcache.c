@@ -1,5 +1,6 @@
-/* Method mpcache: drops prompt tokens that get little attention, then reads only the clusters of
- * keys most similar to the query (Zeng et al. 2025, MPCache, arXiv 2501.06807, section 4). */
+/* Method mpcache: drops prompt tokens that get little attention. Decode steps then read only the
+ * clusters of tokens whose keys are most similar to the query (Zeng et al. 2025, MPCache, arXiv
+ * 2501.06807, section 4). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,8 +58,9 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/* Returns the bits of the small clusters' extremes (largest and smallest key per channel), which
- * `select` reads. The extremes of large clusters follow from them. */
+/* Returns the bits that `select` reads to choose clusters: the largest and the smallest element of
+ * each key channel in every small cluster. The extremes of a large cluster follow from those of its
+ * small ones. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {
@@ -69,7 +71,8 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 2 * (double)((n + small - 1) / small * d * number_bits);
 }
 
-/* Writes each cluster's similarity with the queries. Returns the number of clusters. */
+/* Writes the similarity of each cluster of `size` adjacent tokens with the queries to `likeness`.
+ * Returns the number of clusters. */
 static size_t compare(const kvd_tokens_self *m, const kvd_read_choice *c, size_t size,
                       double *likeness)
 {

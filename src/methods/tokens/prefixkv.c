@@ -1,5 +1,5 @@
-/* Method prefixkv: sets token budgets so that all layers keep equal fractions of attention (Wang et
- * al. 2024, PrefixKV, arXiv 2412.03409, section 3). */
+/* Method prefixkv: divides the token budget so that the kept tokens of every layer have the same
+ * fraction of the layer's attention (Wang et al. 2024, PrefixKV, arXiv 2412.03409, section 3). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns how many of the most important tokens reach the sum `share`. sum [n] has prefix sums. */
+/* Returns how many tokens it takes, beginning with the most important one, for their importances to
+ * add up to `share`. sum [n] has the prefix sums of the sorted importances. */
 static size_t prefix_of(const double *sum, size_t n, double share)
 {
     size_t low = 0, high = n - 1;
@@ -36,10 +37,12 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
     return k < n ? k : n;
 }
 
-/* Returns the largest fraction of importance that all layers can keep within the budget. */
+/* Returns the largest fraction of its total importance that every layer can keep if all layers
+ * together keep layers * budget tokens. */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* Fractions of importance. A layer's importances add up to 1, so 2 keeps all tokens. */
+    /* Bounds of the fraction, for a bisection. The importances of a layer add up to 1, so a
+     * fraction of 2 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;
@@ -60,7 +63,8 @@ static size_t sinks_of(const kvd_parameter_values *v, size_t n)
     return asked + 1 < n ? asked : n - 1;
 }
 
-/* Writes each layer's number of kept tokens. x [layers][n] is the tokens' importance. */
+/* Writes the number of tokens that each layer keeps to `kept`. x [layers][n] has the importance of
+ * each token. */
 static int numbers_of(const kvd_parameter_values *v, const double *x, size_t layers, size_t n,
                       size_t *kept, kvd_err *err)
 {

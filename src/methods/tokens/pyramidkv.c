@@ -1,4 +1,5 @@
-/* Method pyramidkv: snapkv with budgets that fall from layer to layer (Cai et al. 2024). */
+/* Method pyramidkv: like method snapkv, but token budgets fall from the first to the last layer
+ * (Cai et al. 2024). */
 #include <math.h>
 
 #include "methods/tokens/tokens.h"

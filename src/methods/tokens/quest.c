@@ -1,5 +1,6 @@
-/* Method quest: a step reads cache pages whose keys may have large scores (Tang et al. 2024, Quest,
- * arXiv 2406.10774, section 3). Bounds come from the extremes of each channel. */
+/* Method quest: a decode step reads the groups of cached tokens whose keys may have the largest
+ * products with the query (Tang et al. 2024, Quest, arXiv 2406.10774, section 3). Upper bounds of
+ * products follow from the extremes of each key channel in a group. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -77,7 +78,7 @@ static int choose(const void *self, void *state, const kvd_read_choice *c, uint8
         bound_keys(c, c->k + i * c->d, end - i, low, high, high + c->d);
         score[at] = bound(c, low, high);
     }
-    /* The last page is always read, so only the others are ranked. */
+    /* The last page, with the newest tokens, is always read, so only the other pages are ranked. */
     status =
         status || kvd_tokens_keep_top(score, pages - 1, wanted > 1 ? wanted - 1 : 0, level, err);
     for (size_t i = 0, at = 0; !status && i < c->n; i++) {

@@ -1,4 +1,5 @@
-/* Method scissorhands: drops tokens that recent queries attended to little (Liu 2023). */
+/* Method scissorhands: drops the tokens to which most recent queries gave less than the mean
+ * attention (Liu et al. 2023). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,9 +16,11 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Number of last prompt queries, over query heads, with below-mean attention to the token. */
+    /* Number of the prompt's last queries that gave the token less than their mean attention,
+     * summed over query heads. */
     double prompt;
-    /* Bit i is 1 if, i decode steps ago, the attention to the token was below the mean. */
+    /* History of the token: bit i is 1 if the decode step i steps ago gave it less than the mean
+     * attention. */
     uint64_t rows;
     uint32_t steps; /* decode steps since the token was appended */
 } entry;
@@ -38,8 +41,8 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Estimates the number of recent queries, over query heads, that gave the token below-mean
- * attention. Returns it times `history`, so that the result is whole. */
+/* Estimates how many recent queries, summed over query heads, gave the token less than the mean
+ * attention. Returns this number times `history`, which makes it an integer. */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

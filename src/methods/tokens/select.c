@@ -1,4 +1,5 @@
-/* Shared code of methods that drop tokens: budgets, checks and rankings. */
+/* Functions that several token methods share: token budgets, checks of parameters, and rankings of
+ * tokens. */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -163,7 +164,8 @@ int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_atten
     return status;
 }
 
-/* Returns true if token a is dropped before b: by a smaller score or, on ties, a smaller index. */
+/* Returns true if token a is dropped before token b: its score is smaller or, if scores are equal,
+ * its index. */
 static bool worse(const double *score, size_t a, size_t b)
 {
     return a < b ? score[a] <= score[b] : score[a] < score[b];

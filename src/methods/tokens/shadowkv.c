@@ -1,7 +1,8 @@
-/* Method shadowkv: stores prompt keys in low rank, and reads groups of tokens whose mean key has
- * the largest scores (Sun et al. 2024, ShadowKV, arXiv 2410.21465, section 4).
+/* Method shadowkv: stores prompt keys as a low-rank matrix. Decode steps read the groups of tokens
+ * whose mean keys have the largest products with the query (Sun et al. 2024, ShadowKV, arXiv
+ * 2410.21465, section 4).
  *
- * Groups whose keys are least similar to their mean key are always read, with exact keys. */
+ * Groups whose keys differ most from their mean are always read, with exact keys. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* State of a KV head, followed by mean keys [chunks][d] and a flag per chunk: 1 for exact keys. */
+/* State of a KV head. After the structure there are the mean keys [chunks][d] of groups of tokens
+ * (chunks) and one flag per chunk, 1 if its keys are stored exactly. */
 typedef struct {
     size_t prompt, chunks;
 } shadow;
@@ -42,7 +44,8 @@ static size_t state_bytes(const void *self, size_t n)
     return sizeof(shadow) + chunks * ((size_t)q->config->d_head * sizeof(float) + 1);
 }
 
-/* Writes the mean of n keys k [n][d]. Returns the smallest cosine of a key and the mean. */
+/* Writes the mean of n keys k [n][d] to `mean`. Returns the smallest cosine between a key and the
+ * mean. */
 static double describe(const float *k, size_t n, size_t d, float *mean)
 {
     double least = 1, length = 0;
@@ -65,7 +68,8 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/* Writes chunks' mean keys, and sets exact [n] to 1 for tokens of chunks that keep exact keys. */
+/* Writes the mean key of each chunk (group of adjacent tokens) to the state. Sets exact [n] to 1
+ * for the tokens of chunks whose keys are stored exactly. */
 static int find_landmarks(const kvd_tokens_self *q, shadow *s, const kvd_prompt_keys *p,
                           uint8_t *exact, kvd_err *err)
 {
@@ -99,7 +103,7 @@ static void round_to(kvd_dtype type, float *x, size_t n, void *rounded)
     kvd_to_f32(type, rounded, x, n);
 }
 
-/* Writes low-rank approximations of keys before RoPE to k [n][d]. */
+/* Writes a rank-r approximation of the prompt's keys before RoPE to k [n][d]. */
 static int rebuild_keys(const kvd_prompt_keys *p, size_t r, float *k, kvd_err *err)
 {
     const size_t wide = p->n_kv_heads * p->d, at = (size_t)p->kv_head * p->d;

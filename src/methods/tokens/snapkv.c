@@ -1,5 +1,5 @@
-/* Method snapkv: keeps prompt tokens that the last prompt tokens attend to (Li et al. 2024, SnapKV,
- * section 4). Scores are averaged over `kernel` neighbours. */
+/* Method snapkv: keeps the prompt tokens to which the prompt's last tokens attend most (Li et al.
+ * 2024, SnapKV, section 4). A token's score is averaged over `kernel` neighbouring tokens. */
 #include "methods/tokens/tokens.h"
 
 static const kvd_parameter parameters[] = {

@@ -1,4 +1,5 @@
-/* Method streaming: keeps the first and the newest tokens (Xiao et al. 2024). */
+/* Method streaming: keeps the first tokens of the sequence and the newest ones (Xiao et al.
+ * 2024). */
 #include "methods/tokens/tokens.h"
 
 enum { SINK, RECENT };

@@ -1,5 +1,5 @@
-/* Method taskkv: keeps the whole prompt in the KV heads whose attention outputs differ most from
- * the mean (He et al. 2025, Task-KV, arXiv 2501.15113). */
+/* Method taskkv: the KV heads whose attention outputs differ most from the mean over heads keep all
+ * tokens of the prompt (He et al. 2025, Task-KV, arXiv 2501.15113). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Computes the mean attention output of each KV head over the last queries, x [n_heads][d], and its
- * squared distance from the mean over heads. */
+/* Computes the attention output of each KV head, averaged over the prompt's last queries, x
+ * [n_heads][d], and its squared distance from the mean over heads. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -33,8 +33,8 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* Two heads are equally far from their mean. Their distances stay 0, so that rounding
-         * errors do not order them. */
+        /* Two heads always have equal distances from their mean. They stay 0 here, so that rounding
+         * errors do not decide which head is first. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)
@@ -101,7 +101,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->whole_heads = v->value[HEADS];
 }
 
-/* Returns the token budget of the KV heads that do not keep all tokens. */
+/* Returns the token budget of those KV heads that do not keep all prompt tokens. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     size_t sink, middle, last;

@@ -1,4 +1,5 @@
-/* Interface of methods that drop cached tokens, or keep some of them at low precision. */
+/* Interface of token methods, which drop cached tokens, keep some at low precision, or choose the
+ * tokens that decode steps read. */
 #ifndef KVD_METHODS_TOKENS_TOKENS_H
 #define KVD_METHODS_TOKENS_TOKENS_H
 
@@ -6,46 +7,51 @@
 #include "methods/axis.h"
 #include "methods/tokens/eviction.h"
 
-/* Attention of a prompt in one KV head, by which a method chooses tokens: exact statistics of
- * probabilities per token, and Q, K and V. */
+/* Attention of a prompt in one KV head, from which a method chooses tokens: sums of attention
+ * probabilities, and Q, K and V. */
 typedef struct {
     int layer, kv_head, group; /* group is the number of query heads of the KV head */
     size_t n;
-    /* Number of tokens of the whole sequence if known in advance, otherwise n. */
+    /* Number of tokens that prompt and generated text will have together, if known in advance;
+     * otherwise n. */
     size_t n_expected;
-    /* [n] Sum of the probabilities that each token received, over queries and query heads. */
+    /* [n] Sum of the attention probabilities that each token received, over all queries and query
+     * heads of the KV head. */
     const double *mass;
-    /* [n] Probability that each token received from itself, summed over query heads. */
+    /* [n] Attention probability that each token's own query gave it, summed over query heads. */
     const double *own;
-    /* Number of last queries of the prompt in the array `recent`. */
+    /* Number of the prompt's last queries whose attention probabilities are in `recent`. */
     size_t window;
     const double *recent; /* [group][n] probabilities from the last rows */
-    /* [n] Number of last queries, over query heads, with below-mean attention to the token. */
+    /* [n] Number of the prompt's last queries that gave each token less than their mean attention,
+     * summed over query heads. */
     const double *below;
-    /* [n] Log of the softmax denominator of each query, mean over query heads. */
+    /* [n] Natural log of the softmax denominator of each query, averaged over query heads. */
     const double *log_denominator;
-    /* [n] Sum over queries of the softmax of scores that the function `regularise` returns. */
+    /* For methods with a function `regularise`: [n] sum over queries of the softmax of the scores
+     * that this function returns. */
     const double *score_mass;
     size_t d;
-    /* [n][d] Keys after RoPE, and values. Tokens are `ld` floats apart. */
+    /* [n][d] Keys after RoPE, and values. Consecutive tokens are `ld` floats apart. */
     const float *k, *v;
     size_t ld;
-    /* [n][group][d] Queries after RoPE. Tokens are `ldq` floats apart. */
+    /* [n][group][d] Queries after RoPE. Consecutive tokens are `ldq` floats apart. */
     const float *q;
     size_t ldq;
-    /* [n] Precision levels that the function `rank` wrote for this KV head. */
+    /* For methods with a function `rank`: [n] precision levels that it wrote for this KV head. */
     const uint8_t *ranked;
-    /* Attention sinks, beginning with this KV head's first query head. NULL: no sinks. */
+    /* Logits of the attention sinks of this KV head's query heads. NULL if the model has no
+     * sinks. */
     const float *sinks;
 } kvd_prompt_attention;
 
-/* Q and K of one prompt in one layer, before anything is compressed. */
+/* Q and K of one prompt in one layer, before the cache is compressed. */
 typedef struct {
-    /* Index of the layer among those in which the method chooses tokens. */
+    /* Index of the layer, counted over the layers in which the method chooses tokens. */
     int layer;
     size_t n;
-    /* Queries [rows][n_heads][d_head] and keys [rows][n_kv_heads][d_head] after RoPE. rows is n, or
-     * 2 n if a copy follows the prompt. */
+    /* After RoPE: queries [rows][n_heads][d_head] and keys [rows][n_kv_heads][d_head]. rows is n,
+     * or 2 n if the method appends a copy to the prompt. */
     const float *q, *k;
     size_t window;      /* sliding window in tokens, as in kvd_attention_in */
     const float *sinks; /* [n_heads] attention sinks, or NULL */
@@ -55,28 +61,31 @@ typedef struct {
     /* Number of layers in which the method chooses tokens. */
     int n_layers;
     size_t n;
-    /* [n_layers][n] Log of the sum over query heads of softmax denominators. */
+    /* [n_layers][n] Log of the sum, over query heads, of the softmax denominators of each token's
+     * queries. */
     const double *log_denominator;
-    /* [n_layers][observed] Numbers that the function `observe` wrote, if the method has it. */
+    /* [n_layers][observed] For methods with a function `observe`: the numbers that it wrote. */
     const double *observed;
 } kvd_prompt_layers;
 
-/* Attention of a decode step to a KV head's n cached tokens, newest last. */
+/* Attention of a decode step to the n cached tokens of a KV head. The newest token is the last. */
 typedef struct {
     int layer, kv_head, group;
     size_t n;
     const uint32_t *position; /* [n] sequence positions, rising */
-    /* [group][n] Attention probabilities of the step's queries. */
+    /* [group][n] Attention probability that each query head gives each cached token. */
     const float *prob;
     const float *score; /* [group][n] q.k / sqrt(d_head) */
     size_t now;         /* position of the newest token */
-    /* Number of tokens of the prompt, and expected number of tokens of the whole sequence. */
+    /* prompt: number of tokens of the prompt. n_expected: number of tokens that prompt and
+     * generated text are expected to have together. */
     size_t prompt, n_expected;
 } kvd_step_attention;
 
 typedef struct {
     size_t n;
-    /* [n] Precision of each cached token. Tokens at KVD_LEVEL_DROPPED may be merged. */
+    /* [n] Precision level of each cached token. A token at KVD_LEVEL_DROPPED may be merged into a
+     * kept one. */
     const uint8_t *level;
     const float *k; /* [n][d_k] keys as attention reads them */
     const float *v; /* [n][d_v] values as stored */
@@ -86,10 +95,11 @@ typedef struct {
 typedef struct {
     int layer, kv_head, group; /* group is the number of query heads of the KV head */
     size_t n, d;               /* number of cached tokens, and number of floats of a key */
-    /* [n] Positions of cached tokens in the sequence, rising, with the newest token last. */
+    /* [n] Position in the sequence of each cached token, in rising order. The last one is the
+     * newest token. */
     const uint32_t *position;
     const float *k; /* [n][d] keys as attention reads them */
-    /* [group][d] Queries of the step, ldq floats apart. */
+    /* [group][d] Queries of the decode step, one per query head, `ldq` floats apart. */
     const float *q;
     size_t ldq;
     kvd_dtype type; /* data type of stored numbers */
@@ -103,7 +113,8 @@ typedef struct {
     kvd_dtype type;          /* data type of stored numbers */
 } kvd_prompt_keys;
 
-/* Bits of a KV head's low-rank keys: for each token, and in addition for each prompt. */
+/* Bits of a KV head's keys that are stored as a low-rank matrix: per token, and in addition per
+ * prompt. */
 typedef struct {
     double token, prompt;
 } kvd_rebuilt_bits;
@@ -111,79 +122,88 @@ typedef struct {
 typedef struct kvd_tokens_method kvd_tokens_method;
 struct kvd_tokens_method {
     kvd_method_info info; /* must be the first member */
-    /* lowers: some tokens get low precision. only_lowers: the method never drops a token. */
+    /* lowers: true if the method keeps some tokens at low precision. only_lowers: true if it also
+     * never drops a token. */
     bool lowers, only_lowers;
-    /* True if random numbers can replace the calibration data, for timing. */
+    /* True if timing runs can replace the method's calibration data by random numbers. */
     bool drawn;
-    /* Bits that the method stores per cached token in addition to K and V. */
+    /* Bits that the method stores per cached token and KV head in addition to K and V. */
     double entry_bits;
-    /* How the CUDA engine drops this method's tokens. NULL: not supported. */
+    /* How the CUDA engine drops tokens for this method. NULL if it cannot. */
     const kvd_tokens_eviction *eviction;
-    /* Returns the rule by which the CUDA engine chooses tokens to read. NULL: not supported. */
+    /* Returns the rule by which the CUDA engine chooses the tokens that a decode step reads. NULL:
+     * the engine cannot choose tokens for this method. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
-    /* Returns the centroids of an open method with KVD_READ_CODES. */
+    /* Returns the centroids of keys of an open method. Only for methods whose rule is
+     * KVD_READ_CODES. */
     kvd_read_codes (*read_codes)(const void *self);
-    /* Returns the token-scoring networks of an open method with ranking KVD_EVICT_TRAINED. */
+    /* Returns the token-scoring networks of an open method. Only for methods that rank tokens by
+     * KVD_EVICT_TRAINED. */
     const struct kvd_retaining_heads *(*retaining)(const void *self);
-    /* Returns the number of the prompt's last queries whose probabilities are in
-     * kvd_prompt_attention.recent. NULL: 0. */
+    /* Returns how many of the prompt's last queries have their attention probabilities in
+     * kvd_prompt_attention.recent. If the function is NULL, there are none. */
     size_t (*window)(const kvd_parameter_values *v);
-    /* Adds noise to an attention score and divides it by a temperature (method keyformer), for
-     * kvd_prompt_attention.score_mass. May be NULL. */
+    /* For kvd_prompt_attention.score_mass: returns an attention logit after adding noise and
+     * dividing by a temperature (method keyformer). May be NULL. */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
-    /* Fails for parameters that the method cannot use. May be NULL. */
+    /* Fails if the method does not support these parameter values. May be NULL. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
-    /* Opens the method and stores its private data in *self. On failure it frees all of it, and
-     * `close` is not called. NULL: the private data is a kvd_tokens_self. */
+    /* Opens the method and stores its private data in *self. If this fails, it frees all memory
+     * itself, and `close` must not be called. If the function is NULL, the private data is a
+     * kvd_tokens_self. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
-    /* Returns the bytes of a KV head's state for n tokens, allocated as zeros. NULL: no state. */
+    /* Returns the bytes of a KV head's state for up to n tokens. The caller allocates the state,
+     * filled with zeros. NULL: the method has no state. */
     size_t (*state_bytes)(const void *self, size_t n);
     bool repeats; /* true if each prompt is followed by a copy of itself */
-    /* `observe` computes the numbers of a layer by which `rank` chooses tokens, and must be
-     * thread-safe. `observed` returns how many there are for a prompt of n tokens. If both are
-     * NULL, `rank` uses softmax denominators. */
+    /* `observe` computes the numbers by which `rank` chooses tokens, for one layer, and must be
+     * thread-safe. `observed` returns how many numbers there are for a prompt of n tokens. If both
+     * are NULL, `rank` uses softmax denominators. */
     size_t (*observed)(const void *self, size_t n);
     int (*observe)(const void *self, const kvd_observed_prompt *r, double *out, kvd_err *err);
-    /* Chooses the precision of a prompt's tokens in all layers, in a first pass over the prompt:
-     * level [n_layers][n] or, if the method has `observe`, [n_layers][n_kv_heads][n]. NULL: no
-     * first pass. */
+    /* For methods that process each prompt twice: chooses, after the first pass, the precision of
+     * the prompt's tokens in all layers. level is [n_layers][n] or, if the method has `observe`,
+     * [n_layers][n_kv_heads][n]. NULL: the prompt is processed once. */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
-    /* Writes a prompt's precision levels [n], which are KVD_LEVEL_HIGH before, and the state. */
+    /* Chooses the precision of a prompt's tokens in a KV head, and sets the state. The elements of
+     * level [n] are KVD_LEVEL_HIGH before the call. */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
-    /* Sets the precision level [n] of a KV head's tokens after a decode step. The newest token
-     * begins at KVD_LEVEL_HIGH, and levels must not rise. `forget` reduces the state to the n
-     * remaining tokens: kept[i] is the earlier index of token i. */
+    /* After a decode step, sets the precision level [n] of a KV head's tokens. That of the newest
+     * token is KVD_LEVEL_HIGH before the call, and no level may rise. `forget` reduces the state to
+     * the n tokens that remain: kept[i] is the index that token i had before. */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
-    /* Like `prompt` and `step`, but for all n_heads KV heads of a layer at once. A method sets at
-     * most one of `prompt` and `prompt_heads`, and one of `step` and `step_heads`. A method without
-     * `select` must set `prompt` or `prompt_heads`. */
+    /* Like `prompt` and `step`, but for all n_heads KV heads of a layer in one call. A method sets
+     * at most one of `prompt` and `prompt_heads`, and at most one of `step` and `step_heads`. A
+     * method without `select` must set `prompt` or `prompt_heads`. */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
-    /* `merge` chooses how dropped tokens merge into kept ones, after prompts and, if merges_steps
-     * is true, after decode steps. into[i] is the index of the kept token that receives token i, or
-     * n if there is none. weight[i] is the weight of token i. Before the call, into[i] is n and
-     * weight[i] is 1. NULL: no merging. */
+    /* `merge` chooses the kept tokens into which dropped tokens merge, after prompts and, if
+     * merges_steps is true, after decode steps. into[i] is the index of the kept token that
+     * receives token i, or n if token i does not merge. weight[i] is the weight of token i. Before
+     * the call, into[i] is n and weight[i] is 1. NULL: no merging. */
     bool merges_steps;
     int (*merge)(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err);
-    /* Computes low-rank keys of a prompt. Writes approximate keys before RoPE to k [n][d], their
-     * bits to *bits, and the state. If the function sets exact[i] to 1, key i stays exact. NULL:
-     * all keys are exact. Methods with this function must have `select`. */
+    /* Approximates the keys of a prompt by a low-rank matrix. Writes the approximate keys before
+     * RoPE to k [n][d], their bits to *bits, and the state. If it sets exact[i] to 1, key i is
+     * stored exactly instead. NULL: all keys are exact. A method with this function must have
+     * `select`. */
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
-    /* Chooses the tokens that a step reads: read[i], at first 1, becomes 0 to skip token i. NULL:
-     * all are read. */
+    /* Chooses the tokens that a decode step reads. read[i] is 1 before the call; the function sets
+     * it to 0 if token i is not read. NULL: all tokens are read. */
     int (*select)(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                   kvd_err *err);
-    /* Returns the bits that a decode step reads to choose among n tokens of d numbers. */
+    /* Returns the bits that a decode step reads in order to choose among n cached tokens with keys
+     * of d numbers. */
     double (*select_bits)(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits);
 };
@@ -197,69 +217,78 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
     kvd_tokens_taskkv, kvd_tokens_a2ats, kvd_tokens_mpcache, kvd_tokens_alisa, kvd_tokens_shadowkv,
     kvd_tokens_locret;
 
-/* Returns the fraction of important tokens in a layer. */
+/* Returns the fraction of tokens that are important in a layer, from the parameters of method
+ * importance or received. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);
 /* Returns parameter `layers` of method importance: the number of consecutive layers that use the
- * important tokens of the first. 0: parameter `overlap` decides. */
+ * important tokens of the first of them. If it is 0, parameter `overlap` decides. */
 int kvd_tokens_layers(const kvd_parameter_values *v);
 
-/* Returns a budget in tokens. A value below 1 is a fraction of `of`, rounded down. */
+/* Returns a budget parameter as a number of tokens. A value below 1 is a fraction of `of` tokens,
+ * rounded down. */
 size_t kvd_tokens_budget(double value, size_t of);
 
-/* Largest value of a budget parameter; other parameters have smaller limits. */
+/* Largest value that a parameter of a token method may have, for token budgets. Other parameters
+ * have smaller limits. */
 enum { KVD_BUDGET_MOST = 1 << 24 };
 
-/* Fails if a budget is neither a fraction below 1 nor a whole number. */
+/* Fails if a token budget among the parameters is neither a fraction below 1 nor a whole number. */
 int kvd_tokens_check_budgets(const kvd_method_info *m, const kvd_parameter_values *v, kvd_err *err);
 
-/* Fails if no token would stay. For methods whose first parameter is `budget`. */
+/* For methods whose first parameter is `budget`: fails if no token would stay. */
 int kvd_tokens_check_budget(const kvd_parameter_values *v, kvd_err *err);
 
-/* Private data of methods whose `open` is NULL. */
+/* Private data of token methods whose function `open` is NULL. */
 typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
     uint64_t seed;
 } kvd_tokens_self;
-/* Returns the parameters in `self`, a kvd_tokens_self. */
+/* Returns the parameter values in `self`, which must be a kvd_tokens_self. */
 const kvd_parameter_values *kvd_tokens_values(const void *self);
 
-/* Checks the parameters and sets *self, which the caller must release with kvd_tokens_close. */
+/* Checks the parameters and opens the method. Stores its private data in *self, which the caller
+ * must release with kvd_tokens_close. */
 int kvd_tokens_open(const kvd_tokens_method *m, const kvd_parameter_values *v,
                     const kvd_method_setup *s, void **self, kvd_err *err);
 void kvd_tokens_close(const kvd_tokens_method *m, void *self);
 
-/* Token budget of methods that drop tokens once and whose first parameter is `budget`. */
+/* Returns the token budget of a method that drops tokens only after the prompt. Its first parameter
+ * must be `budget`. */
 kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 
-/* Copies the tokens' levels that kvd_tokens_method.rank chose. Can serve as member `prompt`. */
+/* Copies the precision levels that kvd_tokens_method.rank wrote. For use as function `prompt` of a
+ * method. */
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
-/* Functions `state_bytes` and `forget` of methods whose state has one double per cached token. */
+/* Functions `state_bytes` and `forget` for methods whose state is one double per cached token. */
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
-/* Check parameters and return the token budget, for methods whose first two parameters are the
- * numbers of heavy and of newest tokens. */
+/* Check the parameters, and return the token budget. For methods whose first two parameters are the
+ * numbers of heavy tokens (those with the most attention) and of newest tokens. */
 int kvd_tokens_check_heavy(const kvd_parameter_values *v, kvd_err *err);
 kvd_evict_budget kvd_tokens_heavy_budget(const kvd_parameter_values *v, const kvd_evict_request *r);
 
-/* Indices of the first parameters of methods snapkv, pyramidkv and adakv. */
+/* Indices of the first parameters, which methods snapkv, pyramidkv and adakv have in common. */
 enum { KVD_WINDOW_BUDGET, KVD_WINDOW_ROWS, KVD_WINDOW_KERNEL, KVD_WINDOW_KEYS };
 int kvd_tokens_check_window(const kvd_parameter_values *v, kvd_err *err);
 size_t kvd_tokens_window_rows(const kvd_parameter_values *v);
 void kvd_tokens_window_rule(const kvd_parameter_values *v, kvd_evict_rule *rule);
-/* Token budget of methods that drop tokens once and keep the last `window` tokens. */
+/* Returns the token budget of a method that drops tokens only after the prompt, and always keeps
+ * the prompt's last `window` tokens. */
 kvd_evict_budget kvd_tokens_window_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 /* Returns how many of a prompt's n tokens are older than the window of newest tokens. */
 size_t kvd_tokens_window_old(const kvd_parameter_values *v, size_t n);
-/* Scores the tokens before a prompt's last `window` by attention from the last `window` queries. */
+/* Scores the prompt tokens before the last `window` ones, by the attention that they got from the
+ * last `window` queries. */
 void kvd_tokens_window_scores(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                               double *score);
-/* Keeps the last `window` prompt tokens, and the `budget` older ones with the largest scores. */
+/* Keeps the prompt's last `window` tokens, and the `budget` older tokens with the largest
+ * scores. */
 int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_attention *p,
                            size_t budget, uint8_t *level, kvd_err *err);
 
@@ -271,15 +300,17 @@ kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_req
  * `newest` newest and `old` older ones. */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
-/* Keeps the k of n tokens with the largest scores. On ties, later tokens stay. */
+/* Keeps the k of n tokens with the largest scores, and marks the others as dropped. If scores are
+ * equal, later tokens stay. */
 int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level, kvd_err *err);
 
-/* Writes to a [n] the probability that token t gives each token up to t. `product` is scratch
- * memory. */
+/* Writes to a [n] the attention probability that query t gives each of the tokens 0 to t. `product`
+ * is scratch memory. */
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 
-/* Members `observed` and `observe` of kvd_tokens_method: sum the attention that tokens received. */
+/* Functions `observed` and `observe` of kvd_tokens_method, for methods whose `rank` uses the
+ * attention that tokens received. */
 size_t kvd_tokens_received_doubles(const void *self, size_t n);
 int kvd_tokens_observe_received(const void *self, const kvd_observed_prompt *r, double *out,
                                 kvd_err *err);
@@ -288,11 +319,12 @@ double kvd_tokens_dot(const float *a, const float *b, size_t d);
 /* Returns the Euclidean norm of x [d], at least 1e-12. */
 double kvd_tokens_length(const float *x, size_t d);
 
-/* Returns the first index of the smallest score. n must be above 0. */
+/* Returns the index of the smallest score, the first one if several are equal. n must be above
+ * 0. */
 size_t kvd_tokens_least(const double *score, size_t n);
 
-/* Descriptions of the GPU code of token methods, such as eviction and selection. Their addresses
- * are NULL if the program is linked without CUDA. */
+/* GPU implementations of token methods. Their addresses are NULL if the program is linked without
+ * CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_evict KVD_IF_LINKED, kvd_gpu_uneven KVD_IF_LINKED,
     kvd_gpu_selection KVD_IF_LINKED, kvd_gpu_zdc KVD_IF_LINKED, kvd_gpu_zdc_received KVD_IF_LINKED,
     kvd_gpu_leankv KVD_IF_LINKED, kvd_gpu_lower KVD_IF_LINKED;

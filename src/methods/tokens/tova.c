@@ -1,5 +1,5 @@
-/* Method tova: keeps the tokens to which the newest token attends most, the same in all KV heads
- * (Oren et al. 2024, TOVA, arXiv 2401.06104, section 4). */
+/* Method tova: keeps the tokens to which the newest token attends most. All KV heads keep the same
+ * tokens (Oren et al. 2024, TOVA, arXiv 2401.06104, section 4). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +18,8 @@ static size_t window(const kvd_parameter_values *v)
     return 1;
 }
 
-/* Keeps the newest token and the budget - 1 older ones with the largest `sum` [n]. Frees `sum`. */
+/* Keeps the newest token, and the budget - 1 older tokens with the largest elements of sum [n].
+ * Frees `sum`. */
 static int keep(const kvd_parameter_values *v, double *sum, size_t n, size_t n_expected,
                 size_t n_heads, uint8_t *const *level, kvd_err *err)
 {

@@ -1,5 +1,6 @@
-/* Method windowkv: keeps windows of consecutive tokens, the same in all layers of a group (Zuo et
- * al. 2025, WindowKV, arXiv 2503.17922, section 3). Budgets fall as in pyramidkv. */
+/* Method windowkv: keeps windows of consecutive prompt tokens. A group of layers keeps the same
+ * windows (Zuo et al. 2025, WindowKV, arXiv 2503.17922, section 3). Token budgets fall from layer
+ * to layer as in method pyramidkv. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +36,7 @@ static size_t observed(const void *self, size_t n)
     return (kvd_tokens_window_old(w->v, n) + review - 1) / review;
 }
 
-/* Returns the score of a window of n tokens with scores x [n]. May sort x. */
+/* Returns the score of a window of n consecutive tokens with scores x [n]. May reorder x. */
 static double score_of(const kvd_tokens_self *w, double *x, size_t n)
 {
     const size_t half = (size_t)w->v->value[REVIEW] / 2, some = w->v->value[LARGEST] < 1 || half > n
@@ -56,7 +57,8 @@ static int observe(const void *self, const kvd_observed_prompt *r, double *out, 
     const size_t old = kvd_tokens_window_old(w->v, r->n), review = (size_t)w->v->value[REVIEW];
     memset(out, 0, observed(self, r->n) * sizeof *out);
     if (r->layer % (int)w->v->value[LAYERS])
-        /* Only the first layer of a group scores tokens. The other layers keep the same ones. */
+        /* Only the first layer of a group of layers scores tokens. The other layers of the group
+         * keep the same tokens. */
         return 0;
     double *const a = malloc(3 * r->n * sizeof *a);
     if (!a)
@@ -91,7 +93,8 @@ static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
     return drop < n ? drop : n;
 }
 
-/* Drops the windows of adjacent tokens with the smallest scores. */
+/* Drops the windows of consecutive tokens with the smallest scores. A window has `review`
+ * tokens. */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {
@@ -135,8 +138,8 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* Returns the token budget. If windows of tokens are dropped, it is a whole number of windows, in
- * which a shorter last window counts as a whole one. */
+/* Returns the token budget. If windows of tokens are dropped, it is a whole number of windows. The
+ * last window counts as a whole one even if it is shorter. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t review = (size_t)v->value[REVIEW], each = (size_t)v->value[LAYERS],
