@@ -39,8 +39,8 @@ typedef struct {
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;
 
-/* Applies RoPE for `positions` positions, which may be negative, to x [d]. `table` is scratch
- * memory. */
+/* Applies RoPE to x [d] as for a token at position `positions`, which may be negative. `table` is
+ * scratch memory. */
 static void turn(const kvd_config *c, int layer, double positions, float *table, float *x)
 {
     const size_t half = (size_t)c->d_head / 2;

@@ -69,7 +69,8 @@ typedef struct {
     float *work; /* device memory of kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
 
-/* Trained networks that score tokens (KVD_EVICT_TRAINED), one per layer, for this GPU's heads. */
+/* Trained networks that score tokens (ranking KVD_EVICT_TRAINED): one per layer, with the part that
+ * this GPU's heads need. */
 typedef struct {
     size_t hidden, inputs; /* number of hidden units, and of inputs: Q, K and V of a token */
     const uint16_t *fc1;   /* [n_layers][hidden][inputs] bf16 */
@@ -81,7 +82,7 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     kvd_evict_rule rule;
-    /* If state.score is NULL, scores and positions are not stored. */
+    /* Scores and positions of cached tokens. If state.score is NULL, they are not stored. */
     kvd_evict_state state;
     const kvd_evict_budget *budget;
     int32_t hopper;
@@ -248,7 +249,7 @@ size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, i
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 
 /* Copies the indices of the selection pages (groups of adjacent tokens) that a KV head read in a
- * decode step to page [*n] on the host. *tokens gets the number of tokens in these pages. */
+ * decode step to the host array page [*n]. *tokens gets the number of tokens in these groups. */
 int kvd_gpu_selection_read(const kvd_gpu_method *m, size_t step, int kv_head, int32_t *page,
                            size_t *n, size_t *tokens, kvd_err *err);
 #endif

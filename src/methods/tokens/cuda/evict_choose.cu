@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(CHOOSE)
     }
 }
 
-/* Sums the attention that each token received over the query heads of a KV head. */
+/* Sums, over the query heads of a KV head, the attention that each token received. */
 __global__ void __launch_bounds__(CHOOSE)
     local_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {

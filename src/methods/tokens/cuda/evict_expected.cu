@@ -292,8 +292,7 @@ __device__ __forceinline__ float over_lanes(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 16);
 }
 
-/* Returns |v|^2 of token 8 t8 + lane % 8, or 0 if there are only n tokens and this is not one of
- * them. */
+/* Returns |v|^2 of token 8 t8 + lane % 8, or 0 if the index of this token is n or more. */
 __device__ __forceinline__ float value_square(const kvd_evict_prompts_args &a, int b, int g, int t8,
                                               int n, int lane)
 {
@@ -361,8 +360,8 @@ template <int BLOCKS> struct part {
     float x[BLOCKS][8];
 };
 
-/* Loads this lane's dimensions of the key of token 8 t8 + lane % 8. If there are only n tokens and
- * this is not one of them, loads 0. */
+/* Loads this lane's dimensions of the key of token 8 t8 + lane % 8, or 0 if the index of this token
+ * is n or more. */
 template <int BLOCKS>
 __device__ __forceinline__ part<BLOCKS> load(const kvd_evict_prompts_args &a, const int32_t *page,
                                              int g, int t8, int n, int lane)

@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/* Loads the keys of tokens from .. from + 31 of e.list into registers, in the layout that mma.sync
- * needs. */
+/* Loads the keys of elements `from` to `from` + 31 of e.list into registers, in the layout that
+ * mma.sync needs. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums the attention that each token received over query heads, and marks the tokens with the
+/* Sums over query heads the attention that each token received, and marks the tokens with the
  * largest sums, which are never merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
@@ -308,7 +308,8 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[row + t] = may && (double)cosine > a.rule.cosine ? 1 : 0;
 }
 
-/* Run of similar adjacent tokens from .. to - 1. They merge into one of them, `pivot`. */
+/* Run of similar adjacent tokens, those with indices `from` to `to` - 1. They merge into one of
+ * them, `pivot`. */
 struct run {
     int from, to, pivot, j, m;
 };

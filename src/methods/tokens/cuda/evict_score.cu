@@ -75,9 +75,9 @@ __device__ __forceinline__ float below_mean(float p, int t)
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/* Adds the terms of tokens `other` and `other` + 1 to the sums (LARGEST: maxima) of the four tokens
- * first + 8 r, r < 4. These four are queries with LOGS and keys otherwise. If MASKED, skips pairs
- * whose key is later than the query. */
+/* Adds the terms of two tokens, `other` and `other` + 1, to the sums (LARGEST: maxima) of four
+ * tokens, first + 8 r with r < 4. The four are queries for LOGS, otherwise keys. If MASKED, skips
+ * pairs whose key is later than the query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,

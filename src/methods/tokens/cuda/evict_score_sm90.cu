@@ -33,8 +33,8 @@ struct side {
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Returns the bytes of those of the tokens t .. t + 63 that the prompt has. Their number is
-     * rounded up to a multiple of 8. */
+    /* Returns the number of bytes of tokens t .. t + 63, without tokens after the end of the
+     * prompt. The number of tokens is rounded up to a multiple of 8. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);

@@ -537,8 +537,8 @@ extern "C" size_t kvd_evict_steps_bytes(const kvd_attn_map *m, size_t batch, siz
     return batch * (size_t)m->n_kv_heads * room * width_of(m) * sizeof(float);
 }
 
-/* Doubles the number of CTAs per KV head until the GPU is full, as long as each CTA has at least 64
- * cached tokens. */
+/* Returns the number of CTAs per KV head: a power of 2, as large as needed to fill the GPU, but
+ * with at least 64 cached tokens per CTA. */
 extern "C" int32_t kvd_evict_splits(const kvd_attn_map *m, size_t batch, size_t room, int n_sms)
 {
     const size_t heads = batch * (size_t)m->n_kv_heads;

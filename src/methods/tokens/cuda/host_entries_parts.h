@@ -24,8 +24,8 @@ typedef struct {
     double *bits[KVD_N_SIDES]; /* [room] bits of the codes */
     uint16_t *row;             /* [room - first][2 d] K and V, decoded where they are coded */
     uint32_t *state;           /* [KVD_N_SIDES][states] of the entropy coder */
-    /* ready: number of tokens of K and of V that can be quantised now. Tokens from .. end - 1 must
-     * be written back to the cache. */
+    /* ready: number of cached tokens, from the oldest on, that are quantised or can be quantised
+     * now, for K and for V. Tokens `from` to `end` - 1 must be written back to the cache. */
     size_t ready[KVD_N_SIDES], from, end;
     size_t at; /* first row of the head in kvd_host_entries.rows */
 } kvd_head_entries;

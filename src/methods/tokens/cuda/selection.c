@@ -1,5 +1,4 @@
-/* Methods that keep all tokens cached, but whose decode steps read only a part of them, on the
- * GPU. */
+/* Methods on the GPU whose decode steps read only a part of the cached tokens. */
 #include "methods/tokens/cuda/selection_method.h"
 
 #include <stdlib.h>

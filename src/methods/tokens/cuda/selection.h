@@ -1,6 +1,6 @@
-/* Kernels of methods that keep all tokens cached, but whose decode steps read only some of them.
- * Steps choose among selection pages, which are groups of rule.page adjacent tokens: they read the
- * newest ones, and those with the largest scores. */
+/* Kernels of methods whose decode steps read only some of the cached tokens. Steps choose among
+ * selection pages, which are groups of rule.page adjacent tokens: they read the newest ones, and
+ * those with the largest scores. */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
 

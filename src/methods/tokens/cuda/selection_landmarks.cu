@@ -85,8 +85,8 @@ __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_se
            in_page(s, g, i);
 }
 
-/* Computes the mean key of each selection page (group of adjacent tokens), and as its score minus
- * the smallest cosine of its keys with the mean. */
+/* Computes for each selection page (group of adjacent tokens) the mean key and the score, which is
+ * the negative of the smallest cosine between a key and the mean. */
 template <int WIDTH>
 __global__ void __launch_bounds__(LANES *WARPS)
     mean_kernel(const __grid_constant__ kvd_selection s,

@@ -1,4 +1,4 @@
-/* State of methods that keep all tokens cached, but whose decode steps read only a part of them. */
+/* State of methods whose decode steps read only a part of the cached tokens. */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_METHOD_H
 
@@ -32,13 +32,13 @@ typedef struct {
     /* [n_slots] Number of cached tokens that the latest decode step did not read, averaged over KV
      * heads and layers. */
     double *unread;
-    /* For method a2ats: index of the centroid nearest to each key, in all layers. */
+    /* Data of method a2ats: index of the centroid nearest to each key, in all layers. */
     struct {
         /* Kernel arguments for layer 0. The arguments for other layers are derived from them. */
         kvd_selection_codes of;
         double *frequency[2]; /* device angular frequencies of both RoPE bases */
     } codes;
-    /* For method mpcache, whose layers cache different numbers of tokens. */
+    /* Data of method mpcache, whose layers cache different numbers of tokens. */
     struct {
         /* [layers][max_slices] Number of cached tokens of each request, including the new token.
          * `length` is in pinned memory, `lengths` in device memory. */
@@ -48,7 +48,7 @@ typedef struct {
         float *mass;
         int32_t *kept;
     } late;
-    /* For method shadowkv: latent vectors and exact keys, in device memory. */
+    /* Data of method shadowkv: latent vectors and exact keys, in device memory. */
     struct {
         /* Kernel arguments for layer 0. The arguments for other layers are derived from them. */
         kvd_selection_shadow of;
@@ -96,7 +96,7 @@ size_t kvd_selection_cached(const kvd_selection_method *e, size_t slot, size_t l
  * layer. */
 int32_t *kvd_selection_lengths_of(const kvd_selection_method *e, int layer);
 
-/* Sets the callbacks of e->method that methods need which drop prompt tokens. */
+/* Sets the callbacks of e->method for a method that drops prompt tokens. */
 void kvd_selection_late_describe(kvd_selection_method *e);
 /* Allocates e->late: the numbers of cached tokens per layer, and scratch memory for dropping prompt
  * tokens. The caller must have set e->n_slots and e->layers. */

@@ -165,7 +165,7 @@ typedef struct {
     size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
-    /* For methods whose token budgets depend on the scores of all layers. */
+    /* Data of methods whose token budgets depend on the scores of all layers. */
     struct {
         /* on: true if a layer's budget depends on all layers. shared: true if one budget is shared
          * by the KV heads of all layers. */
@@ -202,8 +202,8 @@ size_t kvd_uneven_gpus(const kvd_uneven *e);
 /* Allocates e->late, the scores and token budgets of all layers, for `slices` prompts with `rows`
  * tokens in total. */
 int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err);
-/* Queues the choice of tokens in all layers. Must be called after the scores of the last layer have
- * been queued. */
+/* Queues the work that chooses which tokens stay in all layers. Must be called after the scores of
+ * the last layer have been queued. */
 int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err);
 /* Zeroes the scores of all layers. Each GPU then writes those of its own KV heads, and the arrays
  * of all GPUs are added. */

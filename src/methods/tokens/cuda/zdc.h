@@ -56,10 +56,10 @@ typedef struct {
     const int32_t *q_start, *q_len;
     /* [n_heads][n_q8] in device memory: natural log of the softmax denominator of each query. */
     const float *lse;
-    /* 1 if `lse` instead has the attention that each token received in each query head (method
-     * received). */
+    /* For method received: 1 if `lse` has, instead of softmax denominators, the attention that each
+     * token received in each query head. */
     int32_t sums;
-    /* 1 if each softmax denominator is divided by the number of keys that its query attends to. */
+    /* 1 if each softmax denominator is divided by the number of keys to which its query attends. */
     int32_t mean;
     double share; /* fraction of important tokens */
     /* Number of consecutive layers, beginning with this one, that use the important tokens which
@@ -96,8 +96,8 @@ typedef struct {
     const int32_t *q_start, *q_len;
     const void *q;    /* device queries, blocked layout */
     const void *from; /* device pages with the prompts */
-    /* Output [slots][n_layers][n_kv_heads][d_qk] in device memory: channel that each column of the
-     * stored keys has, most important first. */
+    /* Output [slots][n_layers][n_kv_heads][d_qk] in device memory: for each column of the stored
+     * keys, the index of the key channel in it. The most important channels come first. */
     int16_t *order;
     /* Outputs [n_q8] in device memory, as in kvd_zdc_choose_args: flags of each token, and its
      * index among tokens of the same kind. The newest `window` tokens of a prompt are the important

@@ -114,9 +114,9 @@ typedef struct {
     /* Projections of K and V to the dimensions that less important tokens keep. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
-    /* For method think: [slots][n_layers][n_kv_heads][d_head] in device memory, channel that each
-     * column of the stored keys has. The newest `window` prompt tokens keep all key channels, older
-     * ones only `kept` of them. */
+    /* For method think: [slots][n_layers][n_kv_heads][d_head] in device memory, for each column of
+     * the stored keys the index of the key channel in it. The newest `window` prompt tokens keep
+     * all key channels, older ones only `kept` of them. */
     int16_t *order;
     size_t window, kept;
     kvd_zdc_head *head; /* device [kvd_zdc_layers()][n_kv_heads] */
