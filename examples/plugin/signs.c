@@ -18,7 +18,7 @@ static void window(const double *value, int32_t side, size_t *window, size_t *bl
     *block = 1;
 }
 
-/* Quantises a block of K or V. Without a callback `open`, `self` points to the parameter values. */
+/* Quantises a block of K or V. `self`: parameter values of the quantisation method. */
 static int code(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error)
 {

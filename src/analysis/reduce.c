@@ -8,8 +8,8 @@
 #include "common/clock.h"
 #include "common/rng.h"
 
-/* The stream TEXT_STREAMS + i of random numbers chooses the sequences of text i to drop
- * (--prune). */
+/* --prune drops random sequences of each calibration text. Stream TEXT_STREAMS + i of the random
+ * number generator chooses them in text i. */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,

@@ -39,7 +39,8 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
 int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, size_t *rank,
                  kvd_err *err);
 
-/* Minimises |A C - Y| over C [k][m] by QR. A is [n][k], Y [n][m] with independent columns. */
+/* Finds C [k][m] that minimises |A C - Y| by QR, for A [n][k] with linearly independent columns and
+ * Y [n][m]. */
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);
 

@@ -300,7 +300,8 @@ int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err 
     return 0;
 }
 
-/* Returns true if any copy that --sweep made of method i still has parameter values to evaluate. */
+/* --sweep evaluates a method at several values of one parameter. Returns true if method i has a
+ * value that is not evaluated yet. */
 static bool has_points(const kvd_inputs *in, size_t i)
 {
     bool found = false;

@@ -63,7 +63,7 @@ typedef struct {
     const kvd_run *run;
 } kvd_rates_note;
 
-/* Writes rates.json, which describes the projections. */
+/* Writes the file rates.json: how many dimensions each head of an exported model keeps. */
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
 /* Returns the removed fraction of the dimensions of K and V, counting only projections that are

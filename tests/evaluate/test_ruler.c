@@ -130,7 +130,8 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/* distinct lines of a prompt, sorted, with random words replaced by letters */
+/* distinct lines of a synthetic prompt, sorted; words that the generator drew at random are
+ * replaced by letters */
 typedef struct {
     char *line[64];
     size_t n;

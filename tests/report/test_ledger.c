@@ -434,8 +434,7 @@ TEST(test_fewer_rows)
                 {"centroids-fall:all", 1, 15.0 / 30},
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
-                /* Pruning tokens makes the singular values of calibration r5 25 % larger. r5 has no
-                 * centroids, so that only the measure with "-rows" sees it. */
+                /* In calibration file r5, pruning tokens makes singular values 25 % larger. */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
                 {"prune-spectrum:qk", 0, 0},

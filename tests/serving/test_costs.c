@@ -171,8 +171,9 @@ TEST(test_prompts_together)
     takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
     takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
     takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
-    /* With method "whole", attention was measured only for unsplit prompts, so that its time is an
-     * estimate here. `beyond` (1 if outside the measured range) is not checked. */
+    /* For the method with the name "whole", attention was measured only on prompts that are not
+     * split into chunks. For chunks its time is an estimate, so `beyond` (1 if outside the measured
+     * range) may have any value. */
     int beyond;
     near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
          bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);

@@ -24,9 +24,10 @@ typedef struct {
     /* Tokens per page table entry: a power of 2 below 64, or 0 for whole pages. If not 0, with n =
      * 64 / piece_tokens, entry x is part x % n of page x / n, and ctas_per_task must be 0. */
     int32_t piece_tokens;
-    /* Device [batch], or NULL if all KV heads have equal numbers of tokens. second_len[b]: number
-     * of tokens, at least 1, of KV heads from n_kv_heads / 2 on. Pages of these later heads come
-     * first in page_table, and count as 64 tokens each in kv_len[b]. */
+    /* [batch] in device memory, or NULL if all KV heads of a request have equally many tokens.
+     * second_len[b]: number of tokens, at least 1, of the second half of request b's KV heads. The
+     * request's row of page_table begins with the pages of this second half, which add 64 tokens
+     * each to kv_len[b]. */
     const int32_t *second_len;
     /* Number of requests to compute, in device memory; NULL means all. */
     const int32_t *live;

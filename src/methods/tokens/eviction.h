@@ -55,10 +55,10 @@ typedef enum {
      * and from all queries, each divided by its mean over tokens. Only at the end of a prompt. */
     KVD_EVICT_IMPORTANT,
     /* Largest attention probability that the token gets from a copy of the prompt, appended to the
-     * prompt. Only at the end of a prompt. */
+     * prompt. Tokens are dropped once, at the end of the prompt. */
     KVD_EVICT_REPEATED,
-    /* Score that a trained network computes from the token's Q, K and V. Only at the end of a
-     * prompt. */
+    /* Score that a trained network computes from the token's Q, K and V. Tokens are dropped once,
+     * at the end of the prompt. */
     KVD_EVICT_TRAINED
 } kvd_evict_ranking;
 

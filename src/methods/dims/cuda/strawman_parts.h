@@ -28,8 +28,8 @@ typedef struct {
     bool shared;
     /* [n_layers][n] on the device: width, rank and offset of each head's projection of K or V. */
     kvd_latent_basis *basis;
-    /* layer_at [n_layers]: offset of each layer in the matrices of a request. `each`: number of
-     * elements of all these matrices. */
+    /* A request has one array with the projection matrices of all layers. layer_at [n_layers]:
+     * offset of each layer's matrices in it. `each`: number of elements of the array. */
     size_t *layer_at, each;
     /* Elements, without padding, of a request's projections, and of a token in all layers without a
      * sliding window. */
@@ -43,7 +43,7 @@ typedef struct {
     uint16_t *rows;
     /* [max_tokens][n_heads][d_head] on the device: Q of the prompts' tokens, or NULL. */
     uint16_t *queries;
-    /* [max_tokens][n][wide] in device memory: projected K and V. */
+    /* [max_tokens][n][wide] in device memory: K and V multiplied by the projection matrices. */
     uint16_t *cut;
     float *gram;
     /* [n_layers][n_kv_heads][d_head][d_head] in device memory: W_O W_O^T, or NULL. */

@@ -37,7 +37,8 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 
 /* Waits for the work on `stream`. Its errors count as a failure of GPU `index`. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
-/* Sets `destroy`, which is called after an error to destroy CUDA graphs that contain sums. */
+/* Sets the function `destroy`. After an error it is called to destroy the CUDA graphs of GPU number
+ * `index`, which contain sums over GPUs. */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
 /* kvd_gpu_sum_fail records a failure of GPU `index`. kvd_gpu_sum_failed returns the first GPU that
  * failed, or -1. */
