@@ -205,10 +205,9 @@ static int print(const job *j, kvd_err *err)
     json_t *const rows = json_array();
     if (!j->cfg->common.quiet && !j->cfg->common.json)
         printf(
-            "%s: %zu tokens of '%s', %s; entropy of its predictions %.4f nats\nwidths by loss, and "
-            "the KL "
-            "divergence "
-            "that they are predicted to cost\n     p   nats/token\n",
+            "%s: %zu tokens of '%s', %s; mean -log p of the tokens drawn from its predictions, which "
+            "estimates their entropy: %.4f nats\nwidths by loss, and the KL divergence that they are "
+            "predicted to cost\n     p   nats/token\n",
             j->cfg->common.output, s->n_tokens, s->label, s->model.name,
             j->engine->loss / (double)j->engine->n_predicted);
     for (int i = 1; i < 9; i++) {

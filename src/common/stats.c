@@ -28,7 +28,7 @@ double kvd_stddev(const double *x, size_t n)
 
 double kvd_cv(const double *x, size_t n)
 {
-    return kvd_stddev(x, n) / kvd_mean(x, n);
+    return n < 2 ? (double)NAN : kvd_stddev(x, n) / kvd_mean(x, n);
 }
 
 static int ascending(const void *a, const void *b)

@@ -9,6 +9,7 @@
 double kvd_mean(const double *x, size_t n);
 /* Returns the standard deviation of x [n] with divisor n - 1; 0 for n = 1. */
 double kvd_stddev(const double *x, size_t n);
+/* Returns the standard deviation divided by the mean; NaN for n = 1. */
 double kvd_cv(const double *x, size_t n);
 /* Sorts numbers in rising order. None may be NaN. */
 void kvd_sort(double *x, size_t n);

@@ -40,7 +40,7 @@ typedef struct {
     size_t n;
 } kvd_facts;
 
-enum { KVD_LABEL = 200 };
+enum { KVD_LABEL = 360 };
 
 typedef struct {
     char *path;

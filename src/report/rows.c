@@ -450,26 +450,81 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/* Appends the file's name to the `place` (text of conditions) of a result that would be confused
- * with a result of another file. Results with equal places must be adjacent. */
-static void tell_apart(kvd_report_rows *all)
+/* rows first .. end - 1 of `item`, which have one place */
+typedef struct {
+    kvd_report_row *item;
+    size_t *service; /* for each row, the first row of the place with equal limits */
+    size_t first, end;
+} same_place;
+
+static size_t service_of(const same_place *p, size_t i)
 {
-    bool *const shared = calloc(all->n, sizeof *shared);
-    for (size_t i = 0, first = 0, end = 0; shared && i < all->n; i++) {
-        if (i == end)
-            for (first = i; end < all->n && !strcmp(all->item[end].place, all->item[i].place);)
-                end++;
-        for (size_t k = first; k < end && !shared[i]; k++)
-            shared[i] = all->item[i].file != all->item[k].file &&
-                        (!strcmp(all->item[i].series, all->item[k].series) ||
-                         other_service(&all->item[i], &all->item[k]));
+    for (size_t k = p->first; k < i; k++)
+        if (p->service[k] == k && !other_service(&p->item[k], &p->item[i]))
+            return k;
+    return i;
+}
+
+/* Returns true if another file has a row of the same limits and series as row i. */
+static bool twice(const same_place *p, size_t i)
+{
+    for (size_t k = p->first; k < p->end; k++)
+        if (p->item[k].file != p->item[i].file && p->service[k] == p->service[i] &&
+            !strcmp(p->item[k].series, p->item[i].series))
+            return true;
+    return false;
+}
+
+/* Returns true if row i is compared within its own file: another file has the row too, or has the
+ * uncompressed cache that this file has. */
+static bool is_alone(const same_place *p, size_t i)
+{
+    bool alone = twice(p, i);
+    for (size_t k = p->first; k < p->end && !alone; k++)
+        alone = p->item[k].file == p->item[i].file && p->service[k] == p->service[i] &&
+                !strcmp(p->item[k].series, "none") && twice(p, k);
+    return alone;
+}
+
+/* Appends to `place` of row i its file, or the first of the files with equal limits, unless all
+ * rows of the place are compared with each other. */
+static void name_files(const same_place *p, size_t i, bool alone)
+{
+    kvd_report_row *const e = &p->item[i];
+    bool services = false, others = false;
+    for (size_t k = p->first; k < p->end; k++) {
+        const bool equal = p->service[k] == p->service[i];
+        services = services || !equal;
+        others = others || (equal && p->item[k].file != p->item[p->service[i]].file);
     }
-    for (size_t i = 0; shared && i < all->n; i++)
-        if (shared[i]) {
-            const size_t at = strlen(all->item[i].place);
-            snprintf(all->item[i].place + at, KVD_LABEL - at, " (%.60s)", all->item[i].file->name);
-        }
-    free(shared);
+    const size_t at = strlen(e->place);
+    if (alone || services)
+        snprintf(e->place + at, KVD_LABEL - at, " (%.160s%s)",
+                 alone ? e->file->name : p->item[p->service[i]].file->name,
+                 others && !alone ? " and others" : "");
+}
+
+/* Tells results apart that have equal places but other limits, or that are in two files, by names
+ * of files. Results with equal places must be adjacent. */
+static int tell_apart(kvd_report_rows *all, kvd_err *err)
+{
+    same_place p = {.item = all->item, .service = calloc(all->n, sizeof *p.service)};
+    bool *const alone = calloc(all->n, sizeof *alone);
+    const int status =
+        p.service && alone ? 0 : kvd_no_memory(err, "services", all->n * sizeof *p.service);
+    for (; !status && p.first < all->n; p.first = p.end) {
+        while (p.end < all->n && !strcmp(all->item[p.end].place, all->item[p.first].place))
+            p.end++;
+        for (size_t i = p.first; i < p.end; i++)
+            p.service[i] = service_of(&p, i);
+        for (size_t i = p.first; i < p.end; i++)
+            alone[i] = is_alone(&p, i);
+        for (size_t i = p.first; i < p.end; i++)
+            name_files(&p, i, alone[i]);
+    }
+    free(p.service);
+    free(alone);
+    return status;
 }
 
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err)
@@ -478,7 +533,10 @@ int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
         return -1;
     if (out->n) {
         qsort(out->item, out->n, sizeof *out->item, by_place);
-        tell_apart(out);
+        if (tell_apart(out, err)) {
+            kvd_report_rows_release(out);
+            return -1;
+        }
         qsort(out->item, out->n, sizeof *out->item, by_place);
     }
     return 0;

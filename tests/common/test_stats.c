@@ -110,6 +110,7 @@ TEST(test_known_answers)
     near(kvd_stddev(x, 8), sqrt(32.0 / 7));
     near(kvd_cv(x, 8), sqrt(32.0 / 7) / 5);
     near(kvd_stddev(x, 1), 0);
+    assert_true(isnan(kvd_cv(x, 1)));
     near(kvd_mad(x, 8), 0.5);
     const double c[] = {1e9 + 0.5, 1e9 + 0.5, 1e9 + 0.5};
     near(kvd_stddev(c, 3), 0);

@@ -97,6 +97,16 @@ TEST(line)
     assert_true(fabs(x.saving_lo - 0.2) < 1e-9 && fabs(x.saving_misses - 0.6) < 1e-9);
 }
 
+TEST(no_share)
+{
+    /* The uncompressed model predicts no token right, so accuracies have no shares. */
+    static const point p[] = {
+        {"", 0.2, 0.2, NAN, 0, 0}, {"", 0.4, 0.4, NAN, 0, 0}, {"", 0.6, 0.6, NAN, 0, 0}};
+    const kvd_target_result x = read_off("p", p, 3);
+    assert_true(isnan(x.value) && isnan(x.saving) && isnan(x.value_lo) && isnan(x.saving_lo));
+    assert_true(isnan(x.value_misses) && isnan(x.saving_hi) && x.n_points == 3);
+}
+
 TEST(grid)
 {
     /* Results that differ in two parameters (m.a, m.b) have no order, so all of them are

@@ -95,3 +95,13 @@ mkdir "$D/in"
   ok "services of unequal memory are two places" || not_ok "services of unequal memory are two places" "$(cat "$D/err" "$D/report/tables/serving.csv")"
 "$SERVE" $C --requests "$D/own.csv" --method zack,p=0.5 -q -o "$D/in/y.h5" 2>/dev/null && "$B/bin/kvdim-report" "$D/in" --no-plots -q -o "$D/report" 2>"$D/err" && ! grep -q 'own.csv (' "$D/report/tables/serving.csv" &&
   ok "and equal ones one" || not_ok "and equal ones one" "$(cat "$D/err" "$D/report/tables/serving.csv")"
+# A third file: of another memory, or with the uncompressed cache that one of the two has. Rows that were compared stay compared.
+change() { awk -F, -v row="$1" 'index($0, row) { n++; c = $(NF - 15) } END { print n == 1 && c != "" ? "compared" : n " rows, " c }' "$D/report/tables/serving.csv"; }
+"$SERVE" $C --requests "$D/own.csv" $both --memory 40 -q -o "$D/in/z.h5" 2>/dev/null && "$B/bin/kvdim-report" "$D/in" --no-plots -q -o "$D/report" 2>"$D/err"
+is "a file of another memory beside them" "compared compared" "$(change 'own.csv (x.h5 and others),"zack,p=0.5"') $(change 'own.csv (z.h5),"zack,p=0.5"')"
+"$SERVE" $C --requests "$D/own.csv" $both -q -o "$D/in/y.h5" 2>/dev/null && rm "$D/in/z.h5" && "$B/bin/kvdim-report" "$D/in" --no-plots -q -o "$D/report" 2>"$D/err"
+is "an uncompressed cache in two files" "compared" "$(change 'own.csv (y.h5),"zack,p=0.5"')"
+mkdir -p "$D/in/a-folder-with-a-name-of-sixty-characters-so-that-names-are-long/1" "$D/in/a-folder-with-a-name-of-sixty-characters-so-that-names-are-long/2"
+for i in 1 2; do mv "$D/in/$([ $i = 1 ] && echo x || echo y).h5" "$D/in/a-folder-with-a-name-of-sixty-characters-so-that-names-are-long/$i/s.h5"; done
+(cd "$D/in" && "$B/bin/kvdim-report" a-folder-with-a-name-of-sixty-characters-so-that-names-are-long/1 a-folder-with-a-name-of-sixty-characters-so-that-names-are-long/2 --no-plots -q -o "$D/report") 2>"$D/err"
+is "files of long names are two places" "2" "$(tail -n +2 "$D/report/tables/serving.csv" | sed 's/,.*//' | sort -u | wc -l)"

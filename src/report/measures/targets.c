@@ -150,6 +150,12 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
         /* Only the removed fraction p has a value that means "uncompressed": 0. For other
          * parameters, no value is known yet that keeps the accuracy. */
         x->value = x->value_lo = none;
+    if (isnan(kvd_entry_real(&all->item[first], "top1_share"))) {
+        /* The uncompressed model predicts no token right: its accuracy has no shares. */
+        x->value = x->saving = x->value_lo = x->saving_lo = none;
+        x->n_points = (int)(last - first + 1);
+        return;
+    }
     if (!is_line(all, first, last)) {
         best_of_grid(all, first, last, x);
         return;

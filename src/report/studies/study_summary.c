@@ -35,6 +35,13 @@ static double removed(const kvd_accuracy_entry *e)
     return isnan(bytes) ? kvd_entry_real(e, "overall_p") : bytes;
 }
 
+static const char no_share[] = "no share: the uncompressed model predicts no token right";
+
+static bool has_share(const kvd_accuracy_entries *all, const candidate *c)
+{
+    return !isnan(kvd_entry_real(&all->item[c->first], "top1_share"));
+}
+
 static candidate judge(const kvd_accuracy_entries *all, size_t first)
 {
     candidate c = {.first = first, .last = all->item[first].last};
@@ -48,7 +55,7 @@ static candidate judge(const kvd_accuracy_entries *all, size_t first)
     c.elements = c.searched && isnan(c.x.saving) && !isnan(c.x.value) && !strcmp(c.x.key, "p");
     if (!c.searched && c.last - c.first + 1 >= KVD_FEWEST_POINTS) {
         kvd_target_from_points(all, c.first, c.last, &c.x);
-        c.known = true;
+        c.known = has_share(all, &c);
     }
     return c;
 }
@@ -220,6 +227,8 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
         kvd_text_add(t,
                      "</span><b>%.1f %%</b><span>%s</span><span class=\"soft\">%s</span></div>\n",
                      100 * kvd_entry_real(e, "top1_share"), below, interval);
+    } else if (c && !has_share(all, c)) {
+        kvd_text_add(t, "</span><b>-</b><span>%s</span></div>\n", no_share);
     } else {
         bool elsewhere = false;
         for (size_t i = 0; i < all->n; i++)
@@ -278,7 +287,7 @@ static void figure(const kvd_accuracy_entries *all, const candidates *some, kvd_
             kvd_table_row(t, e->rows, e->row, 3);
         }
     }
-    if (t->n_rows == 0)
+    if (t->n_rows + outside == 0)
         return;
     kvd_section_figure(
         s, "summary", "summary.gp", 1000,
@@ -295,7 +304,9 @@ static void figure(const kvd_accuracy_entries *all, const candidates *some, kvd_
             s,
             "Left out: %zu points without a share of top-1 or with more bytes than uncompressed.",
             outside);
-    if (below == t->n_rows)
+    if (t->n_rows == 0)
+        kvd_section_not_drawn(s, "no point is left.");
+    else if (below == t->n_rows)
         kvd_section_not_drawn(s, "every share is under %g.", lowest);
 }
 
@@ -321,10 +332,11 @@ static void table(const kvd_accuracy_entries *all, const candidates *some, kvd_s
         kvd_table_real(t, !c->known ? (double)NAN : c->elements ? c->x.value_lo : c->x.saving_lo);
         kvd_table_real(t, !c->known ? (double)NAN : c->elements ? c->x.value_hi : c->x.saving_hi);
         kvd_table_text(t, c->elements ? "dimensions" : "bytes");
-        kvd_table_text(t, !c->known     ? "too few points"
-                          : c->searched ? "search"
-                          : c->x.grid   ? "best of a grid"
-                                        : "measured points");
+        kvd_table_text(t, !has_share(all, c) ? no_share
+                          : !c->known        ? "too few points"
+                          : c->searched      ? "search"
+                          : c->x.grid        ? "best of a grid"
+                                             : "measured points");
         kvd_table_bounded(t, kvd_entry_interval(half, "kl"));
         kvd_table_real(t, removed(half));
     }
