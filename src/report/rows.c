@@ -71,6 +71,9 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = strcmp(x->series, y->series);
     if (!c)
+        /* Names of series are cut, and commas in them replaced. */
+        c = strcmp(kvd_entry_text(x, "calibration"), kvd_entry_text(y, "calibration"));
+    if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
     /* Sorts results with larger caches first. */
@@ -133,6 +136,7 @@ void kvd_accuracy_entries_release(kvd_accuracy_entries *all)
 static bool same_curve(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return !strcmp(a->series, b->series) &&
+           !strcmp(kvd_entry_text(a, "calibration"), kvd_entry_text(b, "calibration")) &&
            !strcmp(kvd_entry_text(a, "label"), kvd_entry_text(b, "label"));
 }
 
@@ -170,7 +174,8 @@ static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entr
                     (kvd_accuracy_entry){.file = &r->item[i], .rows = rows, .row = k};
         }
     }
-    bool calibrations = varies(all, "calibration"), caches = varies(all, "cache");
+    bool calibrations = varies(all, "calibration");
+    all->caches = varies(all, "cache");
     for (size_t i = 1; i < all->n; i++)
         all->models = all->models ||
                       strcmp(all->item[i].file->model.hash, all->item[0].file->model.hash) != 0;
@@ -185,7 +190,8 @@ static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entr
                  plain ? "" : " ", plain ? "" : rule);
         snprintf(e->method, sizeof e->method, "%.60s%s%.80s%s%.20s%s",
                  all->models ? e->file->model.name : "", all->models ? ": " : "", e->name,
-                 caches ? " " : "", caches ? kvd_entry_text(e, "cache") : "", rows);
+                 all->caches ? " " : "", all->caches ? kvd_entry_text(e, "cache") : "", rows);
+        all->prompts = all->prompts || varies_on_text(all, i, "prompt");
         bool named = calibrations && *kvd_entry_text(e, "calibration");
         snprintf(e->series, sizeof e->series, "%.120s%s%.63s", e->method,
                  named ? " calibrated on " : "", named ? kvd_entry_text(e, "calibration") : "");

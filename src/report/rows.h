@@ -30,6 +30,8 @@ typedef struct {
     const char **label; /* distinct evaluated texts, [n_labels] */
     size_t n_labels;
     bool models; /* true if the rows are of more than one model */
+    /* true if the type of the cache, or the prompt length on one text, varies */
+    bool caches, prompts;
 } kvd_accuracy_entries;
 
 /* Collect all results of kvdim-eval (first function) or of kvdim-tasks (second). The caller

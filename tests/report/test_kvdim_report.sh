@@ -197,6 +197,24 @@ with h5py.File(sys.argv[1], "r+") as f:
   [ "$(cut -d, -f2 "$D/models/tables/accuracy.csv" | sed 1d | sort -u | grep -c ' (hash [0-9a-f]\{8\})$')" -eq 2 ] &&
     ok "are told apart" || not_ok "are told apart" "$(cat "$D/models/tables/accuracy.csv")"
   check "a long command line has a wide column" grep -q '<td class="l">kvdim-eval a.txt' "$D/models/index.html"
+  # Calibrations whose labels differ in a character that names of curves cannot have; rows that differ in one key, the prompt or the type of the cache.
+  "$B/tests/tool_accuracy" "$D/comma.h5" text1 'a,b' 1 && "$B/tests/tool_accuracy" "$D/semicolon.h5" text1 'a;b' 1.5 && "$B/tests/tool_accuracy" "$D/keys.h5" text1 text1 1 || exit 1
+  check "labels with a comma and a semicolon" "$report" "$D/comma.h5" "$D/semicolon.h5" --no-plots -q -o "$D/alike"
+  is "two calibrations each" "2 2" "$(grep -c '^text1,zack,"*a[,;]b"*,' "$D/alike/tables/target.csv") $(grep -c '^text1,uniform,"*a[,;]b"*,' "$D/alike/tables/target.csv")"
+  "$PYTHON" - "$D/keys.h5" <<'P'
+import h5py, numpy, sys
+with h5py.File(sys.argv[1], "r+") as f:
+    rows = f["rows"]
+    for name, values in {"settings": ["", "m.a=1,m.b=3", "m.a=2,m.b=3", "m.b=3,cut=v", "", "", ""], "cache": ["f16"] + ["f32"] * 6}.items():
+        if name in rows: del rows[name]
+        rows[name] = numpy.array(values, "S16")
+    rows["prompt"] = numpy.array([0, 0, 0, 0, 0, 64, 64], "<i8")
+    rows["overall_p"][1:3] = 0.25
+    for name in ("settings", "cache", "prompt"): rows[name].attrs.update(long_name=numpy.bytes_(name), units=numpy.bytes_("1"))
+P
+  check "rows that differ in one key" "$report" "$D/keys.h5" --no-plots -q -o "$D/keys"
+  is "say which" "m.a=1 m.a=2 cut=v" "$(for p in 0.0625 0.25 0.5625; do cell "$D/keys/tables/accuracy.csv" setting method=zack "top1_share=$(awk "BEGIN { print 1 - $p }")"; done | tr '\n' ' ' | sed 's/ $//')"
+  is "and the prompt" "0 64" "$(for s in 0.875 0.5; do cell "$D/keys/tables/accuracy.csv" prompt method=uniform top1_share=$s; done | tr '\n' ' ' | sed 's/ $//')"
 fi
 
 # A label is a stranger's text: it must stay text in HTML, Markdown, CSV and on the terminal.

@@ -18,6 +18,37 @@ static bool same_reference(const kvd_accuracy_entry *a, const kvd_accuracy_entry
            kvd_entry_real(a, "perplexity") == kvd_entry_real(b, "perplexity");
 }
 
+/* Returns true if `item`, n characters, is one of the items of a list separated by commas. */
+static bool has_item(const char *list, const char *item, size_t n)
+{
+    for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',')
+        if (strcspn(at, ",") == n && !strncmp(at, item, n))
+            return true;
+    return false;
+}
+
+/* Writes the setting of row i, with the keys in which other rows of one text, curve and value of
+ * the varied key differ, and the key `cut`. */
+static void whole_setting(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
+{
+    const kvd_accuracy_entry *const e = &all->item[i];
+    char own[100], other[100];
+    kvd_entry_setting(e, own, sizeof own);
+    snprintf(text, size, "%s", own);
+    for (const char *at = kvd_entry_text(e, "settings"); *at; at += *at == ',') {
+        const size_t n = strcspn(at, ","), used = strlen(text);
+        bool shown = !strncmp(at, "cut=", 4);
+        for (size_t j = e->first; j <= e->last && !shown; j++) {
+            kvd_entry_setting(&all->item[j], other, sizeof other);
+            shown =
+                !strcmp(own, other) && !has_item(kvd_entry_text(&all->item[j], "settings"), at, n);
+        }
+        if (shown)
+            snprintf(text + used, size - used, "%s%.*s", used ? ", " : "", (int)n, at);
+        at += n;
+    }
+}
+
 static void quality_table(const kvd_accuracy_entries *all, kvd_section *s)
 {
     kvd_table *t =
@@ -29,6 +60,10 @@ static void quality_table(const kvd_accuracy_entries *all, kvd_section *s)
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "rule", "widths by");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "setting", "at");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "calibration", "calibrated on");
+    if (all->caches)
+        kvd_table_add_column(t, KVD_CELL_TEXT, 0, "cache", "type of the cache");
+    if (all->prompts)
+        kvd_table_add_column(t, KVD_CELL_INT, 0, "prompt", "prompt");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p", "overall p");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "overall_p16", "p padded to 16");
     kvd_table_add_column(t, KVD_CELL_REAL, 4, "perplexity", "perplexity");
@@ -46,16 +81,16 @@ static void quality_table(const kvd_accuracy_entries *all, kvd_section *s)
         "of the attention output, mean over layers and heads.");
     for (size_t i = 0; i < all->n; i++) {
         const kvd_accuracy_entry *e = &all->item[i];
-        char setting[100];
+        char setting[400];
         if (i > 0 && same_reference(e, &all->item[i - 1]))
             continue;
         kvd_table_row(t, e->rows, e->row, 1);
         if (all->models)
             kvd_table_text(t, e->file->model.name);
         kvd_table_row(t, e->rows, e->row, 2);
-        kvd_entry_setting(e, setting, sizeof setting);
+        whole_setting(all, i, setting, sizeof setting);
         kvd_table_text(t, setting);
-        kvd_table_row(t, e->rows, e->row, 4);
+        kvd_table_row(t, e->rows, e->row, 4U + all->caches + all->prompts);
         kvd_table_bounded(t, kvd_entry_ratio(e));
         kvd_table_row(t, e->rows, e->row, 10);
     }
@@ -354,14 +389,17 @@ static void bytes_table(const kvd_accuracy_entries *all, kvd_section *s)
         const kvd_accuracy_entry *e = &all->item[i];
         bool again = false;
         for (size_t j = 0; j < i && !again; j++)
-            again = strcmp(all->item[j].series, e->series) == 0 &&
-                    kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
+            again =
+                strcmp(all->item[j].series, e->series) == 0 &&
+                !strcmp(kvd_entry_text(&all->item[j], "settings"), kvd_entry_text(e, "settings")) &&
+                kvd_entry_real(&all->item[j], "basis_bytes") == kvd_entry_real(e, "basis_bytes") &&
+                kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
         /* Lists each combination of a method and its parameters only once, because its cache bytes
          * do not depend on the evaluated text. */
         if (again)
             continue;
-        char setting[100];
-        kvd_entry_setting(e, setting, sizeof setting);
+        char setting[400];
+        whole_setting(all, i, setting, sizeof setting);
         kvd_table_text(t, e->series);
         kvd_table_text(t, setting);
         kvd_table_row(t, e->rows, e->row, 8);

@@ -441,11 +441,11 @@ static void break_even_table(const kvd_report_rows *all, kvd_section *s)
             kvd_table_text(t, kvd_report_text(e, "method"));
             kvd_table_text(t, output ? "output" : "input");
             kvd_table_text(t, at);
-            kvd_jct_noise noise = {.length = NAN};
+            kvd_jct_noise noise;
             const bool noisy = kvd_jct_break_even_noise(e->file->jct, e->row, output, &noise);
             kvd_table_real(t,
                            noisy ? (double)NAN : kvd_jct_break_even(e->file->jct, e->row, output));
-            kvd_table_real(t, noise.length);
+            kvd_table_real(t, noisy ? noise.length : (double)NAN);
         }
 }
 
