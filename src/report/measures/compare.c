@@ -289,8 +289,8 @@ int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *
         kvd_fail(err,
                  condition ? "no row of the two sets measures the same thing: rows of one label "
                              "and method differ in %s"
-                           : "no row of the two sets measures the same thing (labels, methods and "
-                             "p must agree)",
+                           : "no row of the two sets measures the same thing (labels, methods, "
+                             "types of the cache and p must agree)",
                  condition);
         goto done;
     }
