@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include "model/text/chat.h"
+#include "model/text/jinja.h"
 #include "temp_folder.h"
 #include "unit.h"
 
@@ -42,22 +43,21 @@ static void put_config(json_t *config)
     json_decref(config);
 }
 
+/* Returns a template, allocated until the end of the test, that writes what a format does. */
 static char *template_of(const json_t *form)
 {
-    char *text = strdup("{##}"), *whole;
-    size_t i;
-    json_t *part;
-    json_array_foreach(json_object_get(form, "parts"), i, part)
-    {
-        char *longer;
-        assert_true(asprintf(&longer, "%s\n%s", text, json_string_value(part)) > 0);
-        free(text);
-        text = longer;
-    }
-    assert_true(asprintf(&whole, "%s\n{##}\n", text) > 0);
-    free(text);
-    unit_at_end(free, whole);
-    return whole;
+    const kvd_chat *const c = named(text_of(form, "form"));
+    char *text;
+    assert_true(
+        asprintf(&text,
+                 "{#- %s #}{{ '%s' }}{%%- for m in messages %%}{%% if m['role'] == 'user' -%%}"
+                 "{{- '%s' if loop.first else '%s' }}{{ '%s' ~ m['content']%s }}{{ '%s' }}"
+                 "{%%- elif m.role == \"assistant\" -%%}{{ '%s' + m.content }}{%% endif %%}"
+                 "{%% endfor %%}\n",
+                 c->mark ? c->mark : "", c->bos, c->start, c->end, c->user,
+                 c->trim ? " | trim" : "", c->header, c->head ? c->head : "") > 0);
+    unit_at_end(free, text);
+    return text;
 }
 
 static char *render(const kvd_chat *c, const json_t *form, size_t n)
@@ -166,50 +166,168 @@ TEST(recognised_in_files)
     }
 }
 
-TEST(similar_templates_are_unknown)
+static bool is_form(const char *text, const char *name)
 {
+    kvd_err err = {""};
+    const kvd_chat *const c = kvd_chat_recognise(text, &err);
+    assert_true(c || *err.msg);
+    return c && !strcmp(c->name, name);
+}
+
+/* Returns a template with `from` replaced by `to`, allocated until the end of the test. */
+static char *edited(const char *text, const char *from, const char *to)
+{
+    const char *const at = strstr(text, from);
+    char *more;
+    assert_non_null(at);
+    assert_true(asprintf(&more, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from)) > 0);
+    unit_at_end(free, more);
+    return more;
+}
+
+TEST(edited_templates_are_unknown)
+{
+    static const char *const edits[][2] = {
+        {"== 'user'", "== 'human'"},                          /* another role */
+        {"{{ '", "Be brief. {{ '"},                           /* text before the first tag */
+        {"{% endfor %}", "{% endfor %} Now:"},                /* text after the last tag */
+        {"m['content']", "m['content'] | upper"},             /* filters */
+        {"m['content']", "m['content'] | replace('z', 's')"}, /* of a rare letter */
+        {"m['content']", "m['content'][:4000]"},              /* a limit of length */
+        {"in messages", "in messages[::-1]"},                 /* another order */
+        {"in messages", "in messages[-9:]"},                  /* old messages left out */
+        {"+ m.content", "~ m.content | trim"},                /* answers without white space */
+        {"+ m.content", "+ m.content.split('</think>')[-1]"}, /* or reasoning */
+        {"{%- for", "{% if messages | length > 1 %}!{% endif %}{%- for"},
+        {"{%- for", "{{ '' | unknown }}{%- for"}, /* an unknown filter */
+        {"{%- for", "{{ raise_exception('no') }}{%- for"},
+        {"{% endfor %}", ""},
+        {"{%- elif", "{{ eos_token }}{{ bos_token }}{%- elif"},
+    };
     size_t i, k;
-    json_t *form, *part;
+    json_t *form;
     json_array_foreach(json_object_get(fixture, "forms"), i, form)
     {
-        char *const text = template_of(form), *more;
+        char *const text = template_of(form);
         const char *const name = text_of(form, "form");
-        assert_non_null(kvd_chat_recognise(text));
-        json_array_foreach(json_object_get(form, "parts"), k, part)
-        {
-            char *const cut = strdup(text), *const at = strstr(cut, json_string_value(part));
-            assert_non_null(at);
-            *at = '#';
-            at[strlen(json_string_value(part)) - 1] = '#';
-            const kvd_chat *const other = kvd_chat_recognise(cut);
-            if (other && !strcmp(other->name, name))
-                fail_msg("%s is recognised without part %zu", name, k);
-            free(cut);
-        }
         const kvd_chat *const c = named(name);
-        for (k = 0; k < KVD_CHAT_MARKS && c->lacks[k]; k++) {
-            assert_string_equal(
-                c->lacks[k], json_string_value(json_array_get(json_object_get(form, "absent"), k)));
-            assert_true(asprintf(&more, "%s%s", c->lacks[k], text) > 0);
-            const kvd_chat *const other = kvd_chat_recognise(more);
-            assert_true(!other || strcmp(other->name, name));
-            free(more);
+        if (!is_form(text, name))
+            fail_msg("%s is not recognised", name);
+        for (k = 0; k < sizeof edits / sizeof *edits; k++) {
+            /* Only edits of the first message show in formats of one turn. */
+            if (c->one_turn && k >= 6 && k <= 10)
+                continue;
+            /* Answers to these formats have no white space at their ends, or no reasoning. */
+            if ((k == 8 && (c->trim || c->mark)) || (k == 9 && c->mark))
+                continue;
+            if (is_form(edited(text, edits[k][0], edits[k][1]), name))
+                fail_msg("%s is recognised with edit %zu", name, k);
         }
-        for (k = 0; k < 2; k++) { /* a text of its own at the beginning or end */
-            assert_true(asprintf(&more, "%s%s%s", k ? "" : "Be brief. ", text, k ? "\nNow: " : "") >
-                        0);
-            assert_null(kvd_chat_recognise(more));
-            free(more);
-        }
-        /* templates that change messages by another filter than the known chat format does */
-        static const char *const filters[] = {"{{ message['content'] | upper }}",
-                                              "{{ message.content|trim }}", "{{ content | trim }}"};
-        for (k = c->trim ? 2 : 0; k < 3; k++) {
-            assert_true(asprintf(&more, "%s%s", text, filters[c->trim ? 0 : k]) > 0);
-            assert_null(kvd_chat_recognise(more));
-            free(more);
-        }
+        if (!c->trim)
+            assert_false(is_form(edited(text, "m['content']", "m['content'] | trim"), name));
+        /* edits that change no conversation of users and assistants */
+        assert_true(
+            is_form(edited(text, "{%- for",
+                           "{% if tools %}{{ tools | tojson }}{% endif %}{%- set x = 1 -%}{%- for"),
+                    name));
+        assert_true(is_form(edited(text, "m['content']", "(m . content)"), name));
+        if (c->mark)
+            assert_true(is_form(edited(text, c->mark, ""), "chatml"));
     }
+}
+
+/* Expected texts are those of jinja2 3.1.6 with the settings of tests/oracle/make_chat.py, NULL an
+ * exception. The messages are "Hi", "Yes" and " Bye". */
+TEST(templates_run_as_in_jinja2)
+{
+    static const struct {
+        const char *text, *expected;
+    } cases[] = {
+        {"a\n{% if true %}\n  b\n  {% endif %}\nc\n", "a\n  b\nc"},
+        {"x {{- ' a ' -}}  \n y{{ 1 }}", "x a y1"},
+        {"{%- if false -%} a {%- elif 1 == 1 +%}\n b {% else %}c{% endif %}", "\n b "},
+        {"  {# note {{ x }} #}\n  {%+ if true %} {{ 'a' 'b' }}{% endif %}", "   ab"},
+        {"{{ messages[0].role ~ messages[-1]['content'][1:] ~ 7 // 2 ~ -7 % 3 ~ none ~ t"
+         "rue }}",
+         "userBye32NoneTrue"},
+        {"{% for m in messages %}{{ loop.index }}{{ loop.first }}{{ loop.last }}{{ loop."
+         "revindex0 }}{{ m.role }}{% if m.role == 'assistant' %}{% continue %}{% endif %"
+         "}!{% endfor %}",
+         "1TrueFalse2user!2FalseFalse1assistant3FalseTrue0user!"},
+        {"{% for m in messages if m.role != 'user' %}{{ loop.length }}{{ m.content }}{% "
+         "else %}none{% endfor %}{% for x in [] %}{% else %}empty{% endfor %}",
+         "1Yesempty"},
+        {"{% set ns = namespace(n=0, s='') %}{% for i in range(5) %}{% if i == 3 %}{% br"
+         "eak %}{% endif %}{% set ns.n = ns.n + i %}{% set y = i %}{% endfor %}{{ ns.n }"
+         "}{{ y is defined }}",
+         "3False"},
+        {"{% macro f(a, b='B') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ f(1) }}{{ f(b=2, "
+         "a='x') | upper }}",
+         "1BX2"},
+        {"{% set c %}<{{ messages | length }}>{% endset %}{{ c | trim }}", "<3>"},
+        {"{{ 'a' if messages is string else 'b' }}{{ missing.x if missing is defined }}{"
+         "{ (1, 2)[1] }}{{ {'k': 'v'}.k }}{{ {'k': 'v'}.get('z', 'w') }}",
+         "b2vw"},
+        {"{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}={{ v }};{% endfor %}{{ [3, 4"
+         "] | join('-') }}{{ missing | default('d') }}{{ '' | default('e', true) }}",
+         "a=1;b=2;3-4de"},
+        {"{{ ' \\t a\n'.strip() }}|{{ 'xxaxx'.lstrip('x') }}|{{ 'a,b,c'.split(',')[-1] }"
+         "}|{{ 'abc'.replace('b', 'é') }}|{{ 'abc'.startswith('ab') }}{{ 'abc'.endswith("
+         "'b') }}",
+         "a|axx|c|aéc|TrueFalse"},
+        {"{{ 1 < 2 and not 2 <= 1 or missing }}{{ 'a' in 'cat' }}{{ 'x' not in ['x'] }}{"
+         "{ 'role' in messages[0] }}{{ 1 < 2 < 3 }}{{ true == 1 }}{{ none is none }}{{ 3"
+         " is odd }}",
+         "TrueTrueFalseTrueTrueTrueTrueTrue"},
+        {"{% for m in messages[::-1] %}{{ m.role[0] }}{% endfor %}{% for m in messages[1"
+         ":] %}{{ m.role }}{% endfor %}{{ '你好'[1] }}{{ messages[5] is defined }}",
+         "uauassistantuser好False"},
+        {"{% if messages[0].role == 'user' and messages[0].tool_calls is not defined %}{"
+         "{ 'a\\tb\\'c' ~ \"d\" }}{% endif %}{% for i in [1, 2] %}{% for j in [1, 2] %}{"
+         "{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}",
+         "a\tb'cd121122"},
+        {"{{ raise_exception('no') }}", NULL},
+        {"{{ missing.x }}", NULL},
+        {"{{ 'a' + 1 }}", NULL},
+        {"{% if true %}a", NULL},
+        {"{{ 'a' }", NULL},
+        {"{% for x in none %}{% endfor %}", NULL},
+        {"{{ f() }}", NULL},
+        {"{{ 1 + }}", NULL},
+        {"{{ 'a' | nofilter }}", NULL},
+        {"{% endif %}", NULL},
+        {"{{ ('a' | trim)[0] }}{{ 'a' | trim [0] }}", NULL},
+        {"{{ messages.append(1) }}", NULL},
+        {"{% set messages.x = 1 %}", NULL},
+        {"{{ 'a' 1 }}", NULL},
+        {"{% if true %}{% else %}{% elif true %}{% endif %}", NULL},
+        {"{{ strftime_now('%Y-%m-%d') }}", "2025-08-05"},
+        /* limits */
+        {"{% for i in range(9999) %}{% for j in range(9999) %}{{ i }}{% endfor %}{% endfor %}",
+         NULL},
+        {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", NULL},
+        {"{{ 99999999999999999999 }}", NULL},
+        {"{{ 1.5 }}", NULL},
+        {"{{ '\\d' }}", NULL},
+        {"{{ messages | tojson }}", NULL},
+        {"{{ messages }}", NULL},
+    };
+    json_t *const names =
+        json_pack("{s:[{s:s, s:s}, {s:s, s:s}, {s:s, s:s}], s:s}", "messages", "role", "user",
+                  "content", "Hi", "role", "assistant", "content", "Yes", "role", "user", "content",
+                  " Bye", "strftime_now", "2025-08-05");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        kvd_err err = {""};
+        char *const text = kvd_jinja_render(cases[i].text, names, &err);
+        if (!text != !cases[i].expected || (text && strcmp(text, cases[i].expected)))
+            fail_msg("%s: '%s', '%s'", cases[i].text, text ? text : "NULL", err.msg);
+        free(text);
+    }
+    char deep[4000] = "{{ ";
+    memset(deep + 3, '(', sizeof deep - 4);
+    kvd_err err = {""};
+    assert_null(kvd_jinja_render(deep, names, &err));
+    json_decref(names);
 }
 
 TEST(refusals)

@@ -113,6 +113,10 @@ TEST(test_gemma3)
     assert_int_equal(kvd_config_window(&c, 0), 0);
     assert_int_equal(kvd_config_window(&c, 1), 9);
     assert_true(c.rope_factor == 2 && c.rope_theta == 5000 && c.rope_local_theta == 300);
+    c = accept("{'model_type':'gemma3_text','hidden_size':64,'num_hidden_layers':2,"
+               "'rope_local_base_freq':200,'rope_parameters':{'sliding_attention':{'rope_type':"
+               "'default'}}}");
+    assert_true(c.rope_local_theta == 200);
 
     refuse_config(gemma3, "'text_config'", "'other'", "'text_config' is missing");
     refuse_config(
@@ -125,6 +129,8 @@ TEST(test_gemma3)
     refuse_config(gemma3_text, "'rope_scaling':null",
                   "'rope_parameters':{'rope_type':'linear','factor':8}",
                   "'rope_parameters' has neither 'full_attention' nor 'sliding_attention'");
+    refuse_config(gemma3_text, "'rope_scaling':null", "'rope_scaling':{'type':'linear','factor':8}",
+                  "rope_scaling: the Hugging Face library does not read 'type' in this model");
     refuse_config(gemma3_text, "'attn_logit_softcapping':null", "'attn_logit_softcapping':50",
                   "'attn_logit_softcapping' is 50, which the Hugging Face library does not apply");
 }
@@ -158,6 +164,10 @@ TEST(test_olmo)
     assert_int_equal(c.rope_original_positions, 8192);
     for (int l = 0; l < c.n_layers; l++)
         assert_int_equal(kvd_config_window(&c, l), (l + 1) % 4 ? 4096 : 0);
+    /* Transformers 5 takes 500000 in layers with a window. */
+    refuse_config(olmo3, "'rope_theta':500000", "'rope_theta':10000",
+                  "'rope_theta' is 10000, but the Hugging Face library takes 500000 in layers with "
+                  "a window");
     refuse_config(olmo3, "'vocab_size'", "'rope_local_base_freq':1e4,'vocab_size'",
                   "'rope_local_base_freq' is set, which is not supported");
     refuse_config(olmo3, "'beta_fast':32", "'beta_fast':0.5",

@@ -228,6 +228,8 @@ TEST(test_configurations)
                   "'attention_bias' is true, biases of latent attention are not supported");
     refuse_config(v2_lite, "'moe_layer_freq':1", "'moe_layer_freq':2",
                   "'moe_layer_freq' is 2, only 1 is supported");
+    refuse_config(v2_lite, "'qk_rope_head_dim':64", "'qk_rope_head_dim':64,'head_dim':192",
+                  "'head_dim' is 192, latent attention needs 'qk_rope_head_dim', 64");
     refuse_config(v2_lite, "'qk_rope_head_dim':64", "'qk_rope_head_dim':63",
                   "'qk_rope_head_dim' is 63, RoPE needs an even number");
     refuse_config(v3, "'scoring_func':'sigmoid'", "'scoring_func':'softmax'",

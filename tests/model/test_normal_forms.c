@@ -1,5 +1,5 @@
 /* Compares Unicode normal forms with those of Hugging Face's tokenizers
- * (tests/oracle/make_normal_forms.py). */
+ * (tests/oracle/make_tokenizers.py). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include "model/checkpoint/weights.h"
 
 /* sizes of published models, with numbers of weights as Transformers counts them
- * (tests/oracle/count_shapes.py) */
+ * (make_family_fixtures.py --count) */
 static const struct {
     const char *name;
     int layers, heads, kv_heads, d_head, d_model, d_ffn;

@@ -1,6 +1,8 @@
 """Makes tests/data/families/: small checkpoints of every family and what Hugging Face Transformers computes from them.
 
 usage: make_family_fixtures.py OUTDIR [NAME ...]
+       make_family_fixtures.py --count BUILD   prints NAME and the number of elements of every shape of kvdim-collect --shape
+                                               list, which tests/model/test_shapes.c holds; makes models without weights
 
 Each OUTDIR/NAME is a random model as save_pretrained writes it, in float32, bfloat16 or float16, and expected.safetensors
 with what the float32 model computes on the CPU with eager attention. Tensors of an expected file, all float32:
@@ -8,7 +10,7 @@ id [n]; row [r] and layer [l], the rows and layers that are kept; q_pre, q, k_pr
 logits [r][vocab]. q_pre and k_pre are before RoPE (and behind the norms of Q and K where the family has them; the
 same as q and k in a model without RoPE), o is the attention output before W_O.
 """
-import importlib, json, os, shutil, sys
+import importlib, json, os, shutil, subprocess, sys, tempfile
 
 # Transformers asks for a package that has the name of a script next to this one.
 sys.path[:] = [p for p in sys.path if os.path.abspath(p) != os.path.dirname(os.path.abspath(__file__))]
@@ -556,7 +558,20 @@ MODELS = {
         norm_topk_prob=True, routed_scaling_factor=1.8)),
 }
 
+def count_shapes(build):
+    table = subprocess.run([f"{build}/bin/kvdim-collect", "--shape", "list"], check=True, capture_output=True, text=True).stdout
+    for name in (line.split()[0] for line in table.splitlines()[1:]):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([f"{build}/tests/tool_shape", name, folder, "config=1"], check=True)
+            config = transformers.AutoConfig.from_pretrained(folder)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        print(name, sum(p.numel() for p in model.parameters()))
+
 if __name__ == "__main__":
+    if sys.argv[1] == "--count":
+        count_shapes(sys.argv[2])
+        sys.exit()
     os.makedirs(sys.argv[1], exist_ok=True)
     for i, (name, (family, n, dtype, config)) in enumerate(MODELS.items()):
         if not sys.argv[2:] or name in sys.argv[2:]:

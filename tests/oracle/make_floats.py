@@ -2,6 +2,7 @@
 definitions, for test_floats.c.
 
 usage: make_floats.py tests/data/floats.safetensors
+       make_floats.py --dtypes tests/data/every_dtype.safetensors   a tensor of every type, for test_safetensors.c
 
 fp8_*  float32 numbers, among them all numbers of E4M3 and E5M2, the middles between neighbours and what lies next to these, and what
        torch.float8_e4m3fn and torch.float8_e5m2 read them as, clamped to the largest finite number first; scaled: divided by 0.037
@@ -18,6 +19,29 @@ import sys
 
 import torch
 from safetensors.torch import save_file
+
+if sys.argv[1] == "--dtypes":
+    f = torch.tensor([[1.5, -2.25, 0.0], [65504.0, -1.0, 0.333251953125]])
+    save_file(
+        {
+            "f32": f,
+            "f16": f.to(torch.float16),
+            "bf16": f.to(torch.bfloat16),
+            "scalar": torch.tensor(7.0),
+            "empty": torch.zeros(0, 5),
+            "rank4": torch.arange(24, dtype=torch.float32).reshape(2, 3, 2, 2),
+            "i64": torch.tensor([1, 2, 3]),
+            "u8": torch.tensor([1, 2, 3], dtype=torch.uint8),
+            "bool": torch.tensor([True, False]),
+            "f64": torch.tensor([1.0], dtype=torch.float64),
+            "f8": torch.zeros(5).to(torch.float8_e4m3fn),
+            "name with \u00e4 and \"quotes\"": torch.tensor([3.0]),
+        },
+        sys.argv[2],
+        metadata={"format": "pt", "made_by": "safetensors"},
+    )
+    sys.exit()
+
 from torchao.prototype.mx_formats.kernels import f4_unpacked_to_f32, unpack_uint4
 from torchao.prototype.mx_formats.mx_tensor import ScaleCalculationMode, to_mx
 from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize

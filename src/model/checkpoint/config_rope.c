@@ -356,8 +356,10 @@ static int read_local(const json_t *root, const json_t *sliding, kvd_config *c, 
 {
     const char *type = "default", *first = sliding ? NULL : "";
     kvd_config local = {.d_head = c->d_head};
+    if (kvd_cfg_positive_or(root, "rope_local_base_freq", &c->rope_local_theta, err))
+        return -1;
     if (!sliding)
-        return kvd_cfg_positive_or(root, "rope_local_base_freq", &c->rope_local_theta, err);
+        return 0;
     local.rope_theta = c->rope_local_theta;
     if (!json_is_object(sliding))
         return kvd_fail(err, "not an object");
@@ -374,15 +376,25 @@ int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_co
 {
     const json_t *parameters = kvd_cfg_member(root, "rope_parameters");
     const json_t *full = kvd_cfg_member(parameters, "full_attention"),
-                 *sliding = kvd_cfg_member(parameters, "sliding_attention");
+                 *sliding = kvd_cfg_member(parameters, "sliding_attention"),
+                 *scaling = kvd_cfg_member(root, "rope_scaling");
     if (parameters && !full && !sliding)
         return kvd_fail(err, "'rope_parameters' has neither 'full_attention' nor "
                              "'sliding_attention', which this model needs");
+    if (kvd_cfg_member(scaling, "type") && !kvd_cfg_member(scaling, "rope_type"))
+        return kvd_fail(err, "rope_scaling: the Hugging Face library does not read 'type' in this "
+                             "model: name it 'rope_type'");
     if (local <= 0 && kvd_cfg_refuse_set(root, "rope_local_base_freq", err))
         return -1;
     if (read_rope(root, full, theta, 0, KVD_CFG_ROPE_ALL, c, err))
         return -1;
     c->rope_local_theta = local > 0 ? local : c->rope_theta;
+    /* Transformers takes `theta` for the other layers, earlier versions the base of all. */
+    if (local <= 0 && !kvd_cfg_member(sliding, "rope_theta") && c->rope_theta != theta)
+        return kvd_fail(err,
+                        "'rope_theta' is %g, but the Hugging Face library takes %g in layers with "
+                        "a window: give it in rope_parameters: sliding_attention",
+                        c->rope_theta, theta);
     if (read_local(root, sliding, c, err))
         return sliding ? kvd_in(err, "rope_parameters: sliding_attention") : -1;
     return 0;

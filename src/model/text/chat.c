@@ -9,6 +9,7 @@
 
 #include "common/utf8.h"
 #include "model/checkpoint/filemap.h"
+#include "model/text/jinja.h"
 
 /* system message of Llama 3.1, with its default date */
 #define LLAMA_31_SYSTEM                                                                            \
@@ -33,54 +34,19 @@
 #define DEEPSEEK_BOS "<｜begin▁of▁sentence｜>"
 
 static const kvd_chat forms[] = {
-    {.name = "chatml",
-     .bos = "",
-     .start = "",
-     CHATML_TURN,
-     .has = {"{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n'}}"
-             "{% endfor %}{% if add_generation_prompt %}"},
-     .lacks = {"system", "bos_token", "trim"}},
+    {.name = "chatml", .bos = "", .start = "", CHATML_TURN},
     {.name = "qwen2",
      .bos = "",
      .start = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
-     CHATML_TURN,
-     .has = {"<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n", "'<|im_end|>\n'",
-             "{{ '<|im_start|>assistant\n' }}"},
-     .lacks = {"vision", "think", "bos_token"}},
+     CHATML_TURN},
     {.name = "qwen2.5",
      .bos = "",
      .start = "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
               "assistant.<|im_end|>\n",
-     CHATML_TURN,
-     .has = {"'<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
-             "assistant.<|im_end|>\n'",
-             "'<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n'",
-             "{{- '<|im_start|>assistant\n' }}"},
-     .lacks = {"vision", "think", "bos_token"}},
-    {.name = "qwen3",
-     .bos = "",
-     .start = "",
-     CHATML_TURN,
-     .has = {"'<|im_start|>' + message.role + '\n' + ",
-             "{{- '<|im_start|>assistant\n' }}\n    {%- if enable_thinking is defined and "
-             "enable_thinking is false %}\n        {{- '<think>\n\n</think>\n\n' }}\n    {%- endif "
-             "%}\n{%- endif %}"},
-     .lacks = {"You are a", "{{- '<think>\n' }}", "vision"}},
-    {.name = "llama3",
-     .start = "",
-     LLAMA_3_TURN,
-     .has = {"'<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ "
-             "message['content'] | trim + '<|eot_id|>'",
-             "bos_token + content"},
-     .lacks = {"Today Date", "strftime_now", "You are"}},
-    {.name = "llama3.1",
-     .start = LLAMA_31_SYSTEM,
-     LLAMA_3_TURN,
-     .has = {"'Cutting Knowledge Date: December 2023\n'", "'Today Date: ' + date_string + '\n\n'",
-             "set date_string = '26 Jul 2024'",
-             "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ "
-             "message['content'] | trim + '<|eot_id|>'"},
-     .lacks = {"You are", "set system_message = 'C"}},
+     CHATML_TURN},
+    {.name = "qwen3", .bos = "", .start = "", CHATML_TURN, .mark = "enable_thinking"},
+    {.name = "llama3", .start = "", LLAMA_3_TURN},
+    {.name = "llama3.1", .start = LLAMA_31_SYSTEM, LLAMA_3_TURN},
     {.name = "gemma",
      .bos = "<bos>",
      .start = "",
@@ -88,76 +54,41 @@ static const kvd_chat forms[] = {
      .header = "<end_of_turn>\n<start_of_turn>model\n",
      .end = "<end_of_turn>\n",
      .stop = "<end_of_turn>",
-     .trim = true,
-     .has = {"{{ bos_token }}", "'<start_of_turn>' + role + '\n'", "| trim",
-             "'<start_of_turn>model\n'"},
-     .lacks = {"<start_function", "think", "You are"}},
-    {.name = "mistral-v0.1",
-     MISTRAL_TURN("[INST] ", " [/INST]", "</s> "),
-     .has = {"{{ bos_token }}", "{{ '[INST] ' + message['content'] + ' [/INST]' }}",
-             "{{ message['content'] + eos_token + ' ' }}"},
-     .lacks = {"<<SYS>>", "default_system"}},
-    {.name = "mistral-v0.2",
-     MISTRAL_TURN("[INST] ", " [/INST]", "</s>"),
-     .has = {"{{ bos_token }}", "{{ '[INST] ' + message['content'] + ' [/INST]' }}",
-             "{{ message['content'] + eos_token}}"},
-     .lacks = {"<<SYS>>", "default_system"}},
-    {.name = "mistral-v1",
-     MISTRAL_TURN(" [INST] ", " [/INST]", "</s>"),
-     .has = {"bos_token }}", "' [INST] ' + message['content'] + ' [/INST]' }}",
-             "' ' + message['content'] + eos_token"},
-     .lacks = {"<<SYS>>", "default_system"}},
-    {.name = "mistral-v3",
-     MISTRAL_TURN("[INST] ", "[/INST]", "</s>"),
-     .has = {"bos_token }}", "'[INST] ' + message['content'] + '[/INST]' }}",
-             "' ' + message['content']"},
-     .lacks = {"<<SYS>>", "default_system"}},
-    {.name = "mistral-tekken",
-     MISTRAL_TURN("[INST]", "[/INST]", "</s>"),
-     .has = {"bos_token }}", "'[INST]' + message['content'] + '[/INST]' }}",
-             " message['content'] + eos_token"},
-     .lacks = {"<<SYS>>", "default_system", "' ' + message"}},
+     .trim = true},
+    {.name = "mistral-v0.1", MISTRAL_TURN("[INST] ", " [/INST]", "</s> ")},
+    {.name = "mistral-v0.2", MISTRAL_TURN("[INST] ", " [/INST]", "</s>")},
+    {.name = "mistral-v1", MISTRAL_TURN(" [INST] ", " [/INST]", "</s>"), .head = " "},
+    {.name = "mistral-v3", MISTRAL_TURN("[INST] ", "[/INST]", "</s>"), .head = " "},
+    {.name = "mistral-tekken", MISTRAL_TURN("[INST]", "[/INST]", "</s>")},
     {.name = "phi3",
      .bos = "",
      .start = "",
      .user = "<|user|>\n",
      .header = "<|end|>\n<|assistant|>\n",
      .end = "<|end|>\n",
-     .stop = "<|end|>",
-     .has = {"'<|user|>\n' + message['content'] + '<|end|>\n", "<|assistant|>\n'",
-             "message['role'] == 'user'"},
-     .lacks = {"bos_token", "trim", "You are", "<|im_"}},
+     .stop = "<|end|>"},
     {.name = "phi4-mini",
      .bos = "",
      .start = "",
      .user = "<|user|>",
      .header = "<|end|><|assistant|>",
      .end = "<|end|>",
-     .stop = "<|end|>",
-     .has = {"{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}",
-             "{{ '<|assistant|>' }}"},
-     .lacks = {"bos_token", "You are", "Your name"}},
+     .stop = "<|end|>"},
     {.name = "phi4",
      .bos = "",
      .start = "",
      .user = "<|im_start|>user<|im_sep|>",
      .header = "<|im_end|><|im_start|>assistant<|im_sep|>",
      .end = "<|im_end|>",
-     .stop = "<|im_end|>",
-     .has = {"'<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>",
-             "<|im_start|>assistant<|im_sep|>'", "'<|im_start|>system<|im_sep|>'"},
-     .lacks = {"You are", "bos_token", "trim"}},
+     .stop = "<|im_end|>"},
     {.name = "gpt-oss",
      .bos = "",
      .start = GPT_OSS_SYSTEM,
      .user = "<|start|>user<|message|>",
      .header = "<|end|><|start|>assistant",
+     .head = "<|channel|>final<|message|>",
      .end = "<|end|>",
-     .stop = "<|return|>",
-     .has = {"set model_identity = 'You are ChatGPT, a large language model trained by OpenAI.'",
-             "'Current date: ' + strftime_now('%Y-%m-%d') + '\n\n'",
-             "{{- '<|start|>user<|message|>' + message.content + '<|end|>' }}",
-             "{%- if add_generation_prompt -%}\n<|start|>assistant\n{%- endif -%}"}},
+     .stop = "<|return|>"},
     {.name = "olmo2",
      .bos = "<|endoftext|>",
      .start = "",
@@ -165,31 +96,24 @@ static const kvd_chat forms[] = {
      .header = "\n<|assistant|>\n",
      .end = "<|endoftext|>\n",
      .stop = "<|endoftext|>",
-     .end_eos = true,
-     .has = {"{{ bos_token }}", "'<|user|>\n' + message['content'] + '\n' }}",
-             "'<|assistant|>\n'  + message['content'] + eos_token + '\n' }}",
-             "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}"},
-     .lacks = {"You are", "trim"}},
+     .end_eos = true},
     {.name = "glm4",
      .bos = "",
      .start = "[gMASK]<sop>",
      .user = "<|user|>\n",
      .header = "<|assistant|>",
+     .head = "\n",
      .end = "",
-     .stop = "<|user|>",
-     .has = {"[gMASK]<sop>{% for item in messages %}",
-             "<|{{ item['role'] }}|>{{ item['metadata'] }}\n{{ item['content'] }}",
-             "{% if add_generation_prompt %}<|assistant|>{% endif %}"}},
+     .stop = "<|user|>"},
     {.name = "deepseek-v2",
      .bos = DEEPSEEK_BOS,
      .start = "",
      .user = "User: ",
      .header = "\n\nAssistant:",
+     .head = " ",
      .end = DEEPSEEK_EOS,
      .stop = DEEPSEEK_EOS,
-     .end_eos = true,
-     .has = {"{{ bos_token }}", "{{ 'User: ' + message['content'] + '\n\n' }}",
-             "{{ 'Assistant: ' + message['content'] + eos_token }}", "{{ 'Assistant:' }}"}},
+     .end_eos = true},
     {.name = "deepseek-v3",
      .bos = DEEPSEEK_BOS,
      .start = "",
@@ -197,10 +121,7 @@ static const kvd_chat forms[] = {
      .header = "<｜Assistant｜>",
      .end = DEEPSEEK_EOS,
      .stop = DEEPSEEK_EOS,
-     .end_eos = true,
-     .has = {"{{bos_token}}{{ns.system_prompt}}", "{{'<｜User｜>' + message['content']}}",
-             "and not ns.is_tool %}{{'<｜Assistant｜>'}}{% endif %}"},
-     .lacks = {"think", "You are"}},
+     .end_eos = true},
     {.name = "deepseek-r1",
      .bos = DEEPSEEK_BOS,
      .start = "",
@@ -209,23 +130,17 @@ static const kvd_chat forms[] = {
      .end = DEEPSEEK_EOS,
      .stop = DEEPSEEK_EOS,
      .end_eos = true,
-     .one_turn = true,
-     .has = {"{{bos_token}}{{ns.system_prompt}}", "{{'<｜User｜>' + message['content']}}",
-             "content = content.split('</think>')[-1]", "{{'<｜Assistant｜><think>\n'}}"},
-     .lacks = {"is_last_user", "enable_thinking", "You are"}},
+     .one_turn = true},
     {.name = "llama2",
      .bos = "<s>",
      .start = "",
      .user = "[INST] ",
      .header = " [/INST]",
+     .head = " ",
      .end = " </s><s>",
      .stop = "</s>",
      .trim = true,
-     .end_eos = true,
-     .has = {"{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}",
-             "content.strip() + ' ' + eos_token }}", "set system_message = false",
-             "'<<SYS>>\n' + system_message + '\n<</SYS>>\n\n' + message['content']"},
-     .lacks = {"You are", "default_system", "USE_DEFAULT_PROMPT"}},
+     .end_eos = true},
 };
 enum { N_FORMS = sizeof forms / sizeof *forms };
 
@@ -243,74 +158,128 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/* Makes chat templates comparable: unifies quotes, joins strings, replaces \n by a line feed. */
-static void normalise(char *s)
+/* Appends a copy of `more`. Does nothing if *text is NULL, and sets it to NULL without memory. */
+static void append(char **text, const char *more, size_t n)
 {
-    static const char joint[] = "' + '";
-    char *to = s;
-    for (char *t = s; *t; t++)
-        *t = *t == '"' ? '\'' : *t;
-    for (; *s; s++) {
-        while (!strncmp(s, joint, sizeof joint - 1))
-            s += sizeof joint - 1;
-        const bool feed = *s == '\\' && s[1] == 'n';
-        *to++ = feed ? '\n' : *s;
-        s += feed;
+    const size_t had = *text ? strlen(*text) : 0;
+    char *const longer = *text ? realloc(*text, had + n + 1) : NULL;
+    if (!longer)
+        free(*text);
+    else {
+        memcpy(longer + had, more, n);
+        longer[had + n] = '\0';
     }
-    *to = '\0';
+    *text = longer;
 }
 
-/* Returns true if the template filters messages only by `trim`, and only if format *c trims them.
- * Filter `tojson` is ignored, because templates apply it to tool calls, which kvdim does not
- * use. */
-static bool filters_fit(const kvd_chat *c, const char *text)
+enum { N_PROBES = 7 };
+/* messages of users that filters, conditions and limits of length in a template change */
+static const char *const probe_users[N_PROBES] = {
+    "\t!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz"
+    "{|}~\r\n\r\n{{ x }}{% y %} \u00c4\u00e9\u4f60\u597d \U0001f600",
+    " \n What is 6 * 7? \"It's\" 42, <b>I&#39;d</b> SAY: \\n \u2003",
+    "And  that\n\n twice? \n",
+    "0",
+    "assistant",
+    "system user [INST] tool true false none None",
+    "\n\nThank you\u00a0"};
+#define PROBE_REASONING "<think>\nHm.\n</think>\n\n"
+#define PROBE_ANSWER    "It is 42,\n\n  is it NOT? \u00c4\u4f60: {'a': [1.5, \"b\"]}"
+
+/* Returns an answer that templates of the format write as it is. */
+static const char *answer_for(const kvd_chat *c)
 {
-    static const char content[] = "content";
-    for (const char *at = text; (at = strstr(at, content));) {
-        at += sizeof content - 1;
-        const char *filter = at + (strncmp(at, "']", 2) ? 0 : 2);
-        filter += strspn(filter, " ");
-        if (*filter != '|')
-            continue;
-        filter += 1 + strspn(filter + 1, " ");
-        const size_t n = strcspn(filter, " |)}%\n");
-        const bool trim = n == 4 && !strncmp(filter, "trim", n);
-        if (trim ? !c->trim : n != 6 || strncmp(filter, "tojson", n) != 0)
-            return false;
+    return c->mark   ? PROBE_ANSWER
+           : c->trim ? PROBE_REASONING PROBE_ANSWER
+                     : " \n" PROBE_REASONING PROBE_ANSWER "\t\n";
+}
+
+/* Returns `n` messages of users, with answers between them; the last user's one is long. */
+static json_t *probe(const kvd_chat *c, size_t n, char *text[N_PROBES])
+{
+    json_t *const messages = json_array();
+    for (size_t t = 0; t < n; t++) {
+        text[t] = strdup("");
+        for (int k = t + 1 == n ? 200 : 1; k > 0; k--)
+            append(&text[t], probe_users[t], strlen(probe_users[t]));
+        json_array_append_new(messages,
+                              json_pack("{s:s, s:s*}", "role", "user", "content", text[t]));
+        if (t + 1 < n)
+            json_array_append_new(
+                messages, json_pack("{s:s, s:s}", "role", "assistant", "content", answer_for(c)));
     }
-    return true;
+    return messages;
 }
 
-/* Returns true if the template has no text before its first and after its last Jinja tag, except,
- * at its beginning, the text with which format *c begins. */
-static bool ends_fit(const kvd_chat *c, const char *text)
+/* Returns what the form writes around a conversation of `n` users' texts. */
+static char *written(const kvd_chat *c, char *const *text, size_t n)
 {
-    size_t n;
-    text += strspn(text, " \n");
-    n = strlen(text);
-    while (n && strchr(" \n", text[n - 1]))
-        n--;
-    return n && text[n - 1] == '}' &&
-           (*text == '{' || (*c->start && !strncmp(text, c->start, strlen(c->start))));
+    char *s = strdup("");
+    for (size_t t = 0; t < n; t++) {
+        const kvd_chat_pieces p = kvd_chat_around(c, text[t], t == 0);
+        for (int i = 0; i < 3; i++)
+            append(&s, p.before[i], strlen(p.before[i]));
+        append(&s, p.text, p.len);
+        append(&s, p.after, strlen(p.after));
+        if (t + 1 < n && c->head)
+            append(&s, c->head, strlen(c->head));
+        if (t + 1 < n)
+            append(&s, answer_for(c), strlen(answer_for(c)));
+    }
+    return s;
 }
 
-static bool fits(const kvd_chat *c, const char *text)
+/* Returns the variables of a template, as Transformers gives them. Tokens that the form does not
+ * have get a text that no form writes. */
+static json_t *names_for(const kvd_chat *c, json_t *messages, bool dated)
 {
-    for (size_t i = 0; i < KVD_CHAT_MARKS; i++)
-        if ((c->has[i] && !strstr(text, c->has[i])) || (c->lacks[i] && strstr(text, c->lacks[i])))
-            return false;
-    return ends_fit(c, text) && filters_fit(c, text);
+    static const char other[] = "<|another special token|>";
+    return json_pack("{s:O, s:b, s:n, s:n, s:s, s:s, s:s, s:s, s:s*}", "messages", messages,
+                     "add_generation_prompt", 1, "tools", "documents", "bos_token",
+                     *c->bos ? c->bos : other, "eos_token", c->end_eos ? c->stop : other,
+                     "pad_token", other, "unk_token", other, "strftime_now",
+                     dated ? "2025-08-05" : NULL);
 }
 
-const kvd_chat *kvd_chat_recognise(const char *template_text)
+/* Returns 1 if the template writes conversations of `n` users as the form does, 0 if not, and -1
+ * with *err if it cannot be run. Templates get a date only if they need one: Llama's do not. */
+static int writes_as(const kvd_chat *c, const char *template_text, size_t n, kvd_err *err)
 {
-    char *const text = strdup(template_text);
+    char *text[N_PROBES] = {NULL}, *made = NULL;
+    json_t *const messages = probe(c, n, text);
+    for (int dated = 0; !made && dated < 2; dated++) {
+        json_t *const names = names_for(c, messages, dated);
+        made = kvd_jinja_render(template_text, names, err);
+        json_decref(names);
+    }
+    char *const expected = written(c, text, n);
+    const int same = made ? expected && !strcmp(made, expected) : -1;
+    json_decref(messages);
+    for (size_t t = 0; t < N_PROBES; t++)
+        free(text[t]);
+    free(made);
+    free(expected);
+    return same;
+}
+
+const kvd_chat *kvd_chat_recognise(const char *template_text, kvd_err *err)
+{
+    static const size_t turns[] = {1, 2, 3, N_PROBES};
+    enum { N_LENGTHS = sizeof turns / sizeof *turns };
     const kvd_chat *found = NULL;
-    if (text)
-        normalise(text);
-    for (size_t i = 0; text && !found && i < N_FORMS; i++)
-        found = fits(&forms[i], text) ? &forms[i] : NULL;
-    free(text);
+    bool ran = false;
+    for (size_t i = 0; i < N_FORMS; i++) {
+        const size_t n = forms[i].one_turn ? 1 : N_LENGTHS;
+        size_t k = 0;
+        for (int same = 1; k < n && same > 0; k += same > 0) {
+            same = writes_as(&forms[i], template_text, turns[k], err);
+            ran |= same >= 0;
+        }
+        if (k == n && (!forms[i].mark || strstr(template_text, forms[i].mark)))
+            found = &forms[i];
+    }
+    if (!found && ran)
+        kvd_fail(err, "it writes conversations in no form that kvdim knows");
     return found;
 }
 
@@ -382,12 +351,13 @@ static int check_token(const json_t *root, const char *field, const char *wanted
 static const kvd_chat *form_of(const json_t *root, const char *template_text, const char *path,
                                const char *config, kvd_err *err)
 {
-    const kvd_chat *const form = kvd_chat_recognise(template_text);
+    kvd_err why = {""};
+    const kvd_chat *const form = kvd_chat_recognise(template_text, &why);
     if (!form) {
         kvd_fail(err,
-                 "the chat template in '%s' has no form that kvdim knows: choose one with --chat "
-                 "NAME, or --chat none",
-                 path);
+                 "the chat template in '%s' has no form that kvdim knows (%s): choose one with "
+                 "--chat NAME, or --chat none",
+                 path, why.msg);
         return NULL;
     }
     if ((*form->bos && check_token(root, "bos_token", form->bos, form, config, err)) ||

@@ -1,5 +1,5 @@
-/* Chat formats: the text around the messages of a user and an assistant. Templates are recognised
- * by parts of their text, not run. */
+/* Chat formats: the text around the messages of a user and an assistant. Templates are run on a few
+ * conversations, and recognised by what they write. */
 #ifndef KVD_MODEL_TEXT_CHAT_H
 #define KVD_MODEL_TEXT_CHAT_H
 
@@ -7,8 +7,6 @@
 #include <stddef.h>
 
 #include "common/err.h"
-
-enum { KVD_CHAT_MARKS = 4 };
 
 typedef struct {
     const char *name;
@@ -24,9 +22,10 @@ typedef struct {
     /* true if the format is correct only for conversations of one turn */
     bool one_turn;
     bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
-    /* strings that identify a template of this format: it has all of `has` and none of `lacks`;
-     * NULL ends a list */
-    const char *has[KVD_CHAT_MARKS], *lacks[KVD_CHAT_MARKS];
+    /* text that templates write before an earlier answer and models write themselves, or NULL */
+    const char *head;
+    /* text in templates of this format, which remove the reasoning of earlier answers, or NULL */
+    const char *mark;
 } kvd_chat;
 
 /* values of --chat (format of conversations): none, auto or a format's name; NULL ends the list */
@@ -36,8 +35,9 @@ enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 /* Returns the format kvd_chat_words[word], or NULL for "none" and "auto". */
 const kvd_chat *kvd_chat_form(int word);
 
-/* Returns the chat format that a Jinja template describes, or NULL if it is unknown. */
-const kvd_chat *kvd_chat_recognise(const char *template_text);
+/* Returns the chat format whose conversations a Jinja template writes, or NULL with the reason in
+ * *err, which may have a text in any case. */
+const kvd_chat *kvd_chat_recognise(const char *template_text, kvd_err *err);
 
 /* Reads the chat template of a model folder and returns its format. *path receives the path of the
  * template, allocated. Fails on unknown formats. */

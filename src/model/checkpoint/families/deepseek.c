@@ -19,7 +19,7 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
 /* Reads latent attention, which has a single KV head. */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    int kv_heads = c->n_heads, rope = 64;
+    int kv_heads = c->n_heads, rope = 64, stated = 0;
     c->latent = 512;
     c->d_nope = c->d_nope ? c->d_nope : 128;
     c->d_value = c->d_value ? c->d_value : 128;
@@ -29,8 +29,12 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_size_or(root, "qk_rope_head_dim", &rope, err) ||
         kvd_cfg_size_or(root, "v_head_dim", &c->d_value, err) ||
         kvd_cfg_size_or(root, "q_lora_rank", &c->q_rank, err) ||
-        kvd_cfg_size_or(root, "num_key_value_heads", &kv_heads, err))
+        kvd_cfg_size_or(root, "num_key_value_heads", &kv_heads, err) ||
+        kvd_cfg_size_or(root, "head_dim", &stated, err))
         return -1;
+    if (stated && stated != rope) /* Transformers computes the frequencies of RoPE from it. */
+        return kvd_fail(err, "'head_dim' is %d, latent attention needs 'qk_rope_head_dim', %d",
+                        stated, rope);
     if (kv_heads != c->n_heads)
         return kvd_fail(err,
                         "'num_key_value_heads' is %d, latent attention expands to all %d query "
