@@ -172,7 +172,7 @@ mkdir "$D/chat"
 for f in config.json model.safetensors; do ln -s "$PWD/$MODEL/$f" "$D/chat/$f"; done
 sed 's/<|eos|>/<|im_end|>/' $MODEL/tokenizer.json >"$D/chat/tokenizer.json"
 cat >"$D/chat/tokenizer_config.json" <<'J'
-{"chat_template": "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}", "eos_token": "<|im_end|>"}
+{"chat_template": "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}", "eos_token": "<|im_end|>"}
 J
 turns="--benchmark $D/scbench_kv.jsonl --max-new-tokens 4 --method h2o,heavy=0.1,recent=0.1"
 if "$B/bin/kvdim-tasks" "$D/chat" $turns --chat auto -o "$D/auto.h5" >"$D/out" 2>"$D/err" && grep -qF "tokenizer_config.json' has the chat form chatml" "$D/err" &&

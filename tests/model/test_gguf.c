@@ -569,6 +569,29 @@ TEST(test_yarn_keys)
     }
 }
 
+/* GLM-4 rotates half of a head unless the file says otherwise: also if it says a whole one. */
+TEST(test_whole_heads_rotated)
+{
+    static const char key[] = "glm4.rope.dimension_count";
+    static bytes all;
+    kvd_config c;
+    kvd_err err = {""};
+    read_file(DATA "glm4-half.gguf", &all);
+    unsigned char *const at = memmem(all.b, all.n, key, strlen(key));
+    assert_non_null(at);
+    unsigned char *const value = at + strlen(key) + 4; /* after the type */
+    assert_int_equal(*value, 6);
+    *value = 12;
+    kvd_gguf_model *const m = kvd_gguf_model_parse("x", all.b, all.n, &c, &err);
+    if (!m)
+        fail_msg("%s", err.msg);
+    assert_int_equal(kvd_config_rope_dims(&c), 12);
+    kvd_gguf_model_close(m);
+    *value = 13;
+    assert_null(kvd_gguf_model_parse("x", all.b, all.n, &c, &err));
+    SAYS("'glm4.rope.dimension_count' is 13, a head has 12");
+}
+
 TEST(test_refused_tokenizers)
 {
     static const struct {

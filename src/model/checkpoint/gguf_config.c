@@ -450,14 +450,12 @@ static int put_partial(builder *b, kvd_err *err)
         return -1;
     if (stated)
         d_head = heads > 0 ? wide / heads : 0;
-    if (rotated < 1 || rotated >= d_head)
-        return rotated == d_head
-                   ? 0
-                   : kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
-                              b->arch, rotated, d_head);
-    /* Adds 0.5, because the reader of config.json rounds down. */
-    return put(b->root, "partial_rotary_factor",
-               json_real(((double)rotated + 0.5) / (double)d_head), err);
+    if (rotated < 1 || rotated > d_head)
+        return kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
+                        b->arch, rotated, d_head);
+    /* Adds 0.5 to a part of a head, because the reader of config.json rounds down. */
+    const double dims = (double)rotated + (rotated < d_head ? 0.5 : 0);
+    return put(b->root, "partial_rotary_factor", json_real(dims / (double)d_head), err);
 }
 
 static int put_starcoder2(builder *b, kvd_err *err)
