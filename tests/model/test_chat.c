@@ -301,6 +301,10 @@ TEST(templates_run_as_in_jinja2)
         {"{% set messages.x = 1 %}", NULL},
         {"{{ 'a' 1 }}", NULL},
         {"{% if true %}{% else %}{% elif true %}{% endif %}", NULL},
+        {"{{ (messages | selectattr('role', 'equalto', 'user') | list)[-1].content }}"
+         "{{ messages | rejectattr('role', 'eq', 'user') | list | length }}"
+         "{{ messages | selectattr('tool') | list | length }}",
+         " Bye10"},
         {"{{ strftime_now('%Y-%m-%d') }}", "2025-08-05"},
         /* limits */
         {"{% for i in range(9999) %}{% for j in range(9999) %}{{ i }}{% endfor %}{% endfor %}",

@@ -321,6 +321,25 @@ static json_t *join(run *r, const json_t *v, const arguments *a)
     return kvd_jinja_end_capture(r, before);
 }
 
+/* Returns the elements of a list whose attribute passes a test, or (`reject`) does not. */
+static json_t *select_by(run *r, const json_t *v, const arguments *a, bool reject)
+{
+    json_t *const list = kvd_jinja_keep(r, json_array()), *element;
+    const char *const how = a->n > 1 ? json_string_value(a->value[1]) : NULL;
+    const arguments rest = {.value = {a->n > 2 ? a->value[2] : NULL}, .n = a->n > 2};
+    size_t i;
+    if (!a->n || a->n > 3 || !json_is_string(a->value[0]) || (a->n > 1 && !how))
+        return kvd_jinja_raise(r, "it selects elements in a way that is not supported");
+    json_array_foreach(v, i, element)
+    {
+        json_t *const attribute = kvd_jinja_item(r, element, a->value[0]);
+        const json_t *const passed = how ? kvd_jinja_test(r, attribute, how, &rest) : attribute;
+        if (kvd_jinja_is_true(r, passed) != reject)
+            json_array_append(list, element);
+    }
+    return list;
+}
+
 json_t *kvd_jinja_filter(run *r, json_t *v, const char *name, const arguments *a)
 {
     const bool text = json_is_string(v), none = is_undefined(r, v);
@@ -351,6 +370,8 @@ json_t *kvd_jinja_filter(run *r, json_t *v, const char *name, const arguments *a
         return kvd_jinja_entries(r, v, true, true);
     if (!strcmp(name, "join") && json_is_array(v))
         return join(r, v, a);
+    if ((!strcmp(name, "selectattr") || !strcmp(name, "rejectattr")) && json_is_array(v))
+        return select_by(r, v, a, *name == 'r');
     if ((!strcmp(name, "first") || !strcmp(name, "last")) && json_is_array(v) && !none)
         return kvd_jinja_item(r, v, kvd_jinja_keep(r, json_integer(*name == 'f' ? 0 : -1)));
     return kvd_jinja_raise(r, "it uses a filter that is not supported");
