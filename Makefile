@@ -110,7 +110,7 @@ FUZZERS   := $(fuzz_src:tests/fuzz/%.c=$(BUILD)-fuzz/%)
 # shared library exports the functions of that header alone; the archive holds one object with the others
 # made local. Objects of C files are compiled again as position-independent code.
 ATTN_ABI   := $(shell sed -n 's/^\#define KVDIM_ATTENTION_ABI //p' include/kvdim/attention.h)
-attn_src   := $(addprefix src/common/,err.c half.c memory.c threads.c) $(wildcard src/kernels/*_ref.c) \
+attn_src   := $(addprefix src/common/,err.c half.c memory.c threads.c utf8.c) $(wildcard src/kernels/*_ref.c) \
               $(addprefix src/kernels/,layout.c) $(wildcard src/kernels/cpu/*.c src/kernels/library/*.c) \
               $(if $(filter 1,$(CUDA)),$(wildcard src/kernels/library/cuda/*.c))
 attn_cu    := $(if $(filter 1,$(CUDA)),$(addprefix src/kernels/cuda/,append.cu decode.cu decode_plan.cu decode_short_sm90.cu prefill_mma.cu prefill_plan.cu prefill_sm90.cu prefill_wide_sm90.cu prefill_window_sm90.cu))

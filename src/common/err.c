@@ -7,13 +7,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-/* Replaces control characters, which could control the user's terminal, by '?'. */
-static void make_printable(char *s)
-{
-    for (; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7f)
-            *s = '?';
-}
+#include "common/utf8.h"
 
 static void mark_cut(char *s, size_t size, int wanted)
 {
@@ -28,7 +22,7 @@ int kvd_fail(kvd_err *err, const char *fmt, ...)
     int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
     mark_cut(err->msg, sizeof err->msg, n);
-    make_printable(err->msg);
+    kvd_utf8_make_printable(err->msg);
     return -1;
 }
 
@@ -43,7 +37,7 @@ int kvd_in(kvd_err *err, const char *fmt, ...)
     memcpy(err->msg, joined, sizeof err->msg - 1);
     err->msg[sizeof err->msg - 1] = '\0';
     mark_cut(err->msg, sizeof err->msg, n);
-    make_printable(err->msg);
+    kvd_utf8_make_printable(err->msg);
     return -1;
 }
 

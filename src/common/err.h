@@ -22,7 +22,7 @@ typedef struct {
 #define KVD_PRINTF(format_index, first_arg)
 #endif
 
-/* Stores a formatted message and returns -1. Control characters become '?'. */
+/* Stores a formatted message and returns -1. Control characters and malformed UTF-8 become '?'. */
 int kvd_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /* Puts a formatted text such as "layer 3: " before the message in *err. Returns -1. */

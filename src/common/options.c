@@ -245,9 +245,10 @@ static int put_text(const char *label, const kvd_option *o, const char *text, co
     if (text && o->high > 0 && strlen(text) > (size_t)o->high)
         return kvd_fail(err, "%s: '%s' has %zu bytes, at most %zu are allowed", label, text,
                         strlen(text), (size_t)o->high);
-    for (size_t i = 0; o->high > 0 && text && text[i]; i++)
-        if ((unsigned char)text[i] < ' ' || text[i] == 0x7f)
-            return kvd_fail(err, "%s: byte %zu is the control character %d", label, i + 1, text[i]);
+    const size_t control = text && o->high > 0 ? kvd_utf8_first_control(text) : 0;
+    if (text && o->high > 0 && text[control])
+        return kvd_fail(err, "%s: byte %zu is the control character %u", label, control + 1,
+                        kvd_utf8_decode(text + control, &(unsigned){0}));
     *field = text;
     return 0;
 }

@@ -62,6 +62,41 @@ size_t kvd_utf8_first_bad(const char *s, size_t len)
     return len;
 }
 
+/* Returns true if a control character begins at s. */
+static bool is_control(const char *s)
+{
+    const unsigned char c = (unsigned char)s[0], next = c == 0xc2 ? (unsigned char)s[1] : 0;
+    return (c > 0 && c < 0x20) || c == 0x7f || (next >= 0x80 && next <= 0x9f);
+}
+
+size_t kvd_utf8_first_control(const char *s)
+{
+    size_t i = 0;
+    while (s[i] && !is_control(s + i))
+        i++;
+    return i;
+}
+
+void kvd_utf8_make_printable(char *s)
+{
+    size_t prefix, left = strlen(s);
+    while (left > 0) {
+        const size_t width = one_character((const unsigned char *)s, left, &prefix);
+        const size_t n = width ? width : 1;
+        if (!width || is_control(s))
+            memset(s, '?', n);
+        s += n;
+        left -= n;
+    }
+}
+
+void kvd_utf8_drop_cut(char *s)
+{
+    const size_t len = strlen(s), bad = kvd_utf8_first_bad(s, len);
+    if (bad < len && kvd_utf8_bad_width(s + bad, len - bad) == len - bad)
+        s[bad] = '\0';
+}
+
 size_t kvd_utf8_bad_width(const char *s, size_t len)
 {
     size_t prefix;

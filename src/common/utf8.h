@@ -9,6 +9,16 @@
 /* Returns the index of the first malformed byte of s [len], or len. */
 size_t kvd_utf8_first_bad(const char *s, size_t len);
 
+/* Returns the index of the first control character of s (below U+0020, or U+007F to U+009F), or its
+ * length. */
+size_t kvd_utf8_first_control(const char *s);
+
+/* Replaces control characters and malformed bytes, which could control a terminal, by '?'. */
+void kvd_utf8_make_printable(char *s);
+
+/* Removes an incomplete character from the end of s, which was cut to fit into a buffer. */
+void kvd_utf8_drop_cut(char *s);
+
 /* Returns 3 if s [len] begins with a byte order mark, else 0. */
 size_t kvd_utf8_mark(const char *s, size_t len);
 

@@ -42,6 +42,7 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
     if (n >= sizeof m->name)
         n = kvd_utf8_first_bad(name, sizeof m->name - 1);
     memcpy(m->name, name, n);
+    kvd_utf8_make_printable(m->name);
     free(full);
     set_text(m->hash, sizeof m->hash, hash);
     set_text(m->family, sizeof m->family, c->family);

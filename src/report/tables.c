@@ -562,9 +562,7 @@ void kvd_table_plain(const kvd_table *t, kvd_text *out)
             else
                 show_cell(t, i - 1, j, buf, sizeof buf);
             /* Replaces control characters, because a terminal would act on them. */
-            for (char *c = buf; *c; c++)
-                if ((unsigned char)*c < 0x20 || *c == 0x7f)
-                    *c = '?';
+            kvd_utf8_make_printable(buf);
             int pad = (int)(width - columns(buf));
             bool last = after(t, j) >= t->n_cols;
             if (t->col[j].kind == KVD_CELL_TEXT)

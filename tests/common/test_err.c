@@ -7,6 +7,7 @@
 
 #include "common/err.h"
 #include "common/progress.h"
+#include "common/utf8.h"
 #include "unit.h"
 
 /* Checks progress messages of a run that started `ago` seconds ago. */
@@ -71,6 +72,35 @@ TEST(test_format_and_context)
     assert_string_equal(err.msg, "tensor 'a?b': 3 rows");
     assert_int_equal(kvd_in(&err, "layer %d", 7), -1);
     assert_string_equal(err.msg, "layer 7: tensor 'a?b': 3 rows");
+}
+
+/* Control characters beyond ASCII, malformed bytes and a cut character are replaced, too. */
+TEST(test_message_is_valid_utf8)
+{
+    kvd_err err;
+    char name[600] = "x";
+    kvd_fail(&err, "'\xc2\x9b\x31m' '\x9b' '\xc3\xa9' '\x7f'");
+    assert_string_equal(err.msg, "'??1m' '?' '\xc3\xa9' '?'");
+    for (size_t i = 1; i + 2 < sizeof name; i += 2)
+        memcpy(name + i, "\xc3\xa9", 3);
+    for (int shift = 0; shift < 2; shift++) {
+        kvd_fail(&err, "%s", name + shift);
+        assert_int_equal(kvd_utf8_first_bad(err.msg, strlen(err.msg)), strlen(err.msg));
+    }
+}
+
+TEST(test_cut_character)
+{
+    char cut[] = "a\xe2\x82", whole[] = "a\xe2\x82\xac",
+         malformed[] = "\xff"
+                       "a";
+    kvd_utf8_drop_cut(cut);
+    kvd_utf8_drop_cut(whole);
+    kvd_utf8_drop_cut(malformed);
+    assert_string_equal(cut, "a");
+    assert_string_equal(whole, "a\xe2\x82\xac");
+    assert_string_equal(malformed, "\xff"
+                                   "a");
 }
 
 TEST(test_long_text_is_cut_visibly)

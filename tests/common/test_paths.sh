@@ -72,6 +72,17 @@ with h5py.File(sys.argv[1], "a") as f: f.attrs["corpus_hash"] = n.bytes_(b"xxh3:
   refused "an attribute that is not UTF-8" "attribute '/corpus_hash' is not valid UTF-8 at byte 5" "$B/bin/kvdim-export" "$D/model" --spectrum "$D/bytes.h5" --method zack,p=0.5 -q -o "$D/folded"
 else echo "skip an attribute that is not UTF-8: no h5py"; fi
 
+# A label is made from the texts' names. A long one is cut between characters, and is printable.
+long=$(awk 'BEGIN { for (i = 0; i < 62; i++) printf "\303\251" }')
+for name in "$long" "a$long" "$(printf 'two\nlines \033[31m')"; do
+  cp "$D/ids.csv" "$D/$name.csv"
+  check "a label from the name of a text" "$B/bin/kvdim-collect" "$D/model" --ids "$D/$name.csv" --moments -q -o "$D/label.h5"
+  check "which is read again" "$B/bin/kvdim-spectrum" "$D/label.h5" -o "$D/label.s.h5"
+  LC_ALL=C grep -q '[[:cntrl:]]' "$log" && not_ok "which is printable" || ok "which is printable"
+done
+"$B/bin/kvdim-spectrum" "$D/m.h5" --label "$(printf 'a\302\2331m')" -q -o "$D/label.h5" 2>"$D/err"; rc=$?
+is "a label with a control character beyond ASCII" "2 kvdim-spectrum: --label: byte 2 is the control character 155" "$rc $(cat "$D/err")"
+
 # ---- closed streams ------------------------------------------------------------------------------
 # What is printed must not land in the file that took the place of a stream.
 if "$B/bin/kvdim-collect" "$D/model" --ids "$D/ids.csv" --moments --batch 50 --save-every 0 -o "$D/c.h5" <&- 2>&- >"$D/out" &&

@@ -12,9 +12,12 @@ int kvd_field_text(kvd_h5 *f, const char *where, const char *name, char *to, siz
     char *text;
     if (kvd_h5_get_text(f, where, name, &text, err))
         return -1;
-    const size_t n = strlen(text);
+    const size_t n = strlen(text), control = kvd_utf8_first_control(text);
     snprintf(to, size, "%s", text);
     free(text);
+    if (control < n)
+        return kvd_fail(err, "'%s': byte %zu of attribute %s of %s is a control character", f->path,
+                        control + 1, name, where);
     return n < size ? 0
                     : kvd_fail(err, "'%s': attribute %s of %s is longer than %zu bytes", f->path,
                                name, where, size - 1);
@@ -145,6 +148,7 @@ void kvd_field_add_label(char *sum, size_t size, const char *other)
         return;
     const size_t n = strlen(sum);
     snprintf(sum + n, size - n, "+%s", other);
+    kvd_utf8_drop_cut(sum);
 }
 
 int kvd_field_write_texts(kvd_h5 *f, const char *path, const char *long_name, const char *axis,

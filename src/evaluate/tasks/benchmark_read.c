@@ -535,11 +535,11 @@ static int check_task(const char *task, kvd_err *err)
     if (n > KVD_BENCHMARK_TASK_BYTES)
         return kvd_fail(err, "the name of the task has %zu bytes, at most %d are allowed", n,
                         KVD_BENCHMARK_TASK_BYTES);
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)task[i] < ' ' || task[i] == 0x7f)
-            return kvd_fail(err, "byte %zu of the name of the task is the control character %d",
-                            i + 1, task[i]);
-    return 0;
+    const size_t control = kvd_utf8_first_control(task);
+    return control == n
+               ? 0
+               : kvd_fail(err, "byte %zu of the name of the task is the control character %u",
+                          control + 1, kvd_utf8_decode(task + control, &(unsigned){0}));
 }
 
 static int name_item(reader *r, kvd_err *err)

@@ -16,6 +16,7 @@
 #include "common/files/csv.h"
 #include "common/rng.h"
 #include "common/run.h"
+#include "common/utf8.h"
 #include "model/text/documents.h"
 
 enum { BEGIN_BYTES = 256 };
@@ -598,7 +599,8 @@ size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens)
     return n;
 }
 
-void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *label, size_t size)
+/* Writes names of the text files, joined by '+', to label [size]. */
+static void join_names(const kvd_corpus_spec *spec, const char *given, char *label, size_t size)
 {
     const char *const *paths = spec->n_text ? spec->text : &spec->ids;
     const size_t n = given ? 0 : spec->n_text ? spec->n_text : spec->ids ? 1 : 0;
@@ -623,4 +625,11 @@ void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *labe
         if (!i)
             after_first = used;
     }
+}
+
+void kvd_corpus_label(const kvd_corpus_spec *spec, const char *given, char *label, size_t size)
+{
+    join_names(spec, given, label, size);
+    kvd_utf8_drop_cut(label);
+    kvd_utf8_make_printable(label);
 }
