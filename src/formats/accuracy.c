@@ -544,6 +544,9 @@ static int check_values(const kvd_accuracy_result *a, const kvd_h5 *f, kvd_err *
         for (size_t k = 0; k < sizeof shares / sizeof *shares; k++)
             if (!strcmp(column->name, shares[k]))
                 most = 1;
+        if (most < 2 && column->kind == KVD_COL_TEXT)
+            return kvd_fail(err, "'%s': /rows/%s has text, should have real numbers", f->path,
+                            column->name);
         for (size_t i = 0; column->kind != KVD_COL_TEXT && i < kvd_rows_count(a->rows); i++) {
             const double x = kvd_rows_get_real(a->rows, i, c);
             const double least = strstr(column->name, "_change") ? -DBL_MAX : -1e-6;

@@ -198,7 +198,7 @@ static int open_checked(kvd_activations *a, int set, int *dtype, hid_t *id, kvd_
         return kvd_fail(err, "'%s': %s is %s, /q is %s", a->file.path, path,
                         kvd_dtype_name((kvd_dtype)found), kvd_dtype_name((kvd_dtype)*dtype));
     *dtype = found;
-    return 0;
+    return kvd_h5_check_stored(*id, a->file.path, path, err);
 }
 
 int kvd_activations_describe(kvd_activations *a, kvd_err *err)
@@ -252,11 +252,15 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
         kvd_no_memory(err, "tokens", N_TOKEN * BLOCK * sizeof *value);
         goto done;
     }
-    for (int k = 0; k < N_TOKEN; k++)
-        if ((d[k] = H5Dopen2(f->id, kvd_activations_path[KVD_SET_TOKEN + k], H5P_DEFAULT)) < 0) {
-            kvd_fail(err, "'%s': cannot open %s", f->path, kvd_activations_path[KVD_SET_TOKEN + k]);
+    for (int k = 0; k < N_TOKEN; k++) {
+        const char *const path = kvd_activations_path[KVD_SET_TOKEN + k];
+        if ((d[k] = H5Dopen2(f->id, path, H5P_DEFAULT)) < 0) {
+            kvd_fail(err, "'%s': cannot open %s", f->path, path);
             goto done;
         }
+        if (kvd_h5_check_stored(d[k], f->path, path, err))
+            goto done;
+    }
     for (hsize_t at = 0; at < a->n_tokens; at += BLOCK) {
         const hsize_t n = a->n_tokens - at < BLOCK ? a->n_tokens - at : BLOCK;
         for (int k = 0; k < N_TOKEN; k++) {

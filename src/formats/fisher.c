@@ -199,7 +199,8 @@ static int read_all(kvd_fisher *f, kvd_err *err)
         const kvd_h5_spec spec = rows_spec(f, side);
         if ((f->row[side] = H5Dopen2(f->file.id, spec.path, H5P_DEFAULT)) < 0)
             return kvd_fail(err, "'%s': cannot open %s", f->file.path, spec.path);
-        if (kvd_checksums_load(&f->checksums[side], &f->file, &spec, err))
+        if (kvd_h5_check_stored(f->row[side], f->file.path, spec.path, err) ||
+            kvd_checksums_load(&f->checksums[side], &f->file, &spec, err))
             return -1;
     }
     return 0;

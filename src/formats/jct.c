@@ -253,11 +253,11 @@ static int name_attention(kvd_rows *r, const char *attention, kvd_err *err)
 
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err)
 {
-    kvd_err unused;
     char *attention = NULL;
     kvd_rows *r = kvd_rows_load(f, err);
-    if (r && !kvd_h5_get_text(f, "/parameters", "attention", &attention, &unused) && *attention &&
-        strcmp(attention, "ours") && name_attention(r, attention, err)) {
+    if (r && (kvd_h5_get_text_or_none(f, "/parameters", "attention", &attention, err) ||
+              (attention && *attention && strcmp(attention, "ours") &&
+               name_attention(r, attention, err)))) {
         kvd_rows_free(r);
         r = NULL;
     }

@@ -130,9 +130,10 @@ done:
 
 static int read_machine(kvd_machine_rates *m, kvd_h5 *f, const char *where, kvd_err *err)
 {
-    kvd_err absent = {""};
     char *device = NULL;
-    if (kvd_h5_get_text(f, where, "device", &device, &absent))
+    if (kvd_h5_get_text_or_none(f, where, "device", &device, err))
+        return -1;
+    if (!device)
         return 0;
     snprintf(m->device, sizeof m->device, "%s", device);
     free(device);

@@ -9,6 +9,7 @@
 
 #include "common/files/fields.h"
 #include "common/json.h"
+#include "common/utf8.h"
 
 kvd_rows *kvd_rows_blank(const kvd_column *columns, int n_columns)
 {
@@ -155,10 +156,19 @@ static kvd_cell_value *last(kvd_rows *r, const char *column, kvd_column_kind kin
     return &r->data[c][r->n - 1];
 }
 
+/* Returns a copy without control characters, which names of files may have and readers refuse. */
+static char *copy_of(const char *value)
+{
+    char *const copy = strdup(value);
+    if (copy)
+        kvd_utf8_make_printable(copy);
+    return copy;
+}
+
 void kvd_rows_text(kvd_rows *r, const char *column, const char *value)
 {
     kvd_cell_value *x = last(r, column, KVD_COL_TEXT);
-    char *copy = strdup(value);
+    char *copy = copy_of(value);
     if (!copy) {
         r->lost_text = true;
         return;
@@ -170,7 +180,7 @@ void kvd_rows_text(kvd_rows *r, const char *column, const char *value)
 int kvd_rows_replace_text(kvd_rows *r, size_t row, int column, const char *value, kvd_err *err)
 {
     assert(row < r->n && column >= 0 && r->columns[column].kind == KVD_COL_TEXT);
-    char *const copy = strdup(value);
+    char *const copy = copy_of(value);
     if (!copy)
         return kvd_no_memory(err, "a text of a table", strlen(value) + 1);
     free(r->data[column][row].text);

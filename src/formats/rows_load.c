@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "common/files/fields.h"
+#include "common/utf8.h"
 
 _Static_assert(sizeof(kvd_cell_value) == 8, "a cell is as large as an int64 and a double");
 
@@ -16,24 +17,29 @@ static void free_cells(kvd_cell_value *data, kvd_column_kind kind, size_t n)
     free(data);
 }
 
-static int read_cells(hid_t dataset, kvd_column_kind kind, size_t n, kvd_cell_value *out,
-                      const char *file, const char *name, kvd_err *err)
+static int read_cells(kvd_h5 *f, hid_t dataset, kvd_column_kind kind, size_t n, kvd_cell_value *out,
+                      const char *name, kvd_err *err)
 {
+    char path[256];
+    const hsize_t dim = n;
+    snprintf(path, sizeof path, "/rows/%s", name);
     if (kind == KVD_COL_TEXT) {
-        char path[256];
         char **const text = calloc(n, sizeof *text);
-        snprintf(path, sizeof path, "/rows/%s", name);
-        const int status = text ? kvd_field_read_texts(dataset, file, path, n, text, err)
+        const int status = text ? kvd_field_read_texts(dataset, f->path, path, n, text, err)
                                 : kvd_no_memory(err, path, n * sizeof *text);
         for (size_t i = 0; text && i < n; i++)
             out[i].text = text[i];
         free(text);
+        for (size_t i = 0; !status && i < n; i++) {
+            const size_t control = kvd_utf8_first_control(out[i].text);
+            if (out[i].text[control])
+                return kvd_fail(err, "'%s': byte %zu of '%s' row %zu is a control character",
+                                f->path, control + 1, path, i);
+        }
         return status;
     }
-    return H5Dread(dataset, kind == KVD_COL_INT ? H5T_NATIVE_INT64 : H5T_NATIVE_DOUBLE, H5S_ALL,
-                   H5S_ALL, H5P_DEFAULT, out) < 0
-               ? kvd_fail(err, "'%s': cannot read '/rows/%s'", file, name)
-               : 0;
+    return kvd_h5_read(f, path, 1, &dim, kind == KVD_COL_INT ? H5T_NATIVE_INT64 : H5T_NATIVE_DOUBLE,
+                       out, err);
 }
 
 static char *text_attribute(kvd_h5 *f, const char *path, const char *name)
@@ -80,21 +86,22 @@ static int append(kvd_rows *r, const kvd_column *col, kvd_cell_value *data, size
 static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space, const char *name,
                         size_t *n, kvd_err *err)
 {
-    hsize_t dim = 0;
+    hsize_t dims[H5S_MAX_RANK] = {0};
+    const int rank = H5Sget_simple_extent_dims(space, dims, NULL);
     *n = 0;
-    if (H5Sget_simple_extent_ndims(space) > 1)
-        return 0;
-    if (H5Sget_simple_extent_dims(space, &dim, NULL) != 1 || dim == 0 ||
-        dim > SIZE_MAX / sizeof(kvd_cell_value))
+    if (rank < 1 || dims[0] == 0 || dims[0] > SIZE_MAX / sizeof(kvd_cell_value))
         return kvd_fail(err, "'%s': '/rows/%s' has no rows", f->path, name);
-    if (r->n_columns && r->n != (size_t)dim)
+    if (r->n_columns && r->n != (size_t)dims[0])
         return kvd_fail(err, "'%s': '/rows/%s' has %llu rows, other columns %zu", f->path, name,
-                        (unsigned long long)dim, r->n);
-    /* Refuses a dataset without data, because a damaged header may announce gigabytes. */
-    if (H5Dget_storage_size(dataset) == 0)
-        return kvd_fail(err, "'%s': '/rows/%s' announces %llu rows but stores none", f->path, name,
-                        (unsigned long long)dim);
-    *n = (size_t)dim;
+                        (unsigned long long)dims[0], r->n);
+    if (rank > 1)
+        return 0;
+    /* Without this check a damaged header may announce gigabytes. */
+    char path[256];
+    snprintf(path, sizeof path, "/rows/%s", name);
+    if (kvd_h5_check_stored(dataset, f->path, path, err))
+        return -1;
+    *n = (size_t)dims[0];
     return 0;
 }
 
@@ -110,8 +117,8 @@ static int load_values(kvd_h5 *f, kvd_rows *r, hid_t dataset, hid_t type, size_t
     kvd_cell_value *const data = calloc(n, sizeof *data);
     if (!data)
         return kvd_no_memory(err, "a column", (unsigned long long)n * sizeof *data);
-    if (read_cells(dataset, col.kind, n, data, f->path, name, err) ||
-        describe(f, name, &col, err) || append(r, &col, data, n, err)) {
+    if (read_cells(f, dataset, col.kind, n, data, name, err) || describe(f, name, &col, err) ||
+        append(r, &col, data, n, err)) {
         free_cells(data, col.kind, n);
         free((char *)col.name);
         free((char *)col.units);
@@ -232,6 +239,13 @@ int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *column
     for (; *needed; needed++)
         if (check_needed(r, path, columns, n_columns, *needed, err))
             return -1;
+    for (int c = 0; c < n_columns; c++) {
+        const int found = kvd_rows_find(r, columns[c].name);
+        const bool text = columns[c].kind == KVD_COL_TEXT;
+        if (found >= 0 && (r->columns[found].kind == KVD_COL_TEXT) != text)
+            return kvd_fail(err, "'%s': /rows/%s has %s, should have %s", path, columns[c].name,
+                            text ? "numbers" : "text", text ? "text" : "numbers");
+    }
     for (int c = 0; c < r->n_columns; c++)
         for (size_t i = 0; r->columns[c].kind != KVD_COL_TEXT && i < r->n; i++) {
             const double x = kvd_rows_get_real(r, i, c);

@@ -117,6 +117,39 @@ TEST(test_links_are_refused)
     says("'%s' is damaged: dataset 'ext' keeps its values in another file");
 }
 
+/* HDF5 reads 0 for values that are not in the file. */
+TEST(test_missing_values)
+{
+    const hsize_t dims[3] = {A, B, C}, chunk[3] = {1, B, C};
+    double x[A * B * C] = {0};
+    for (int chunks = 0; chunks <= A; chunks++) {
+        kvd_h5 f;
+        write_file();
+        const hid_t id = H5Fopen(path, H5F_ACC_RDWR, H5P_DEFAULT);
+        const hid_t space = H5Screate_simple(3, dims, NULL), made = H5Pcreate(H5P_DATASET_CREATE);
+        assert_true(H5Ldelete(id, "/qk/sigma", H5P_DEFAULT) >= 0);
+        if (chunks)
+            H5Pset_chunk(made, 3, chunk);
+        const hid_t dataset =
+            H5Dcreate2(id, "/qk/sigma", H5T_IEEE_F64LE, space, H5P_DEFAULT, made, H5P_DEFAULT);
+        const hsize_t start[3] = {0}, count[3] = {(hsize_t)chunks, B, C};
+        if (chunks)
+            ok(kvd_h5_write_slab(dataset, "sigma", 3, start, count, H5T_NATIVE_DOUBLE, x, &err));
+        H5Dclose(dataset);
+        H5Pclose(made);
+        H5Sclose(space);
+        H5Fclose(id);
+        ok(kvd_h5_open(&f, path, &schema, &err));
+        const int status = kvd_h5_read(&f, "/qk/sigma", 3, dims, H5T_NATIVE_DOUBLE, x, &err);
+        kvd_h5_close(&f, false);
+        assert_int_equal(status, chunks == A ? 0 : -1);
+        if (status)
+            says(chunks == 0   ? "'%s' /qk/sigma stores 0 of its 1 blocks of values"
+                 : chunks == 1 ? "'%s' /qk/sigma stores 1 of its 3 blocks of values"
+                               : "'%s' /qk/sigma stores 2 of its 3 blocks of values");
+    }
+}
+
 TEST(test_cut_short)
 {
     write_file();

@@ -312,6 +312,9 @@ TEST(test_refuses_wrong_shapes)
     replace(path, "/v", kvd_h5_type_bf16(), 4, (const hsize_t[]){LAYERS, KV, N, D});
     refused(path, ": /v is bf16, /q is f32");
     path = made("h.h5", KVD_F32, false);
+    replace(path, "/v", H5T_IEEE_F32LE, 4, (const hsize_t[]){LAYERS, KV, N, D});
+    refused(path, " /v stores 0 of its 1 blocks of values");
+    path = made("h.h5", KVD_F32, false);
     replace(path, "/q", H5T_IEEE_F32LE, 4, (const hsize_t[]){4, HEADS, N, D});
     refused(path, ": /q has 4 layers, the model 3");
     path = made("h.h5", KVD_F32, false);

@@ -150,6 +150,64 @@ TEST(test_refuses)
     assert_int_equal(kvd_rows_columns(r), 1);
     kvd_rows_free(r);
     kvd_h5_close(&f, false);
+
+    /* A column whose rows are another axis is not passed over. */
+    const kvd_h5_spec turned = {"/rows/turned", "a column",    "1", H5T_IEEE_F64LE, 2,
+                                {1, 3},         {"one", "row"}};
+    OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));
+    OK(kvd_h5_write(&f, &a, H5T_NATIVE_DOUBLE, x, &err));
+    OK(kvd_h5_write(&f, &turned, H5T_NATIVE_DOUBLE, x, &err));
+    OK(kvd_h5_finish(&f, &err));
+    OK(kvd_h5_open(&f, temp_file("x.h5"), &schema, &err));
+    assert_null(kvd_rows_load(&f, &err));
+    assert_non_null(strstr(err.msg, "'/rows/turned' has 1 rows, other columns 3"));
+    kvd_h5_close(&f, false);
+}
+
+/* Tests that a file with this one column is refused with `want` in the message. */
+static void column_refused(const kvd_h5_spec *column, hid_t mem_type, const void *data,
+                           const char *want)
+{
+    kvd_err err = {""};
+    kvd_h5 f;
+    OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));
+    OK(kvd_h5_write(&f, column, mem_type, data, &err));
+    OK(kvd_h5_finish(&f, &err));
+    OK(kvd_h5_open(&f, temp_file("x.h5"), &schema, &err));
+    assert_null(kvd_rows_load(&f, &err));
+    assert_non_null(strstr(err.msg, want));
+    assert_non_null(strstr(err.msg, temp_file("x.h5")));
+    kvd_h5_close(&f, false);
+}
+
+TEST(test_refuses_values)
+{
+    kvd_err err = {""};
+    kvd_h5 f;
+    const uint64_t large[2] = {1, UINT64_MAX};
+    const char texts[2][4] = {"ok", "\x1b[m"};
+    const hid_t text = H5Tcopy(H5T_C_S1);
+    assert_true(H5Tset_size(text, 4) >= 0);
+    const kvd_h5_spec n = {"/rows/n", "how many", "1", H5T_STD_U64LE, 1, {2}, {"row"}},
+                      label = {"/rows/label", "a label", "1", text, 1, {2}, {"row"}};
+    column_refused(&n, H5T_NATIVE_UINT64, large, "/rows/n holds a number that is too large");
+    column_refused(&label, text, texts, "byte 1 of '/rows/label' row 1 is a control character");
+    H5Tclose(text);
+
+    kvd_rows *const made = kvd_rows_new(columns, 3, &err);
+    assert_non_null(made);
+    OK(kvd_rows_begin(made, &err));
+    kvd_rows_text(made, "method", "name of a file\n");
+    OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));
+    OK(kvd_rows_write(&f, made, &err));
+    OK(kvd_h5_finish(&f, &err));
+    kvd_rows_free(made);
+    OK(kvd_h5_open(&f, temp_file("x.h5"), &schema, &err));
+    kvd_rows *const r = kvd_rows_load(&f, &err);
+    assert_non_null(r);
+    assert_string_equal(kvd_row_text(r, 0, "method"), "name of a file?");
+    kvd_rows_free(r);
+    kvd_h5_close(&f, false);
 }
 
 TEST(test_samples)
@@ -201,7 +259,9 @@ static bool negative(const kvd_rows *r, size_t row, const char *column, double x
 TEST(test_check)
 {
     static const char *const both[] = {"method", "n", NULL}, *const more[] = {"n", "width", NULL};
-    static const kvd_column n_is_real[] = {{"n", KVD_COL_REAL, "1", "how many"}};
+    static const char *const none[] = {NULL};
+    static const kvd_column n_is_real[] = {{"n", KVD_COL_REAL, "1", "how many"}},
+                            n_is_text[] = {{"n", KVD_COL_TEXT, "1", "how many"}};
     kvd_err err = {""};
     kvd_rows *const r = kvd_rows_new(columns, 3, &err);
     OK(kvd_rows_begin(r, &err));
@@ -209,6 +269,9 @@ TEST(test_check)
     FAILS(kvd_rows_check(r, "x.h5", columns, 3, more, negative, &err),
           "'x.h5': no column '/rows/width' of the type wanted");
     assert_int_equal(kvd_rows_check(r, "x.h5", n_is_real, 1, both + 1, negative, &err), -1);
+    OK(kvd_rows_check(r, "x.h5", n_is_real, 1, none, negative, &err));
+    FAILS(kvd_rows_check(r, "x.h5", n_is_text, 1, none, negative, &err),
+          "'x.h5': /rows/n has numbers, should have text");
     kvd_rows_int(r, "n", -2);
     FAILS(kvd_rows_check(r, "x.h5", columns, 3, both, negative, &err),
           "'x.h5': '/rows/n' is -2 in row 0");

@@ -86,6 +86,10 @@ int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *e
 /* Writes the shape of a dataset to dims [rank]. Fails on another number of axes. */
 int kvd_h5_shape(kvd_h5 *f, const char *path, int rank, hsize_t *dims, kvd_err *err);
 bool kvd_h5_exists(kvd_h5 *f, const char *path);
+bool kvd_h5_has_attribute(kvd_h5 *f, const char *where, const char *name);
+
+/* Fails if the file lacks values of a dataset, which HDF5 reads as its fill value, 0. */
+int kvd_h5_check_stored(hid_t dataset, const char *file, const char *path, kvd_err *err);
 
 /* Reads a whole dataset of shape `dims`. A number that mem_type cannot hold is an error. */
 int kvd_h5_read(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, hid_t mem_type,
@@ -107,6 +111,9 @@ int kvd_h5_put_int(kvd_h5 *f, const char *where, const char *name, int64_t value
 int kvd_h5_put_double(kvd_h5 *f, const char *where, const char *name, double value, kvd_err *err);
 /* Reads a text attribute, which the caller frees. */
 int kvd_h5_get_text(kvd_h5 *f, const char *where, const char *name, char **value, kvd_err *err);
+/* Reads a text attribute that the file may lack; *value is then NULL. The caller frees *value. */
+int kvd_h5_get_text_or_none(kvd_h5 *f, const char *where, const char *name, char **value,
+                            kvd_err *err);
 int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *value, kvd_err *err);
 int kvd_h5_get_double(kvd_h5 *f, const char *where, const char *name, double *value, kvd_err *err);
 

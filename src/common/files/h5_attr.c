@@ -248,6 +248,19 @@ done:
     return rc;
 }
 
+bool kvd_h5_has_attribute(kvd_h5 *f, const char *where, const char *name)
+{
+    return (!strcmp(where, "/") || kvd_h5_exists(f, where)) &&
+           H5Aexists_by_name(f->id, where, name, H5P_DEFAULT) > 0;
+}
+
+int kvd_h5_get_text_or_none(kvd_h5 *f, const char *where, const char *name, char **value,
+                            kvd_err *err)
+{
+    *value = NULL;
+    return kvd_h5_has_attribute(f, where, name) ? kvd_h5_get_text(f, where, name, value, err) : 0;
+}
+
 static hid_t open_number(kvd_h5 *f, const char *where, const char *name, bool whole, hid_t *type,
                          kvd_err *err)
 {

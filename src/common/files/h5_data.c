@@ -217,6 +217,39 @@ bool kvd_h5_exists(kvd_h5 *f, const char *path)
     return true;
 }
 
+/* Counts the chunks of a dataset: *stored in the file, *all of its shape. */
+static int count_chunks(hid_t dataset, hid_t made, hid_t space, hsize_t *stored, hsize_t *all)
+{
+    hsize_t dims[H5S_MAX_RANK], chunk[H5S_MAX_RANK];
+    const int rank = H5Sget_simple_extent_dims(space, dims, NULL);
+    if (rank < 0 || H5Pget_chunk(made, rank, chunk) != rank ||
+        H5Dget_num_chunks(dataset, space, stored) < 0)
+        return -1;
+    *all = 1;
+    for (int i = 0; i < rank; i++)
+        *all *= dims[i] / chunk[i] + (dims[i] % chunk[i] > 0);
+    return 0;
+}
+
+int kvd_h5_check_stored(hid_t dataset, const char *file, const char *path, kvd_err *err)
+{
+    hsize_t stored = 0, all = 1;
+    const hid_t made = H5Dget_create_plist(dataset), space = H5Dget_space(dataset);
+    int rc = kvd_status(made < 0 || space < 0);
+    if (!rc && H5Pget_layout(made) == H5D_CHUNKED)
+        rc = count_chunks(dataset, made, space, &stored, &all);
+    else if (!rc)
+        stored = H5Sget_simple_extent_npoints(space) <= 0 || H5Dget_storage_size(dataset) > 0;
+    if (rc)
+        kvd_h5_fail(err, "cannot read '%s' %s", file, path);
+    else if (stored < all)
+        rc = kvd_fail(err, "'%s' %s stores %llu of its %llu blocks of values", file, path,
+                      (unsigned long long)stored, (unsigned long long)all);
+    kvd_h5_drop(space);
+    kvd_h5_drop(made);
+    return rc;
+}
+
 static hid_t open_dataset(kvd_h5 *f, const char *path, kvd_err *err)
 {
     const hid_t dataset =
@@ -325,9 +358,10 @@ int kvd_h5_read(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, hid_
         }
     }
     if (!rc && n > 0)
-        rc = read_all(f, dataset, path, mem_type, data, err);
+        rc = kvd_h5_check_stored(dataset, f->path, path, err) ||
+             read_all(f, dataset, path, mem_type, data, err);
     kvd_h5_drop(dataset);
-    return rc;
+    return kvd_status(rc);
 }
 
 int kvd_h5_read_finite(kvd_h5 *f, const char *path, int rank, const hsize_t *dims, double *data,
