@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "common/files/fields.h"
+#include "common/utf8.h"
 #include "formats/accuracy.h"
 #include "formats/activations.h"
 #include "formats/attention.h"
@@ -86,8 +87,10 @@ static int read_facts(kvd_h5 *f, const char *where, const char *const *texts,
     kvd_err absent;
     for (; *texts; texts++) {
         char *value = NULL;
-        if (kvd_h5_get_text(f, where, *texts, &value, &absent) == 0 &&
-            add_fact(out, *texts, value, err))
+        if (kvd_h5_get_text(f, where, *texts, &value, &absent))
+            continue;
+        kvd_utf8_make_printable(value);
+        if (add_fact(out, *texts, value, err))
             return -1;
     }
     for (; *ints; ints++) {
@@ -166,34 +169,55 @@ static int load_proposals(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return 0;
 }
 
-static void load_corpus(kvd_h5 *f, kvd_result *r)
+/* Reads an attribute of the root group that is a count. If missing or below 0, *n is 0. */
+static int read_count(kvd_h5 *f, const char *name, int64_t *n, kvd_err *err)
 {
-    kvd_err absent;
-    int64_t n;
-    if (kvd_h5_get_text(f, "/", "label", &r->corpus_label, &absent))
-        r->corpus_label = NULL;
+    *n = 0;
+    if (kvd_h5_has_attribute(f, "/", name) && kvd_h5_get_int(f, "/", name, n, err))
+        return -1;
+    if (*n < 0)
+        *n = 0;
+    return 0;
+}
+
+static int read_corpus(kvd_h5 *f, kvd_result *r, kvd_err *err)
+{
+    int64_t n_tokens, seq_len;
     char hash[KVD_CORPUS_HASH_TEXT];
-    if (r->corpus_label && !kvd_field_corpus_hash(f, hash, &absent))
-        r->corpus_hash = strdup(hash);
-    if (kvd_h5_get_int(f, "/", "n_tokens", &n, &absent) == 0 && n > 0)
-        r->corpus_tokens = (size_t)n;
-    if (kvd_h5_get_int(f, "/", "seq_len", &n, &absent) == 0 && n > 0)
-        r->corpus_seq_len = (size_t)n;
+    if (kvd_h5_get_text_or_none(f, "/", "label", &r->corpus_label, err) ||
+        read_count(f, "n_tokens", &n_tokens, err) || read_count(f, "seq_len", &seq_len, err))
+        return -1;
+    if (r->corpus_label)
+        kvd_utf8_make_printable(r->corpus_label);
+    r->corpus_tokens = (size_t)n_tokens;
+    r->corpus_seq_len = (size_t)seq_len;
+    if (!r->corpus_label || !kvd_h5_has_attribute(f, "/", "corpus_hash"))
+        return 0;
+    if (kvd_field_corpus_hash(f, hash, err))
+        return -1;
+    r->corpus_hash = strdup(hash);
+    return r->corpus_hash ? 0 : kvd_no_memory(err, "a hash", sizeof hash);
 }
 
 /* Reads the number of planned measurements from attribute `all`, and of finished ones from
  * attribute `done`. Sets both to 0 if the file lacks an attribute. */
-static void read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done)
+static int read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *done, kvd_err *err)
 {
-    kvd_err absent = {""};
-    if (kvd_h5_get_int(f, "/", all, &r->points, &absent) ||
-        kvd_h5_get_int(f, "/", done, &r->points_done, &absent))
-        r->points = r->points_done = 0;
+    if (!kvd_h5_has_attribute(f, "/", all) || !kvd_h5_has_attribute(f, "/", done))
+        return 0;
+    return kvd_status(read_count(f, all, &r->points, err) ||
+                      read_count(f, done, &r->points_done, err));
+}
+
+/* Reads /model of a file that may lack it. */
+static int read_model(kvd_h5 *f, kvd_result *r, kvd_err *err)
+{
+    r->has_model = kvd_h5_exists(f, "/model");
+    return r->has_model ? kvd_model_info_read(f, &r->model, err) : 0;
 }
 
 static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
 {
-    kvd_err absent;
     switch (r->kind) {
     case KVD_RESULT_SPECTRUM:
         return load_spectrum(r, err);
@@ -208,8 +232,7 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
             return -1;
         r->model = r->errors.model;
         r->has_model = true;
-        load_corpus(f, r);
-        return 0;
+        return read_corpus(f, r, err);
     case KVD_RESULT_SIMILARITY:
         if (kvd_model_info_read(f, &r->model, err))
             return -1;
@@ -217,24 +240,21 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
         return kvd_similarity_read(&r->similarity, f, &r->model, err);
     case KVD_RESULT_ACCURACY:
     case KVD_RESULT_TASKS:
-        r->has_model = kvd_model_info_read(f, &r->model, &absent) == 0;
-        load_corpus(f, r);
-        return kvd_accuracy_read(&r->accuracy, f, err);
+        return kvd_status(read_model(f, r, err) || read_corpus(f, r, err) ||
+                          kvd_accuracy_read(&r->accuracy, f, err));
     case KVD_RESULT_KERNELS:
         if (kvd_kernels_read(&r->kernels, f, err))
             return -1;
         for (int i = 0; i < 2; i++)
             kvd_series_clean(r->kernels.machine[i].device);
-        read_points(f, r, "cases", "cases_done");
-        return 0;
+        return read_points(f, r, "cases", "cases_done", err);
     case KVD_RESULT_JCT:
         if (kvd_model_info_read(f, &r->model, err))
             return -1;
         r->has_model = true;
-        if (kvd_h5_get_text(f, "/", "skipped", &r->skipped, &absent))
-            r->skipped = NULL;
-        read_points(f, r, "points", "points_done");
-        return kvd_jct_read(&r->jct, f, err);
+        return kvd_status(kvd_h5_get_text_or_none(f, "/", "skipped", &r->skipped, err) ||
+                          read_points(f, r, "points", "points_done", err) ||
+                          kvd_jct_read(&r->jct, f, err));
     case KVD_RESULT_SERVING:
         if (kvd_model_info_read(f, &r->model, err))
             return -1;
@@ -248,8 +268,7 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
         r->has_model = true;
         return 0;
     case KVD_RESULT_INPUT:
-        r->has_model = kvd_model_info_read(f, &r->model, &absent) == 0;
-        return 0;
+        return read_model(f, r, err);
     }
     return 0;
 }

@@ -56,6 +56,11 @@ done
 if grep -q "Measured by\|not measured\|id=\"provenance\"" "$D/published/index.html"; then not_ok "nothing about results on a page without results"; else ok "nothing about results on a page without results"; fi
 check "readings are measured" "$report" --published "$D/in" --no-plots -q -o "$D/published"
 grep -q "difference of averages over all heads" "$D/published/tables/published-readings.csv" && ok "the reading of published size" || not_ok "the reading of published size"
+mkdir "$D/paper" && cp data/paper/*.csv "$D/paper" && sed '2s/6.43e-2/six/' data/paper/tables.csv >"$D/paper/tables.csv"
+refused "a published number that is none" 1 "'$D/paper/tables.csv', row 2 of 'fdc_table02_qk_eps_delta': published number: 'six' is not a number" \
+  "$report" --published --paper "$D/paper" --no-plots -o "$D/none"
+sed '2s/6.43e-2/0.0643000000000000000000000000000000000001/' data/paper/tables.csv >"$D/paper/tables.csv"
+refused "a published number that is long" 1 "has more than 39 bytes" "$report" --published --paper "$D/paper" --no-plots -o "$D/none"
 refused "nothing to report" 2 "no RESULT or --published given" "$report" -o "$D/none"
 
 cat >"$D/oracle.py" <<'P'
@@ -328,6 +333,10 @@ def text(f): del f["rows/kl"]; f.create_dataset("rows/kl", f["rows/overall_p"].s
 def scalar(f): del f["rows/kl"]; f["rows/kl"] = 0.5
 def folder(f): del f["rows/kl"]; f.create_group("rows/kl")
 def methods(f): del f["rows/method"]
+def measure(f): f.create_dataset("rows/class_agree", f["rows/kl"].shape, "S3")[...] = b"0.5"
+def model_field(f): del f["model"].attrs["d_head"]
+def label_kind(f): f.attrs["label"] = 5
+def hash_kind(f): f.attrs["label"], f.attrs["corpus_hash"] = "text", 5
 def no_counts(f): f["sequences/n"][...] = 0
 def nsequences(f):
     kl(f)
@@ -341,7 +350,7 @@ copy("rates", unknown); copy("rates", incomplete); copy("rates", newer); copy("s
 copy("rates", inputs); copy("accuracy-1", sequences); copy("accuracy-1", target)
 copy("similarity", hashes); copy("accuracy-1", layers); copy("accuracy-1", error); copy("accuracy-1", needles)
 copy("similarity", overlap); copy("accuracy-1", share); copy("accuracy-1", infinite); copy("accuracy-1", negative)
-for change in (metric, long_metric, own, wanted, counts, no_counts, kl, nsequences, predictions, text, scalar, folder, methods): copy("accuracy-1", change)
+for change in (metric, long_metric, own, wanted, counts, no_counts, kl, nsequences, predictions, text, scalar, folder, methods, measure, model_field, label_kind, hash_kind): copy("accuracy-1", change)
 P
   refused "an unknown schema" 1 "is a 'kvdim/weather' file; the report knows" "$report" "$D/bad-unknown.h5" -o "$D/x"
   refused "an incomplete file" 1 "bad-incomplete.h5" "$report" "$D/bad-incomplete.h5" -o "$D/x"
@@ -372,6 +381,10 @@ P
   refused "a measure of one number" 1 "'/rows/kl' has no rows" "$report" "$D/bad-scalar.h5" -o "$D/x"
   refused "a group of rows" 1 "'/rows/kl' is no dataset" "$report" "$D/bad-folder.h5" -o "$D/x"
   refused "rows without methods" 1 "has no column '/rows/method'" "$report" "$D/bad-methods.h5" -o "$D/x"
+  refused "a measure of tasks that is text" 1 "/rows/class_agree has text, should have real numbers" "$report" "$D/bad-measure.h5" -o "$D/x"
+  refused "half a model" 1 "bad-model_field.h5' has no attribute '/model/d_head'" "$report" "$D/bad-model_field.h5" -o "$D/x"
+  refused "a label that is no text" 1 "bad-label_kind.h5' attribute '/label' is not a text" "$report" "$D/bad-label_kind.h5" -o "$D/x"
+  refused "a hash that is no text" 1 "bad-hash_kind.h5' attribute '/corpus_hash' is not a text" "$report" "$D/bad-hash_kind.h5" -o "$D/x"
   # 2101 rows of three methods: minutes if a step is cubic in them.
   "$PYTHON" - "$D/in/accuracy-1.h5" "$D/many.h5" <<'P'
 import h5py, shutil, sys

@@ -83,6 +83,22 @@ serve idle --requests poisson:0.001:fixed:1000:50 --n-requests 50 && serve one -
 echo "$(values ttft_mean_s "$D/idle") $(values ttft_mean_s "$D/one") $(values jct_mean_s "$D/idle") $(values jct_mean_s "$D/one")" |
   awk '{ for (i = 1; i <= 5; i += 4) for (k = 0; k < 2; k++) { r = $(i + k) / $(i + k + 2) - 1; if (r * r > 1e-16) exit 1 } exit NF != 8 }' && ok "few requests find the machine idle" || not_ok "few requests find the machine idle"
 
+# ---- settings of the files ---------------------------------------------------------------------------------
+# A setting of another type is damage. It does not count as missing, which would switch a check off.
+if "$PYTHON" -c 'import h5py' 2>/dev/null; then
+  printf 'arrival_s,input_tokens,output_tokens\n0,400,5\n1,400,5\n' >"$D/own.csv"
+  "$B/tests/tool_jct" replay "$D/replay.h5" "$D/own.csv"
+  for what in "jct.h5 provenance gpu" "jct.h5 parameters attention" "jct.h5 provenance driver" "replay.h5 parameters max-batch"; do
+    set -- $what
+    cp "$D/$1" "$D/damaged.h5"
+    "$PYTHON" -c 'import h5py, sys
+with h5py.File(sys.argv[1], "a") as f: f.require_group(sys.argv[2]).attrs[sys.argv[3]] = [1.5, 2]' "$D/damaged.h5" "$2" "$3"
+    name=/$2/$3
+    if [ "$1" = replay.h5 ]; then set -- $C --validate "$D/damaged.h5"; else set -- --costs "$D/damaged.h5" $P; fi
+    refused "a setting of two values: $name" 1 "damaged.h5' attribute '$name' does not hold one value" "$@"
+  done
+else echo "skip settings of two values: no h5py for $PYTHON"; fi
+
 # ---- a replay of fewer methods ----------------------------------------------------------------------------
 printf 'arrival_s,input_tokens,output_tokens\n0,400,5\n1,400,5\n' >"$D/own.csv"
 "$B/tests/tool_jct" replay "$D/replay.h5" "$D/own.csv" && "$SERVE" $C --validate "$D/replay.h5" $both -q -o "$D/v.h5" >"$D/out" 2>"$D/err" &&

@@ -36,7 +36,10 @@ static int take_row(void *ctx, size_t line, char *const *field, const size_t *le
         return kvd_no_memory(err, "a published table", (s->n_rows + 1) * sizeof *s->cell);
     s->cell = all;
     for (size_t j = 0; j < n_fields; j++)
-        snprintf(s->cell[s->n_rows][j], sizeof s->cell[s->n_rows][j], "%s", field[j]);
+        if (snprintf(s->cell[s->n_rows][j], sizeof s->cell[s->n_rows][j], "%s", field[j]) >=
+            (int)sizeof s->cell[s->n_rows][j])
+            return kvd_fail(err, "field %zu has more than %zu bytes", j + 1,
+                            sizeof s->cell[s->n_rows][j] - 1);
     s->n_rows++;
     return 0;
 }
@@ -112,7 +115,9 @@ int kvd_published_load(const char *paper, const char *name, kvd_published_table 
             kvd_fail(err, "'%s' in '%s/tables.csv' has no columns model, dataset, eps..., delta...",
                      name, paper);
     for (size_t i = 1; !status && i < s.n_rows; i++)
-        status = take_model(out, s.cell[i], err);
+        status = take_model(out, s.cell[i], err)
+                     ? kvd_in(err, "'%s/tables.csv', row %zu of '%s'", paper, i + 1, name)
+                     : 0;
     free(s.cell);
     return kvd_status(status);
 }

@@ -29,27 +29,27 @@ struct kvd_costs_files {
     char apart[400];
 };
 
-static char *attribute(kvd_h5 *f, const char *group, const char *name)
+/* Reads the machine and the settings of a file. Missing ones stay NULL. */
+static int read_facts(file *x, kvd_h5 *f, kvd_err *err)
 {
-    kvd_err unused;
-    char *value = NULL;
-    return kvd_h5_get_text(f, group, name, &value, &unused) ? NULL : value;
-}
-
-static void read_facts(file *x, kvd_h5 *f)
-{
-    x->fact[GPU] = attribute(f, "/provenance", "gpu");
-    x->fact[REVISION] = attribute(f, "/provenance", "git_revision");
-    x->fact[DRIVER] = attribute(f, "/provenance", "driver");
-    x->fact[PAGES] = attribute(f, "/parameters", "pages");
+    static const char made[] = "/provenance", threads[] = "threads";
+    int64_t n = 0;
+    if (kvd_h5_get_text_or_none(f, made, "gpu", &x->fact[GPU], err) ||
+        kvd_h5_get_text_or_none(f, made, "git_revision", &x->fact[REVISION], err) ||
+        kvd_h5_get_text_or_none(f, made, "driver", &x->fact[DRIVER], err) ||
+        kvd_h5_get_text_or_none(f, "/parameters", "pages", &x->fact[PAGES], err))
+        return -1;
     if (x->gpus > 0) /* the type of CPU matters only without GPUs */
-        return;
-    x->fact[CPU] = attribute(f, "/provenance", "cpu");
-    int64_t threads = 0;
-    kvd_err unused;
-    if (!kvd_h5_get_int(f, "/provenance", "threads", &threads, &unused) &&
-        asprintf(&x->fact[THREADS], "%lld", (long long)threads) < 0)
+        return 0;
+    if (kvd_h5_get_text_or_none(f, made, "cpu", &x->fact[CPU], err))
+        return -1;
+    if (!kvd_h5_has_attribute(f, made, threads))
+        return 0;
+    if (kvd_h5_get_int(f, made, threads, &n, err))
+        return -1;
+    if (asprintf(&x->fact[THREADS], "%lld", (long long)n) < 0)
         x->fact[THREADS] = NULL;
+    return 0;
 }
 
 static int count_method(file *x, const char *name, kvd_err *err)
@@ -109,9 +109,7 @@ static int read_file(file *x, int gpus, kvd_err *err)
     kvd_rows *rows = NULL;
     int status = kvd_h5_open(&f, x->path, &kvd_schema_jct, err) ||
                  kvd_model_info_read(&f, &x->model, err) || !(rows = kvd_jct_costs_read(&f, err)) ||
-                 count_rows(x, rows, gpus, err);
-    if (!status)
-        read_facts(x, &f);
+                 count_rows(x, rows, gpus, err) || read_facts(x, &f, err);
     kvd_rows_free(rows);
     kvd_h5_close(&f, false);
     return status ? -1 : 0;

@@ -14,40 +14,39 @@ typedef struct {
     size_t row;
 } served;
 
-static size_t option_of(kvd_h5 *f, const char *name)
+/* Reads an option of the replay. If the file lacks it, *n is 0. */
+static int read_option(kvd_h5 *f, const char *name, size_t *n, kvd_err *err)
 {
-    kvd_err err;
     char *value = NULL;
-    size_t n = 0;
-    if (!kvd_h5_get_text(f, "/parameters", name, &value, &err) &&
-        kvd_arg_size(name, value, 1, (size_t)1 << 30, &n, &err))
-        n = 0;
+    *n = 0;
+    const int status = kvd_h5_get_text_or_none(f, "/parameters", name, &value, err) ||
+                       (value && *value && kvd_arg_size(name, value, 0, (size_t)1 << 30, n, err));
     free(value);
-    return n;
+    return kvd_status(status);
 }
 
-/* Returns the rule for admitting requests that the file records (--admission). Older files record
+/* Reads the rule for admitting requests that the file records (--admission). Older files record
  * none; their runs used KVD_ADMIT_WHOLE. */
-static kvd_admission admission_of(kvd_h5 *f)
+static int read_admission(kvd_h5 *f, kvd_admission *admission, kvd_err *err)
 {
-    kvd_err unused;
     char *value = NULL;
-    const bool stored = !kvd_h5_get_text(f, "/parameters", "admission", &value, &unused) &&
-                        !strcmp(value, kvd_admission_name[KVD_ADMIT_STORED]);
+    if (kvd_h5_get_text_or_none(f, "/parameters", "admission", &value, err))
+        return -1;
+    const bool stored = value && !strcmp(value, kvd_admission_name[KVD_ADMIT_STORED]);
     free(value);
-    return stored ? KVD_ADMIT_STORED : KVD_ADMIT_WHOLE;
+    *admission = stored ? KVD_ADMIT_STORED : KVD_ADMIT_WHOLE;
+    return 0;
 }
 
 static kvd_rows *read_rows(const char *path, kvd_replay *r, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
     kvd_rows *rows = NULL;
-    if (!kvd_h5_open(&f, path, &kvd_schema_jct, err)) {
-        r->limits.max_batch = option_of(&f, "max-batch");
-        r->limits.max_tokens = option_of(&f, "max-tokens");
-        r->limits.admission = admission_of(&f);
+    if (!kvd_h5_open(&f, path, &kvd_schema_jct, err) &&
+        !read_option(&f, "max-batch", &r->limits.max_batch, err) &&
+        !read_option(&f, "max-tokens", &r->limits.max_tokens, err) &&
+        !read_admission(&f, &r->limits.admission, err))
         rows = kvd_jct_costs_read(&f, err);
-    }
     kvd_h5_close(&f, false);
     if (!rows)
         kvd_in(err, "'%s'", path);
