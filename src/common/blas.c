@@ -182,13 +182,15 @@ int kvd_blas_start(int threads, kvd_err *err)
     omp_set_num_threads(threads);
 #endif
     openblas_set_num_threads(threads);
-    if (limited) {
-        /* Starts threads now, while there is memory for their stacks. */
+    /* Starts threads now: there is memory for their stacks. If libgomp cannot start them, it ends
+     * the program, which has no unfinished output yet. GCC would remove an empty region. */
+    int started = 0;
 #pragma omp parallel
-        {
-        }
+    {
+#pragma omp atomic
+        started++;
     }
-    return threads;
+    return started > 0 ? threads : 1;
 }
 
 int kvd_blas_serial(void)
