@@ -28,7 +28,7 @@ struct kvd_checkpoint {
     const char *dtype;
     kvd_filemap llama2c;
     kvd_gguf_model *gguf;
-    /* Identifies random weights; NULL if the weights come from a file. */
+    /* Hash that identifies the random weights; NULL if the weights come from a file. */
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;

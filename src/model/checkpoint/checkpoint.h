@@ -12,10 +12,11 @@
 
 typedef struct kvd_checkpoint kvd_checkpoint;
 
-/* Opens a checkpoint. Fails if a tensor is missing or unused.
+/* Opens a checkpoint. Fails if the file lacks a tensor of the model or has one that the model does
+ * not use.
  *
- * Tensor names always have the prefix of the model family. A tied output head has its own name and
- * that of the embedding. */
+ * If the output head is tied to the embedding, kvd_checkpoint_tensor finds the shared matrix under
+ * both names. */
 kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
 
 /* Returns a checkpoint of random weights: matrices near normal with variance 1 / columns, gains 1,
@@ -24,36 +25,40 @@ kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
  * `path` is a name for messages. `hash` must identify the configuration and the seed. */
 kvd_checkpoint *kvd_checkpoint_random(const char *path, const char *hash, const kvd_config *config,
                                       uint64_t seed, kvd_err *err);
-/* Replaces all weights by random ones. Must be called before any tensor is read. */
+/* Replaces all weights of the model by random ones. Must be called before any tensor is read. */
 int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err);
 void kvd_checkpoint_close(kvd_checkpoint *c);
 
 const kvd_config *kvd_checkpoint_config(const kvd_checkpoint *c);
 const char *kvd_checkpoint_path(const kvd_checkpoint *c);
-/* Returns the path of config.json, or NULL if the weight file has the configuration. */
+/* Returns the path of config.json, or NULL if the configuration is in the weight file. */
 const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
 
-/* Makes kvd_weight_read round matrices to `bits` bits, 2 to 8, or 0 for none. Each `group` weights
- * of a row share a scale; KVD_WEIGHT_GROUP is the largest `group`. */
+/* Largest `group` of kvd_checkpoint_quantise, which makes kvd_weight_read round matrices to `bits`
+ * bits (2 to 8, or 0 for no rounding). Each `group` neighbouring weights of a row share a scale. */
 enum { KVD_WEIGHT_GROUP = 4096 };
 void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group);
-/* Returns the bits per weight set by kvd_checkpoint_quantise, or 0. *group: weights per scale. */
+/* Returns the bits per weight set by kvd_checkpoint_quantise, or 0 if weights are not rounded.
+ * *group receives the number of weights per scale. */
 int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group);
 
-/* Returns the type of most weights, such as "bf16", or "random" or "initial" (untrained). */
+/* Returns the number type of most weights, such as "bf16". Returns "random" or "initial" if the
+ * weights are random. */
 const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);
 
 /* Records the checkpoint and its hash as an input of the run. */
 int kvd_checkpoint_add_input(const kvd_checkpoint *c, kvd_run *run, kvd_err *err);
 
-/* Finds a tensor of shape [rows][cols], or [rows] if cols is 0. */
+/* Finds a tensor by its Hugging Face name. Fails unless its shape is [rows][cols], or [rows] if
+ * cols is 0. */
 int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows, size_t cols,
                           kvd_tensor *out, kvd_err *err);
 
-/* Returns the checkpoint's safetensors files, or NULL if it has none. */
+/* Returns the checkpoint's safetensors files, or NULL if it has another file format. */
 const kvd_shards *kvd_checkpoint_shards(const kvd_checkpoint *c);
 
-/* Returns the path of the tokenizer, which the caller frees. There must be exactly one. */
+/* Returns the path of the checkpoint's tokenizer file, which the caller frees. Fails unless there
+ * is exactly one such file. */
 char *kvd_checkpoint_tokenizer_path(const kvd_checkpoint *c, kvd_err *err);
 
 #endif

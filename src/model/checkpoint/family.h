@@ -15,7 +15,7 @@ typedef enum {
     KVD_PART_Q,
     KVD_PART_K,
     KVD_PART_V,
-    /* gain of the norm of Q: [d_head], or [n_heads * d_head] */
+    /* gain of the norm of Q: [d_head], or [n_heads * d_head] if one norm covers all heads */
     KVD_PART_NORM_Q,
     KVD_PART_NORM_K,
     KVD_PART_O,
@@ -25,28 +25,29 @@ typedef enum {
     KVD_PART_UP,
     KVD_PART_DOWN,
     KVD_PART_NORM_DOWN, /* norm of the output of the feed-forward block */
-    /* scores the routed experts: [n_experts][d_model] */
+    /* matrix that gives the router's logits: [n_experts][d_model] */
     KVD_PART_ROUTER,
     KVD_PART_SHARED_GATE,
     KVD_PART_SHARED_UP,
     KVD_PART_SHARED_DOWN,
-    /* w: the shared expert's output is multiplied by sigmoid(x w) */
+    /* vector w: the shared expert's output is multiplied by sigmoid(x w), for its input x */
     KVD_PART_SHARED_SCALE,
     /* logits of the attention sinks, [n_heads] */
     KVD_PART_SINKS,
-    /* bias [n_experts] that counts only for choosing experts */
+    /* bias [n_experts] of the router that counts only for choosing experts */
     KVD_PART_ROUTER_BIAS,
     /* first matrix of the query projection: [q_rank][d_model] */
     KVD_PART_Q_DOWN,
     KVD_PART_NORM_Q_DOWN, /* gain [q_rank] of the norm after Q_DOWN */
-    /* maps the layer's input to latent and rotated key */
+    /* matrix of latent attention that maps the layer's input to the latent and the rotated key */
     KVD_PART_LATENT,
     KVD_PART_NORM_LATENT, /* gain [latent] of the norm of the latent */
-    /* maps latent to keys and values: [n_heads * (d_nope + d_value)][latent] */
+    /* matrix of latent attention, from the latent to keys and values: [n_heads * (d_nope +
+     * d_value)][latent] */
     KVD_PART_LATENT_UP,
     KVD_N_LAYER_PARTS,
     KVD_PART_EMBEDDING = KVD_N_LAYER_PARTS,
-    /* learned positions: two unused rows, then one row per position */
+    /* vectors of learned positions: two unused rows, then one row per position */
     KVD_PART_POSITIONS,
     KVD_PART_PROJECT_IN, /* from d_embed to d_model dimensions */
     KVD_PART_NORM_FINAL,
@@ -64,7 +65,7 @@ typedef enum {
 /* order of a matrix's rows in the stored tensor */
 typedef enum {
     KVD_ROWS_ALL,
-    /* matrices one after another, in the order of kvd_part */
+    /* matrices such as gate and up, one after another in the order of kvd_part */
     KVD_ROWS_STACKED,
     /* Falcon: for each KV head, its query heads, then key head and value head */
     KVD_ROWS_GROUPED,
@@ -74,7 +75,8 @@ typedef enum {
 
 typedef struct {
     kvd_part part;
-    /* name without layer, ".weight" and ".bias"; '#' is the number of an expert */
+    /* name of the stored tensor without layer, ".weight" or ".bias"; '#' in it is replaced by an
+     * expert's number */
     const char *name;
     kvd_part_rows rows;
     /* Returns true if the model has the tensor. NULL: all models have it. */
@@ -87,17 +89,19 @@ typedef struct {
     const char *name;         /* model_type in config.json */
     const char *other_name;   /* model_type of other models that compute the same, or NULL */
     const char *architecture; /* name of the language model in `architectures` of config.json */
-    /* name in `architectures` of config.json, or NULL */
+    /* second name of the language model in `architectures` of config.json, or NULL */
     const char *other_architecture;
     /* Fills the zeroed *c, except c->family, from config.json. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
     /* prefix of all tensor names, such as "model." */
     const char *base;
-    /* prefixes that may replace `base`, and prefixes of ignored tensors; NULL ends a list */
+    /* two lists, each ended by NULL: prefixes that some files have in place of `base`, and prefixes
+     * of ignored tensors */
     const char *const *other_bases, *const *other_models;
     /* prefix of a layer's tensors, such as "model.layers." */
     const char *layers;
-    /* tensors that Llama lacks or names otherwise, ended by an empty entry; NULL: none */
+    /* tensors that Llama lacks or names otherwise; an empty entry ends the list. NULL: no such
+     * tensors */
     const kvd_stored *stored;
     /* name of a tensor that every layer has and that is not read, or NULL */
     const char *ignored_layer;
@@ -107,7 +111,8 @@ typedef struct {
     bool experts_together;
 } kvd_family;
 
-/* Return a family by index, model_type or architecture, or NULL. */
+/* kvd_family_at returns the model family of index i. kvd_family_find returns a family by model_type
+ * or architecture. Both return NULL if there is none. */
 const kvd_family *kvd_family_at(size_t i);
 const kvd_family *kvd_family_find(const char *model_type, const char *architecture);
 
@@ -115,33 +120,40 @@ const kvd_family *kvd_family_of(const kvd_config *c);
 
 enum { KVD_PART_NAME = 128 };
 
-/* place of a weight: row i is row first + (i / block) * stride + i % block of the stored tensor */
+/* place of a weight matrix in a stored tensor: row i of the matrix is row first + (i / block) *
+ * stride + i % block of the tensor */
 typedef struct {
     char name[KVD_PART_NAME];
     size_t stored_rows;
-    /* shape [rows = outputs][cols = inputs]; cols is 0 for a vector */
+    /* shape [rows = outputs][cols = inputs] of the weight; cols is 0 for a vector */
     size_t rows, cols;
     size_t first, block, stride;
 } kvd_place;
 
-/* Computes the shape of a weight. Returns false if the model lacks it. */
+/* Computes the shape of a weight or, if `bias`, of its bias. Returns false if the model has no such
+ * weight. */
 bool kvd_part_shape(const kvd_config *c, kvd_part part, bool bias, size_t *rows, size_t *cols);
 
-/* Finds where a weight is stored. Returns false if the model lacks it. */
+/* Finds the stored tensor that holds a weight, and the weight's rows in it. Returns false if the
+ * model has no such weight. */
 bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kvd_place *place);
 
-/* Finds where an expert's weight is stored. Returns false if the model lacks it. */
+/* Finds the stored tensor that holds a weight of an expert, and the weight's rows in it. Returns
+ * false if the model has no such weight. */
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
-/* Finds the weight in a stored tensor; if it has several, the first. Returns false if unknown. */
+/* Finds which weight of the model the stored tensor `tensor` holds, or the first if it holds
+ * several. Returns false if the model has no such tensor. */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);
 
-/* Returns true if the tensor name may occur in a file of this model, also if it is not read. */
+/* Returns true if a file of this model may contain a tensor of this name, even one that is not
+ * read. */
 bool kvd_family_knows(const kvd_config *c, const char *tensor);
 
-/* Returns the number of all weights. A tied output head is not counted twice. */
+/* Returns how many numbers all weights of a model have together. A tied output head is counted
+ * once. */
 size_t kvd_family_elements(const kvd_config *c);
 
 #endif

@@ -22,17 +22,19 @@ void kvd_gguf_close(kvd_gguf *g);
 
 const char *kvd_gguf_path(const kvd_gguf *g);
 
-/* kvd_gguf_whole to kvd_gguf_reals return 0, 1 if the key is absent, -1 if it has another type. */
+/* Functions from kvd_gguf_whole to kvd_gguf_reals return 0, or 1 if the file lacks the key, or -1
+ * if its value has another type. */
 
-/* Reads the value of a key, an integer of any size, signed or unsigned. */
+/* Reads the value of a GGUF key: an integer of any width, signed or unsigned. */
 int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *err);
-/* Reads the value of a key, a float32 or float64 number. */
+/* Reads the value of a GGUF key: a float32 or float64 number. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
-/* Finds a text, which may contain any bytes and has no terminating zero. */
+/* Finds the text of a GGUF key. *s points into the file, to *len bytes of any value without a
+ * terminating zero. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
-/* iterator over an array of GGUF metadata; if all members are 0, it is at the end */
+/* iterator over an array in GGUF metadata; an iterator of zeros is at the end */
 typedef struct {
     const unsigned char *at;
     uint32_t type;
@@ -42,7 +44,8 @@ typedef struct {
 int kvd_gguf_texts(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_wholes(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
 int kvd_gguf_reals(const kvd_gguf *g, const char *key, kvd_gguf_list *list, kvd_err *err);
-/* Return the next item of a list, or false at its end. */
+/* Each of these functions reads the next item of a list and returns true, or returns false at the
+ * end of the list. */
 bool kvd_gguf_next_text(kvd_gguf_list *list, const char **s, size_t *len);
 bool kvd_gguf_next_whole(kvd_gguf_list *list, int64_t *out);
 bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
@@ -52,7 +55,8 @@ size_t kvd_gguf_count(const kvd_gguf *g);
 const char *kvd_gguf_name(const kvd_gguf *g, size_t i);
 /* Returns a tensor's index, or kvd_gguf_count if there is none. */
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
-/* Describes tensor i, [rows][columns], in *out. Fails for unsupported types. */
+/* Describes tensor i, of shape [rows][columns], in *out. Fails if the tensor's number type is not
+ * supported. */
 int kvd_gguf_tensor(const kvd_gguf *g, size_t i, kvd_tensor *out, kvd_err *err);
 
 /* a model in a GGUF file, with names and order of rows as in Hugging Face files */
@@ -61,7 +65,8 @@ typedef struct kvd_gguf_model kvd_gguf_model;
 
 /* Opens a GGUF model and fills its configuration *c. */
 kvd_gguf_model *kvd_gguf_model_open(const char *path, kvd_config *c, kvd_err *err);
-/* Opens a GGUF model in memory that stays valid. `name` is for messages. */
+/* Opens a GGUF model from bytes in memory, which must outlive the result. `name` is for
+ * messages. */
 kvd_gguf_model *kvd_gguf_model_parse(const char *name, const void *bytes, size_t len, kvd_config *c,
                                      kvd_err *err);
 void kvd_gguf_model_close(kvd_gguf_model *m);
@@ -70,15 +75,17 @@ void kvd_gguf_model_close(kvd_gguf_model *m);
 size_t kvd_gguf_model_count(const kvd_gguf_model *m);
 const char *kvd_gguf_model_name(const kvd_gguf_model *m, size_t i);
 
-/* Finds a tensor by Hugging Face name. Returns 1 if there is none. */
+/* Finds a tensor by its Hugging Face name. Returns 1 if the model has no such tensor. */
 int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *out, kvd_err *err);
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m);
 
-/* Returns true if the tensor holds divisors of RoPE frequencies: settings instead of weights. */
+/* Returns true if a GGUF tensor holds divisors of RoPE frequencies, which belong to the
+ * configuration and are no weights. */
 bool kvd_gguf_is_setting(const char *tensor);
 
-/* Reads the configuration from a GGUF file. Messages use the keys of config.json. */
+/* Reads the model's configuration from the metadata of a GGUF file. Error messages name the
+ * corresponding keys of config.json. */
 int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err);
 
 #endif

@@ -10,10 +10,11 @@
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/safetensors.h"
 
-/* Reads the configuration. The file must have exactly the size that it implies. */
+/* Reads the model's configuration from the file's header. Fails unless the file has exactly the
+ * size that this configuration implies. */
 int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_config *c, kvd_err *err);
 
-/* Describes a tensor by its Hugging Face name. Returns 1 if there is none. */
+/* Finds the tensor with a Hugging Face name. Returns 1 if the model has no such tensor. */
 int kvd_llama2c_find(const char *file, const void *bytes, const kvd_config *c, const char *name,
                      kvd_tensor *out);
 

@@ -1,7 +1,7 @@
-/* Random weights that are not stored: element i depends on the key and i only.
+/* Random weights that are computed when read: element i depends only on i and the tensor's key.
  *
- * The generator is Philox4x32-10 (Salmon et al., SC 2011). An element is the sum of four 16-bit
- * random integers times one float, which is near normal and equal on every machine. */
+ * The generator is Philox4x32-10 (Salmon et al., SC 2011). An element is a factor times the sum of
+ * four random 16-bit integers: near normal, and equal on every machine. */
 #ifndef KVD_MODEL_CHECKPOINT_RANDOM_H
 #define KVD_MODEL_CHECKPOINT_RANDOM_H
 
@@ -21,7 +21,7 @@
 #define KVD_PHILOX_W1 0xbb67ae85u
 enum { KVD_PHILOX_ROUNDS = 10, KVD_RANDOM_MEAN = 131070 };
 
-/* Generator Philox: replaces the counter x by four random words. */
+/* Random generator Philox: replaces the counter x by four random words. */
 KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
 {
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
@@ -39,13 +39,15 @@ KVD_RANDOM_FUNCTION void kvd_philox(uint64_t key, uint32_t x[4])
     }
 }
 
-/* Returns the factor that gives a sum of four random 16-bit words standard deviation `scale`. */
+/* Returns the factor that scales a sum of four random 16-bit words to the standard deviation
+ * `scale`. */
 KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
 {
     return scale * 2.64289979e-5f;
 }
 
-/* Returns a random element as bf16 bits, from two random words. */
+/* Returns a random number as bf16 bits: `unit` times the sum of the four halves of the random words
+ * a and b, less its mean. */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;
@@ -55,7 +57,7 @@ KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
     return (u + 0x7fffu + (u >> 16 & 1u)) >> 16;
 }
 
-/* Computes random elements 2 * pair and 2 * pair + 1 as bf16 bits. */
+/* Computes elements 2 * pair and 2 * pair + 1 of a random tensor as bf16 bits. */
 KVD_RANDOM_FUNCTION void kvd_random_pair(uint64_t key, float unit, uint64_t pair, uint32_t *even,
                                          uint32_t *odd)
 {

@@ -1,4 +1,4 @@
-/* Shapes of published models, to measure time and memory with random weights. */
+/* Configurations of published models, to measure time and memory with random weights. */
 #ifndef KVD_MODEL_CHECKPOINT_SHAPES_H
 #define KVD_MODEL_CHECKPOINT_SHAPES_H
 
@@ -22,7 +22,8 @@ const kvd_shape *kvd_shape_at(size_t i);
 /* Returns the model shape called `name`, or NULL; *err then lists the names of all shapes. */
 const kvd_shape *kvd_shape_find(const char *name, kvd_err *err);
 
-/* Returns a checkpoint of random weights, named "shape:NAME". */
+/* Returns a checkpoint with the configuration *s and random weights. Its path in messages is
+ * "shape:NAME". */
 kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_err *err);
 
 #endif

@@ -9,7 +9,7 @@
 #include "common/half.h"
 #include "model/checkpoint/random.h"
 
-/* Formats and results equal those of ggml bit for bit:
+/* Formats of quantised tensors. Decoded values equal those of ggml bit for bit:
  * https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c */
 
 /* Element formats, named as in ggml. q: code; d, m, s, s': scales of a block or group.
@@ -92,7 +92,7 @@ typedef struct {
     kvd_random_tensor random;
     const char *file;
     kvd_row_order order;
-    /* sizes of attention that are needed to bring rows into the order of Hugging Face files */
+    /* sizes of attention, to bring rows into the order of Hugging Face files */
     size_t d_head, group, n_kv_heads;
 } kvd_tensor;
 
@@ -102,10 +102,12 @@ const char *kvd_tensor_type_name(const kvd_tensor *t);
 /* Returns how many bytes n elements take in the file, 0 for random weights. */
 size_t kvd_tensor_bytes(const kvd_tensor *t, size_t n);
 
-/* Turns *t [n][...] into its slice `at`. Fails if the first dimension is not n. */
+/* Replaces the tensor *t, of shape [n][...], by its part `at` along the first dimension. Fails if
+ * the first dimension is not n. */
 int kvd_tensor_take_slice(kvd_tensor *t, size_t n, size_t at, kvd_err *err);
 
-/* Writes n elements to `out` as float32, in the order of Hugging Face files. */
+/* Writes n elements of a tensor, beginning with element `first`, to `out` as float32, in the order
+ * of Hugging Face files. */
 void kvd_tensor_read(const kvd_tensor *t, size_t first, size_t n, float *out);
 
 #endif

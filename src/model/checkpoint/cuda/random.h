@@ -1,4 +1,5 @@
-/* Makes random weights on the device, with the same bits as on the host.
+/* Writes random weights to device memory, with the same bits as model/checkpoint/random.h on the
+ * host.
  *
  * `type` is KVD_F32 or KVD_BF16. Other types return cudaErrorInvalidValue. */
 #ifndef KVD_MODEL_CHECKPOINT_CUDA_RANDOM_H
@@ -14,11 +15,13 @@
 extern "C" {
 #endif
 
-/* Fills out [n] on the device with elements first .. first + n - 1; n < 2^40. */
+/* Fills the device array out [n] with elements first .. first + n - 1 of the random tensor *t; n <
+ * 2^40. */
 cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t n,
                                 void *out, cudaStream_t stream);
 
-/* Fills out [rows][cols], rows out_stride apart. Row r begins with element first + r * stride. */
+/* Fills a matrix [rows][cols] on the device from the random tensor *t. Row r begins with the
+ * tensor's element first + r * stride; rows are out_stride elements apart in `out`. */
 cudaError_t kvd_gpu_random_fill_rows(kvd_dtype type, const kvd_random_tensor *t, size_t first,
                                      size_t stride, size_t rows, size_t cols, void *out,
                                      size_t out_stride, cudaStream_t stream);

@@ -9,10 +9,11 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/family.h"
 
-/* use of the weights; only KVD_GPU_PASS supports all models */
+/* purpose of loaded weights: forward pass, gradients or serving; only a forward pass supports all
+ * models */
 typedef enum { KVD_GPU_PASS, KVD_GPU_GRADIENTS, KVD_GPU_SERVING } kvd_gpu_use;
 
-/* heads and hidden units that one of `count` GPUs holds */
+/* heads and hidden units that one of `count` GPUs holds in tensor parallelism */
 typedef struct {
     int index, count; /* index of this GPU, and number of GPUs */
     int first_head, n_heads;
@@ -24,9 +25,9 @@ typedef struct {
     int first_shared, n_shared;
 } kvd_gpu_share;
 
-/* weights of one expert in device memory, n hidden units */
+/* weights of one expert with n hidden units, in device memory */
 typedef struct {
-    /* gate, then up matrix: [2 n][d_model] */
+    /* gate matrix, then up matrix: [2 n][d_model] */
     void *gate_up;
     /* second matrix (down projection) of the expert, [d_model][n] */
     void *down;
@@ -52,33 +53,42 @@ typedef struct {
 int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count, kvd_gpu_share *out,
                      kvd_err *err);
 
-/* a layer's weights on one GPU, [outputs][inputs]; NULL if the model lacks them */
+/* a layer's weights on one GPU, matrices as [outputs][inputs]; NULL for weights that the model
+ * lacks */
 typedef struct {
-    /* matrix of Q, K and V, [(n_heads + 2 n_kv_heads) * d_head][d_model] */
+    /* stacked matrices of the projections to Q, K and V, [(n_heads + 2 n_kv_heads) *
+     * d_head][d_model] */
     void *qkv;
-    /* output projection, [d_model][n_heads * d_head], or d_value for d_head in latent attention */
+    /* output projection, [d_model][n_heads * d_head]; latent attention has d_value in place of
+     * d_head */
     void *o;
-    /* gate, then up matrix, [2 n_ffn][d_model]; only up, [n_ffn][d_model], if ungated */
+    /* gate matrix, then up matrix: [2 n_ffn][d_model]; without a gate only the up matrix,
+     * [n_ffn][d_model] */
     void *gate_up;
     void *down; /* [d_model][n_ffn] */
     /* biases; bias_o and bias_down are not split among GPUs */
     float *bias_qkv, *bias_o, *bias_gate_up, *bias_down;
-    /* gains and biases of the norms of attention [0] and feed-forward block [1] */
+    /* gains and biases of the layer's two norms, that of attention [0] and that of the feed-forward
+     * block [1] */
     float *norm[2], *norm_bias[2];
-    /* gains and biases of the norms of the outputs of attention [0] and feed-forward block [1] */
+    /* gains and biases of additional norms on the outputs of attention [0] and feed-forward block
+     * [1] */
     float *branch[2], *branch_bias[2];
-    /* gains of the norms of Q and K: per dimension, or per head and dimension */
+    /* gains of the norms of Q and K: [d_head], or [heads * d_head] if one norm covers all heads */
     float *norm_q, *norm_k;
     float *sinks;          /* logits of the attention sinks: [n_heads] */
     kvd_gpu_latent latent; /* replaces qkv */
-    /* router [n_experts][d_model], bias, and bias only for the choice of experts */
+    /* router: matrix [n_experts][d_model], bias of its logits, and bias that only the choice of
+     * experts uses */
     float *router, *bias_router, *bias_choice;
-    /* experts, a host array [n_experts]; NULL if they are streamed */
+    /* host array [n_experts] of the routed experts; NULL if experts are streamed from the host */
     kvd_gpu_expert *expert;
     kvd_gpu_expert shared;
-    /* vector w [d_model]: the shared expert's output is multiplied by sigmoid(x w) */
+    /* vector w [d_model]: the shared expert's output is multiplied by sigmoid(x w), for its
+     * input x */
     float *shared_scale;
-    /* number of elements of Q, K and V together per token, and of columns of `o` */
+    /* number of elements of Q, K and V together per token, and of columns of the output projection
+     * `o` */
     int n_qkv, n_o;
 } kvd_gpu_layer;
 
@@ -92,15 +102,18 @@ typedef struct kvd_gpu_weights {
     void *embedding;      /* [vocab_size][d_embed] */
     /* output head [vocab_size][d_embed], on the first GPU only */
     void *head;
-    /* learned positions, [max_positions + 2][d_model]; NULL with RoPE */
+    /* vectors of learned positions, [max_positions + 2][d_model]; NULL in models with RoPE */
     float *positions;
-    /* matrix that projects the embedding to d_model: [d_model][d_embed], or NULL */
+    /* matrix [d_model][d_embed] that maps embeddings to d_model dimensions; NULL if d_embed is
+     * d_model */
     void *project_in;
-    /* projection of d_model to the output head: [d_embed][d_model], or NULL; first GPU only */
+    /* matrix [d_embed][d_model] before the output head; NULL if d_embed is d_model, or on a later
+     * GPU */
     void *project_out;
     float *norm_final, *norm_final_bias;
     size_t bytes;
-    /* buffers for streamed experts, or NULL */
+    /* device buffers for experts that are streamed from the host; NULL if all weights are in device
+     * memory */
     kvd_gpu_expert_stream *streamed;
     void *arena;
 } kvd_gpu_weights;
@@ -108,13 +121,15 @@ typedef struct kvd_gpu_weights {
 size_t kvd_gpu_weights_bytes(const kvd_config *c, kvd_dtype type, const kvd_gpu_share *share,
                              bool streamed);
 
-/* Loads the weights to the current device. If memory is short, the message has the needed bytes. If
- * `streamed`, the checkpoint must stay open. */
+/* Loads the weights to the current device. If device memory is too small, fails and says how many
+ * bytes are needed. If `streamed`, the checkpoint must stay open, because experts are read from it
+ * later. */
 int kvd_gpu_weights_load(kvd_gpu_weights *w, const kvd_checkpoint *c, kvd_dtype type,
                          const kvd_gpu_share *share, bool streamed, kvd_err *err);
 void kvd_gpu_weights_release(kvd_gpu_weights *w);
 
-/* Copies an expert into a buffer for use on `stream`. After use, call kvd_gpu_expert_used. */
+/* Copies an expert's weights into a device buffer; *to receives their addresses for work on
+ * `stream`. After that work is queued, call kvd_gpu_expert_used. */
 int kvd_gpu_expert_fetch(kvd_gpu_expert_stream *s, int layer, int expert, cudaStream_t stream,
                          kvd_gpu_expert *to, kvd_err *err);
 int kvd_gpu_expert_used(kvd_gpu_expert_stream *s, cudaStream_t stream, kvd_err *err);

@@ -18,7 +18,7 @@ extern const kvd_family kvd_deepseek_families[];
  * the language model, kvd_multimodal_models those of parts that are ignored. */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
-/* First members of a kvd_family of models whose tensor names have Llama's prefixes. */
+/* Initialises the members of a kvd_family whose tensor names have Llama's prefixes. */
 #define KVD_LLAMA_FAMILY(NAME, ARCHITECTURE, READ, STORED)                                         \
     .name = NAME, .architecture = ARCHITECTURE, .read = READ, .stored = STORED, .base = "model.",  \
     .layers = "model.layers.", .ignored_layer = "self_attn.rotary_emb.inv_freq",                   \
