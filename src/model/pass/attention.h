@@ -1,5 +1,5 @@
-/* Interface of attention on the CPU. A hook receives Q, K and V and computes attention, densely or
- * with a KV cache. */
+/* Interface of attention on the CPU. The forward pass calls a hook with Q, K and V; the hook
+ * computes attention, densely or with a KV cache. */
 #ifndef KVD_MODEL_PASS_ATTENTION_H
 #define KVD_MODEL_PASS_ATTENTION_H
 
@@ -29,9 +29,10 @@ typedef struct {
     const size_t *start;
     /* Number of tokens of each sequence's text; NULL if sequences are whole texts. */
     const size_t *whole;
-    /* Number of keys that a query sees, with its own; 0 means all. */
+    /* Sliding window: number of keys that a query sees, including the key of its own token; 0 means
+     * all. */
     size_t window;
-    /* Logits of the attention sinks, [n_heads], or NULL. */
+    /* Logits of the attention sinks, [n_heads]; NULL if the model has none. */
     const float *sinks;
 } kvd_attention_in;
 
@@ -45,16 +46,17 @@ struct kvd_attention {
     int wants_input;
 };
 
-/* Receives the attention probabilities of a head and sequence. Row i of prob [n][n]: query i. */
+/* Callback: receives the attention probabilities of one head in one sequence. Row i of prob [n][n]
+ * belongs to query i. */
 typedef int (*kvd_probabilities)(void *ctx, const kvd_attention_in *in, size_t sequence, int head,
                                  const float *prob, size_t n, kvd_err *err);
 
-/* number of queries of which attention is computed at a time */
+/* number of queries whose attention scores are computed at a time */
 enum { KVD_ATTEND_ROWS = 128 };
 
 typedef struct {
     kvd_attention hook;
-    /* Receives the attention probabilities of every head, or NULL. */
+    /* Callback that receives the attention probabilities of every head, or NULL. */
     kvd_probabilities probabilities;
     void *ctx;
     float *scratch;
@@ -64,22 +66,24 @@ typedef struct {
 void kvd_dense_attention_init(kvd_dense_attention *a);
 void kvd_dense_attention_release(kvd_dense_attention *a);
 
-/* Computes attention of one head of one sequence.
+/* Computes attention of one head of one sequence, on all threads; between kvd_blas_serial and
+ * kvd_blas_restore only on the calling thread.
  *
  * q [n][d_qk], k [n][d_qk], v [n][d_v], out [n][d_v]; tokens are ldq, ldk, ldv, ldo floats apart.
- * scores [n][n] receives the probabilities. Between kvd_blas_serial and kvd_blas_restore, runs on
- * the calling thread, else on all. */
+ * scores [n][n] receives the probabilities. */
 void kvd_attend_head(size_t n, size_t window, size_t d_qk, size_t d_v, const float *q, size_t ldq,
                      const float *k, size_t ldk, const float *v, size_t ldv, kvd_scores score,
                      float *scores, float *out, size_t ldo);
 
-/* Like kvd_attend_head for `rows` queries on the calling thread; q and out point to the first.
- * scores [rows][first + rows] is scratch. */
+/* Like kvd_attend_head, but only for queries first .. first + rows - 1 and on the calling thread. q
+ * and out point to query `first`, k and v to token 0. scores [rows][first + rows] is scratch
+ * memory. */
 void kvd_attend_rows(size_t first, size_t rows, size_t window, size_t d_qk, size_t d_v,
                      const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
                      size_t ldv, kvd_scores score, float *scores, float *out, size_t ldo);
 
-/* Attention hook: calls `record` (if set), `inner` to compute attention, then `output` (if set). */
+/* Attention hook that calls `record` with Q, K and V, then `inner` to compute attention, then
+ * `output` with the result. `record` and `output` may be NULL. */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;

@@ -1,4 +1,5 @@
-/* A batch of tokens: whole sequences, or the next tokens of sequences. */
+/* A batch of tokens: whole sequences, or the next tokens of sequences whose earlier tokens are
+ * cached. */
 #ifndef KVD_MODEL_PASS_BATCH_H
 #define KVD_MODEL_PASS_BATCH_H
 
@@ -10,12 +11,13 @@
 
 typedef struct {
     size_t n_sequences;
-    /* [n_sequences + 1] first token of each sequence, then the number of tokens */
+    /* [n_sequences + 1] index of the first token of each sequence, then the number of tokens */
     const size_t *offset;
     /* index in the corpus of the first sequence */
     size_t first_sequence;
     const uint32_t *id; /* [offset[n_sequences]] */
-    /* position of each sequence's first token in its text, and the text's length; or NULL */
+    /* position of each sequence's first token in its text, and the text's length in tokens; both
+     * are NULL if sequences are whole texts */
     const size_t *start, *whole;
 } kvd_batch;
 
@@ -23,12 +25,13 @@ typedef struct {
 size_t kvd_batch_start(const kvd_batch *b, size_t s);
 size_t kvd_batch_whole(const kvd_batch *b, size_t s);
 
-/* Fails unless max_tokens is in 1 .. INT_MAX and max_len in 1 .. max_positions. */
+/* Fails unless max_tokens is in 1 .. INT_MAX and max_len in 1 .. max_positions of the model. */
 int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, kvd_err *err);
 
-/* Returns the number of rows of the RoPE tables, 0 without RoPE. */
+/* Returns the number of rows of the RoPE tables for texts of up to max_len tokens, or 0 if the
+ * model has no RoPE. */
 size_t kvd_batch_rope_rows(const kvd_config *c, size_t max_len);
-/* Fills `cosine` and `sine`, each [kvd_batch_rope_rows][d_head / 2]. */
+/* Fills the RoPE tables `cosine` and `sine`, each [kvd_batch_rope_rows][d_head / 2]. */
 void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *sine);
 
 /* Returns the first row of the RoPE tables that this layer reads. */
@@ -37,14 +40,15 @@ size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 /* Returns which row of a layer's RoPE table belongs to position 0 of a text of `whole` tokens. */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 
-/* Checks a batch. Computes each token's position and row in the RoPE tables, both [max_tokens]. */
+/* Checks a batch. Writes each token's position in its text to `position`, and its row in the RoPE
+ * tables to `rope_row`, both [max_tokens]. */
 int kvd_batch_check(const kvd_config *c, const kvd_batch *b, size_t max_tokens, size_t max_len,
                     uint32_t *position, uint32_t *rope_row, kvd_err *err);
 
 int kvd_layer_check(const kvd_config *c, int layer, kvd_err *err);
 
-/* Writes the token after each one to `target`, or UINT32_MAX at a sequence's end. Unless NULL, u
- * receives random numbers in [0, 1). */
+/* Writes to `target` the token that follows each token, or UINT32_MAX for the last token of a
+ * sequence. If u is not NULL, writes a random number in [0, 1) per token to u. */
 void kvd_batch_targets(const kvd_batch *b, uint32_t *target, uint64_t seed, double *u);
 
 size_t kvd_batch_longest(const kvd_batch *b);

@@ -20,7 +20,8 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
 /* Computes y [n][out] = x [n][in] W^T, added to y if `add`; sizes are below 2^31. */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
-/* Computes kvd_linear into a wider matrix: row i of the result begins at y + i * ldy. */
+/* Like kvd_linear, but writes to columns of a wider matrix: row i of the result begins at y + i *
+ * ldy. */
 void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, size_t out, float *y,
                         size_t ldy, int add);
 
@@ -28,7 +29,8 @@ void kvd_scale(float *x, size_t n, float factor);
 
 void kvd_add_bias(float *y, const float *bias, size_t n, size_t d);
 
-/* Fills `cosine` and `sine` [n_positions][d_head/2]; `local` is for layers with a window. */
+/* Fills the RoPE tables `cosine` and `sine` [n_positions][d_head/2]. `local` selects the base of
+ * layers with a sliding window. */
 void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_positions,
                      float *cosine, float *sine);
 
@@ -41,7 +43,8 @@ double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_
 void kvd_rope_apply(const kvd_config *c, const float *cosine, const float *sine,
                     const uint32_t *position, size_t n, size_t n_heads, float *x);
 
-/* Applies `a` to x [n] in place. A gated function multiplies by `up` [n], or by 1 if NULL. */
+/* Applies the activation function `a` to x [n] in place. With a gated function, then multiplies x
+ * by `up` [n], unless `up` is NULL. */
 void kvd_activate(kvd_activation a, float *x, const float *up, size_t n);
 
 /* Computes gate = g sigmoid(alpha g) (1 + u), g = min(gate, limit), u = up clamped to +-limit. */
@@ -50,10 +53,11 @@ void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, flo
 /* Replaces x by softcap * tanh(scale * x / softcap); softcap must be above 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
-/* Replaces scores q . k of a query by their softmax over keys from .. to - 1, others by 0. */
+/* Replaces a query's products q . k with n keys by their softmax over keys from .. to - 1, and by 0
+ * for the other keys. */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 
-/* Returns the index of the first NaN or infinity, or n. */
+/* Returns the index of the first NaN or infinity in x [n], or n if all numbers are finite. */
 size_t kvd_first_nonfinite_f32(const float *x, size_t n);
 
 #endif

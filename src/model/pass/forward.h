@@ -13,13 +13,14 @@
 
 typedef struct kvd_forward kvd_forward;
 
-/* Opens a forward pass for max_tokens tokens and sequences of max_len. The checkpoint must stay
- * open. Only one thread may use it at a time. */
+/* Creates a forward pass for batches of up to max_tokens tokens and texts of up to max_len tokens.
+ * The checkpoint must stay open. Only one thread may use the pass at a time. */
 kvd_forward *kvd_forward_new(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
                              kvd_err *err);
 void kvd_forward_free(kvd_forward *f);
 
-/* Computes the bytes of float32 weights and activations with dense attention. */
+/* Computes how many bytes a forward pass with dense attention takes for float32 weights and for
+ * activations. */
 int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len, bool pre,
                       double *weights, double *activations, kvd_err *err);
 
@@ -30,7 +31,8 @@ int kvd_forward_bytes(const kvd_checkpoint *c, size_t max_tokens, size_t max_len
 int kvd_forward_run(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int last_layer,
                     float *hidden, kvd_err *err);
 
-/* Writes layer `layer`'s input, [n_tokens][d_model], for kvd_forward_run_from. */
+/* Writes the residual stream [n_tokens][d_model] at the input of layer `layer`, where
+ * kvd_forward_run_from can continue. */
 int kvd_forward_residual(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int layer,
                          float *residual, kvd_err *err);
 int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first_layer,
@@ -39,7 +41,8 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 /* Writes logits [n][vocab_size] for n tokens; fails if one is not finite. */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
-/* Return the floating-point operations per token in all layers, and in the output head. */
+/* Return the number of floating-point operations per token in all layers, and in the output
+ * head. */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
 double kvd_head_flop_per_token(const kvd_config *c);
 

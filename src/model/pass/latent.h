@@ -1,13 +1,13 @@
 /* Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) in its absorbed form.
  *
- * The cache holds per token a rotated key and a latent c, which all heads share. It appears as one
- * KV head; V begins with rope_dims zeros. */
+ * The cache holds per token a rotated key and a latent c, which all heads share. Attention hooks
+ * receive them as one KV head, whose V begins with rope_dims zeros. */
 #ifndef KVD_MODEL_PASS_LATENT_H
 #define KVD_MODEL_PASS_LATENT_H
 
 #include "model/pass/layer.h"
 
-/* epsilon of the norms inside latent attention, not rms_norm_eps */
+/* epsilon of the norms inside latent attention; rms_norm_eps does not apply to them */
 #define KVD_LATENT_EPS 1e-6
 
 /* Returns how many floats of scratch memory kvd_latent_project needs per token. */
@@ -21,11 +21,11 @@ void kvd_latent_project(const kvd_config *c, const kvd_layer_weights *w, const f
 void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                        float *values);
 
-/* Write the matrices of kvd_forward_weights_o and _v for the latent c. A NULL pointer is skipped.
- * Rows of rotated dimensions are 0.
+/* Write matrices of latent attention, whose latent is called c. A NULL pointer is skipped. Rows of
+ * rotated dimensions are 0.
  *
  * w_o [n_heads][d_head][d_model]  maps c to the residual stream
- * w_v [d_head][d_model]           maps the normed input to c */
+ * w_v [d_head][d_model]           maps the normed layer input to c */
 int kvd_latent_weights(const kvd_config *c, const kvd_weight *part, float *w_o, float *w_v,
                        kvd_err *err);
 

@@ -8,7 +8,8 @@
 
 #include "model/checkpoint/weights.h"
 
-/* float32 weights of a layer: matrix or gain w[part], bias b[part]; NULL if the model lacks it */
+/* float32 weights of a layer: matrix or gain w[part], and bias b[part] of each part; NULL for
+ * weights that the model lacks */
 typedef struct {
     const float *w[KVD_N_LAYER_PARTS], *b[KVD_N_LAYER_PARTS];
 } kvd_layer_weights;
@@ -17,10 +18,12 @@ typedef struct {
  * 2 * p + 1 */
 enum { KVD_LAYER_WEIGHTS = 2 * KVD_N_LAYER_PARTS };
 
-/* Finds the weights of a layer, part [KVD_LAYER_WEIGHTS]. */
+/* Finds the weights of a layer in the checkpoint, and describes them in part
+ * [KVD_LAYER_WEIGHTS]. */
 int kvd_layer_find(const kvd_checkpoint *c, int layer, kvd_weight *part, kvd_err *err);
 
-/* Returns how many of the layer's weights must be converted to float32. */
+/* Returns the length of `buffer` in kvd_layer_load: how many numbers of the layer's weights must be
+ * converted to float32. */
 size_t kvd_layer_buffer_size(const kvd_weight *part);
 
 /* Points *w to float32 weights in the mapped file, or to converted copies in `buffer`. */
@@ -30,7 +33,7 @@ void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w)
  * else those of weights that are converted to copies. */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
-/* Computes y [rows][d_model], the RMS or layer norm of x; y may be x. */
+/* Computes y [rows][d_model], the RMS or layer norm of each row of x; y may be x. */
 void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain, const float *bias,
                          size_t rows, float *y);
 
@@ -50,26 +53,31 @@ void kvd_layer_before_attention(const kvd_config *c, const kvd_layer_weights *w,
 void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part, size_t rows,
                        size_t in, size_t out, float *y, int add);
 
-/* Applies norms and RoPE to Q and K in place, and copies them before RoPE if wanted. */
+/* Applies norms and RoPE to Q and K in place. If out->q_pre and out->k_pre are not NULL, they
+ * receive Q and K before RoPE. */
 void kvd_layer_rope(const kvd_config *c, const kvd_layer_weights *w, size_t rows,
                     const kvd_layer_qkv *out);
 
-/* Adds the feed-forward output for `in` [rows][d_model] to x. gate and up are scratch. */
+/* Adds the output of the feed-forward block, for its input `in` [rows][d_model], to the residual
+ * stream x. gate and up are scratch memory. */
 void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, const float *in,
                             size_t rows, float *gate, float *up, float *x);
 
 /* Returns how many floats of scratch memory per token the functions of this header need. */
 size_t kvd_layer_scratch(const kvd_config *c);
 
-/* Computes y [rows][d_model], the output projection of o, added to y if `add`. */
+/* Computes y [rows][d_model], the output projection of the attention output o, added to y if
+ * `add`. */
 void kvd_layer_output(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                       float *scratch, float *y, int add);
 
-/* Adds the norm of a block's output, `out` [rows][d_model], to x. Overwrites `out`. */
+/* Adds the norm of a block's output, `out` [rows][d_model], to the residual stream x. Overwrites
+ * `out`. */
 void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                           size_t rows, float *out, float *x);
 
-/* Computes the steps after attention. x [rows][d_model] is the layer's input, then its output. */
+/* Computes the steps of a layer after attention, whose output is o. x [rows][d_model] is the
+ * layer's input, and on return its output. */
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o,
                                 size_t rows, float *scratch, float *x);
 
@@ -80,20 +88,22 @@ void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w,
 
 typedef struct kvd_experts kvd_experts;
 
-/* Creates buffers. *out is NULL if the model has no experts. The checkpoint must stay open. */
+/* Creates buffers for routed experts. *out is NULL if the model has no experts. The checkpoint must
+ * stay open. */
 int kvd_experts_new(const kvd_checkpoint *c, size_t max_tokens, kvd_experts **out, kvd_err *err);
 void kvd_experts_free(kvd_experts *e);
 
-/* Computes the bytes that kvd_experts_new allocates. */
+/* Computes how many bytes kvd_experts_new allocates for weights and for activations. */
 void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
                        double *activations);
 
-/* Computes the steps after attention. x [n][d_model] is the layer's input, on return its output. */
+/* Computes the steps of a layer with experts after attention, whose output is o. x [n][d_model] is
+ * the layer's input, and on return its output. */
 void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, int layer,
                                   const float *o, size_t n, float *x);
 
-/* Turns dx from the gradient of the layer's output into that of x, without the part through Q, K
- * and V. d_o is the gradient of o. */
+/* Turns dx from the gradient of the layer's output into the gradient of its input x, without the
+ * part that goes through Q, K and V. Also writes d_o, the gradient of the attention output o. */
 int kvd_experts_behind_back(kvd_experts *e, const kvd_layer_weights *w, int layer, const float *x,
                             const float *o, size_t n, float *dx, float *d_o, kvd_err *err);
 

@@ -7,7 +7,8 @@
 #include "model/checkpoint/config.h"
 #include "model/pass/layer.h"
 
-/* Adds the gradient of a norm's input x [n][d] to dx, which must be neither x nor dy. */
+/* Adds the gradient of a norm's input x [n][d] to dx, which must be neither x nor dy, the gradient
+ * of its output. */
 void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                        const float *dy, float *dx);
 void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
@@ -17,10 +18,11 @@ void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add);
 
-/* Computes the gradient: dy [n] becomes dx without a gate; with one, dy becomes the gradient of
- * `up`, and x that of the gate. */
+/* Backward pass of an activation function. Without a gate, dy [n] becomes the gradient of x. With a
+ * gate, dy becomes the gradient of `up`, and x is overwritten by its own gradient. */
 void kvd_activate_back(kvd_activation a, float *x, const float *up, size_t n, float *dy);
-/* Computes the gradient: dy [n] becomes that of `up`, gate [n] that of the gate. */
+/* Backward pass of kvd_swiglu_clamped: dy [n] becomes the gradient of `up`, and `gate` is
+ * overwritten by its own gradient. */
 void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha, float limit,
                              float *dy);
 
@@ -42,12 +44,13 @@ void kvd_attend_back(const kvd_attend_back_in *in, float *scratch);
 /* Returns how many floats of scratch memory per token the functions of this header need. */
 size_t kvd_layer_back_scratch(const kvd_config *c);
 
-/* Adds the gradient of the norm's input x to dx [rows][d_model]. */
+/* Adds the gradient of a norm's input x to dx [rows][d_model]; dy is the gradient of the norm's
+ * output. */
 void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *gain, size_t rows,
                               const float *dy, float *dx);
 
-/* Turns dx from the gradient of the layer's output into that of x, without the part through Q, K
- * and V. d_o is the gradient of o. */
+/* Turns dx from the gradient of the layer's output into the gradient of its input x, without the
+ * part that goes through Q, K and V. Also writes d_o, the gradient of the attention output o. */
 void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            const float *o, size_t rows, float *scratch, float *dx, float *d_o);
 
@@ -56,13 +59,14 @@ typedef struct {
     const uint32_t *rope_row;
     const float *dq, *dk, *dv; /* input: gradients of Q and K after RoPE, and of V */
     float *dq_pre, *dk_pre;    /* output: gradients of Q and K before RoPE */
-    /* output: gradient of K before its norm */
+    /* output: gradient of K before RoPE and before the norm of K, if the model has one */
     float *dk_raw;
-    /* output: input of the QKV projections, [rows][d_model] */
+    /* output: input of the projections to Q, K and V, [rows][d_model] */
     float *in;
 } kvd_layer_back_qkv;
 
-/* Fills the outputs of *g; unless dx is NULL, adds to it the gradient of x through Q, K and V. */
+/* Fills the outputs of *g from its inputs. Unless dx is NULL, adds to dx the part of x's gradient
+ * that goes through Q, K and V. */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);
 

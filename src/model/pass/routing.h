@@ -17,7 +17,8 @@
 #define KVD_ROUTE_ANYWHERE
 #endif
 
-/* Returns the expert after `last` in falling order of logits, n at the end; after n, the first. */
+/* Returns the expert that follows expert `last` if experts are sorted by falling logit, or n at the
+ * end. If `last` is n, returns the first expert. */
 static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_t n, size_t last)
 {
     size_t best = n;
@@ -31,11 +32,11 @@ static inline KVD_ROUTE_ANYWHERE size_t kvd_route_next(const float *logit, size_
     return best;
 }
 
-/* number of elements of the scratch of kvd_route_groups, per expert */
+/* number of doubles of scratch memory per expert that kvd_route_groups needs */
 enum { KVD_ROUTE_SCRATCH = 3 };
 
 /* Chooses a token's experts, best first; ties go to the lower index. `factor` receives the factors
- * on their outputs; `bias` may be NULL. */
+ * on the experts' outputs. `bias` is added to scores only for the choice, and may be NULL. */
 void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias, double *scratch,
                       size_t *expert, float *factor);
 

@@ -5,7 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Compiles a function for x86-64, AVX2 and AVX-512. It must not contain an OpenMP region. */
+/* Compiles a function three times: for x86-64, AVX2 and AVX-512; the program selects a version by
+ * the processor. The function must not contain an OpenMP region. */
 #if defined(__x86_64__) && defined(__linux__)
 #define KVD_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
