@@ -1,4 +1,5 @@
-/* Interface of attention on the GPU. A hook receives Q, K and V. */
+/* Interface of attention on the GPU. The forward pass calls a hook with Q, K and V; the hook
+ * computes attention. */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_H
 
@@ -9,8 +10,8 @@
 #include "common/half.h"
 #include "model/checkpoint/cuda/weights.h"
 
-/* Input of attention for one layer and this GPU's heads. Tokens of q, k and v are ld elements
- * apart, tokens of q_pre and k_pre are ld_pre elements apart. Later work on `stream` overwrites the
+/* Input of attention for one layer, with the heads of this GPU. Tokens of q, k and v are ld
+ * elements apart, tokens of q_pre and k_pre ld_pre elements. Later work on `stream` overwrites the
  * arrays. */
 typedef struct {
     const kvd_config *config; /* whole model */
@@ -22,7 +23,8 @@ typedef struct {
     size_t first_sequence; /* index in the corpus of the batch's first sequence */
     /* number of tokens of the batch, and of its longest sequence */
     size_t n_tokens, longest;
-    /* position of each sequence's first token, and length of its text (host arrays), or NULL */
+    /* host arrays: position of each sequence's first token in its text, and the text's length; NULL
+     * if sequences are whole texts */
     const size_t *start, *whole;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
     /* Q, K and V after RoPE; without bias, norm and RoPE if the hook sets wants_raw */
@@ -34,7 +36,8 @@ typedef struct {
     /* [n_tokens][d_model] layer input; NULL unless the hook sets wants_input */
     const void *input;
     size_t window; /* sliding window in tokens, or 0 for none */
-    /* sink logits of this GPU's query heads (device array), or NULL */
+    /* device array: logits of the attention sinks of this GPU's query heads; NULL if the model has
+     * none */
     const float *sinks;
     cudaStream_t stream;
     const kvd_cublas *lib;
@@ -44,11 +47,12 @@ typedef struct {
 /* attention hook: computes attention of one GPU in the forward pass, in its own host thread */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
-    /* Queues attention on in->stream. `out` is [n_tokens][this GPU's heads * d_head]. */
+    /* Queues the computation of attention on in->stream. `out` is [n_tokens][this GPU's heads *
+     * d_head]. */
     int (*run)(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err);
     int wants_pre;
     int wants_input;
-    /* true if `run` itself applies bias, norms and RoPE to Q and K */
+    /* true if `run` itself applies biases, norms and RoPE to Q and K */
     int wants_raw;
 };
 
@@ -68,7 +72,8 @@ const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 /* Attention by cuBLAS: q and out are [n_tokens][n_heads][d_head], k and v
  * [n_tokens][n_kv_heads][d_head].
  *
- * The first function returns the bytes of scratch memory, about 256 MiB. */
+ * kvd_gpu_attend_scratch returns how many bytes of scratch memory kvd_gpu_attend needs, about 256
+ * MiB. */
 size_t kvd_gpu_attend_scratch(kvd_dtype type, size_t max_len, int n_heads);
 int kvd_gpu_attend(const kvd_gpu_attention_in *in, kvd_dtype type, const void *q, size_t ldq,
                    const void *k, size_t ldk, const void *v, size_t ldv, void *out, size_t ldo,
@@ -85,7 +90,7 @@ typedef struct {
 } kvd_gpu_capture;
 void kvd_gpu_capture_init(kvd_gpu_capture *t, kvd_gpu_attention *inner);
 
-/* arguments of kvd_gpu_attend_back; the heads of a token are contiguous */
+/* arguments of kvd_gpu_attend_back; a token's heads follow one another in memory */
 typedef struct {
     /* number of sequences, tokens of the longest one, tokens in the sliding window (or 0) */
     size_t n_sequences, longest, window;
@@ -97,7 +102,7 @@ typedef struct {
     size_t ld;
     /* gradient of the attention output, [n][n_heads * d_head] in `type` */
     const void *d_o;
-    /* gradients of Q, K and V; dq is overwritten, dk and dv are added to */
+    /* gradients of Q, K and V: results overwrite dq, and are added to dk and dv */
     float *dq, *dk, *dv;
     size_t ld_d;
     cudaStream_t stream;

@@ -1,4 +1,4 @@
-/* Attention by batched products of cuBLAS, block of queries by block of queries. A unit is one head
+/* Attention by batched products of cuBLAS, one block of queries after another. A unit is one head
  * of one sequence. */
 #ifndef KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
 #define KVD_MODEL_PASS_CUDA_ATTENTION_UNITS_H
@@ -19,11 +19,13 @@ extern "C" {
 /* largest number of matrices per unit (head of a sequence), and of units in one batched product */
 enum { KVD_UNIT_MATRICES = 11, KVD_SCORE_UNITS = 4096 };
 
-/* addresses of a matrix for all units (heads of sequences); `sequence` and `head` are in bytes */
+/* addresses of one matrix in all units (heads of sequences); `sequence` and `head` are distances in
+ * bytes */
 typedef struct {
     char *base;
     size_t sequence, head; /* from one sequence, or head, to the next */
-    /* number of consecutive units (heads of sequences) that share a matrix; if 0, none do */
+    /* number of consecutive heads that share the matrix, such as the query heads of a KV head; 0 if
+     * units (heads of sequences) have their own */
     size_t share;
 } kvd_unit_place;
 
@@ -48,7 +50,8 @@ cudaError_t kvd_unit_pointers(const kvd_units *a, size_t n, void **at, cudaStrea
 }
 #else
 
-/* column-major product c (m x n) = op(a) op(b) of every head of a sequence, added to c if `add` */
+/* column-major product c (m x n) = op(a) op(b), computed for every head of a sequence; added to c
+ * if `add` */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
@@ -62,7 +65,8 @@ typedef struct {
     const kvd_cublas *lib;
     cublasHandle_t blas;
     kvd_dtype type; /* of a and b */
-    /* device array with all units' matrix addresses, or NULL if one is no multiple of 16 bytes */
+    /* device array with the matrix addresses of all units (heads of sequences); NULL if an address
+     * is no multiple of 16 bytes */
     void **pointers;
     const char *what; /* for messages */
 } kvd_unit_blas;
@@ -71,21 +75,23 @@ typedef struct {
 int kvd_unit_multiply(const kvd_unit_blas *x, const kvd_unit_product *p, const kvd_units *units,
                       size_t n, kvd_err *err);
 
-/* Returns how many sequences from s on have the same length. */
+/* Returns how many sequences, beginning with sequence s, have the same length. */
 size_t kvd_equal_lengths(const size_t *offset, size_t s, size_t n_sequences);
 
-/* scores of queries first .. first + rows - 1 with keys from .. from + keys - 1 */
+/* block of attention scores: queries first .. first + rows - 1 with keys from .. from + keys - 1 */
 typedef struct {
     size_t first, rows, from, keys, ld;
 } kvd_score_block;
 
-/* Returns for how many scores to allocate scratch memory, usually 256 MiB. */
+/* Returns how many attention scores scratch memory must hold, usually 256 MiB. */
 size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 
-/* Advances *b, zeroed at first, to the next block of queries. Returns false at the end. */
+/* Advances *b to a sequence's next block of queries; the first call needs a zeroed *b. Returns
+ * false if there are no more queries. */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
-/* Returns for how many heads a block's scores fit into `room` scores, at least 1. */
+/* Returns for how many heads the scores of block *b fit into memory for `room` scores, at least
+ * 1. */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 
 #endif

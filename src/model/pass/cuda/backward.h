@@ -1,7 +1,7 @@
 /* The backward pass on one GPU, as in model/pass/backward.h.
  *
- * With KVD_BF16, inputs of products are rounded to bf16; all else is float32. The kept inputs of
- * layers take 4 (n_layers + 1) max_tokens d_model bytes. */
+ * With KVD_BF16, inputs of matrix products are rounded to bf16; all else is float32. The inputs of
+ * all layers are kept, which takes 4 (n_layers + 1) max_tokens d_model bytes. */
 #ifndef KVD_MODEL_PASS_CUDA_BACKWARD_H
 #define KVD_MODEL_PASS_CUDA_BACKWARD_H
 
@@ -18,11 +18,12 @@ typedef struct {
     const kvd_config *config;
     int layer;
     size_t n_sequences;
-    /* host array [n_sequences + 1]: first token of each sequence, then n_tokens */
+    /* host array [n_sequences + 1]: index of the first token of each sequence, then n_tokens */
     const size_t *offset;
     size_t first_sequence, n_tokens;
     kvd_dtype type; /* KVD_F32 or KVD_BF16 */
-    /* queries after RoPE (ld elements apart), attention outputs, layer input */
+    /* queries after RoPE, attention outputs, and input of the projections to Q, K and V; tokens of
+     * q are ld elements apart */
     const void *q, *o, *in;
     size_t ld;
     /* gradients of Q and K after RoPE, of V, and of the attention output */
@@ -31,36 +32,39 @@ typedef struct {
     /* gradients of Q and K before RoPE */
     const float *dq_pre, *dk_pre;
     size_t ld_pre;
-    /* gradient of K before its norm */
+    /* gradient of K before RoPE and before the norm of K, if the model has one */
     const float *dk_raw;
     cudaStream_t stream;
 } kvd_gpu_gradients;
 
 typedef struct {
-    /* Queues work on the gradients of each layer, from the last to the first. */
+    /* Receives the gradients of each layer, from the last layer to the first, and queues work on
+     * them. */
     int (*take)(void *ctx, const kvd_gpu_gradients *g, kvd_err *err);
-    /* Called before every layer. An error ends the run. May be NULL. */
+    /* Is called before every layer; if it fails, the backward pass ends. May be NULL. */
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
 } kvd_gpu_gradient_sink;
 
 typedef struct kvd_gpu_backward kvd_gpu_backward;
 
-/* Opens a backward pass on device `gpu`, which is then current. */
+/* Creates a backward pass on GPU `gpu`, which becomes the current device. */
 kvd_gpu_backward *kvd_gpu_backward_new(const kvd_checkpoint *c, kvd_dtype type, int gpu,
                                        size_t max_tokens, size_t max_len, kvd_err *err);
 void kvd_gpu_backward_free(kvd_gpu_backward *w);
 
-/* Makes later runs draw target tokens from the model's probabilities. */
+/* Makes later runs predict, in place of the text's next tokens, random tokens drawn from the
+ * model's probabilities. */
 void kvd_gpu_backward_draw(kvd_gpu_backward *w, uint64_t seed);
 
-/* Computes loss and gradients of a batch, and waits for the device. */
+/* Computes the loss of a batch, passes the gradients of layers n_layers - 1 .. first_layer to
+ * *sink, and waits for the device. */
 int kvd_gpu_backward_run(kvd_gpu_backward *w, const kvd_batch *b, int first_layer,
                          const kvd_gpu_gradient_sink *sink, double *loss, size_t *n_predicted,
                          kvd_err *err);
 
 cudaStream_t kvd_gpu_backward_stream(const kvd_gpu_backward *w);
-/* Returns a description such as "NVIDIA H200, bf16, cuBLAS 13.1.0". */
+/* Returns a description of the GPU and libraries, such as "NVIDIA H200, bf16, cuBLAS 13.1.0". */
 const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w);
 
 #endif

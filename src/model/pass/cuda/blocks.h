@@ -1,7 +1,7 @@
 /* Operations of the forward pass on the GPU, defined in model/pass/blocks.h. Rows are tokens.
  *
- * Functions launch a kernel on the stream and return its error. A row that is not finite is
- * recorded in *bad with the number `stage` of the check. */
+ * Functions launch a kernel on the stream and return its error. A row with a NaN or infinity is
+ * recorded in *bad together with `stage`, a number for this check. */
 #ifndef KVD_MODEL_PASS_CUDA_BLOCKS_H
 #define KVD_MODEL_PASS_CUDA_BLOCKS_H
 
@@ -18,33 +18,37 @@
 extern "C" {
 #endif
 
-/* first non-finite value as check number (stage) << 40 | token; all bits are 1 if there is none */
+/* place of the first NaN or infinity: number of the check that found it (stage) << 40 | token; all
+ * bits are 1 if there is none */
 typedef unsigned long long kvd_gpu_bad;
 static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 {
     return (kvd_gpu_bad)stage << 40 | row;
 }
 
-/* Fills x [n][width] with the embeddings of n tokens, times `scale` unless 0. Adds learned
- * positions, if any. */
+/* Fills x [n][width] with the embeddings of n tokens, multiplied by `scale` unless it is 0. Adds
+ * the vectors of learned positions if `positions` is not NULL. */
 cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const uint32_t *id,
                           const float *positions, const uint32_t *position, size_t n, size_t width,
                           float *x, cudaStream_t stream);
 
-/* Computes y [n][d], the norm of x, after adding `add` [d], if any, to x. Without gain, y = x. */
+/* Adds the vector `add` [d] to each row of x [n][d], unless `add` is NULL. Writes the norm of x to
+ * y or, if `gain` is NULL, x itself. */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
-/* Like kvd_gpu_norm for n tokens from `first` on, where row i of `add` begins at i * add_ld. */
+/* Like kvd_gpu_norm for n tokens, beginning with token `first`. Row i of `add` begins at add + i *
+ * add_ld. */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
                               size_t first, size_t n, size_t d, void *y, unsigned stage,
                               kvd_gpu_bad *bad, cudaStream_t stream);
 
-/* arguments to add the RMS norm of a block's output to the residual stream */
+/* arguments of a kernel that adds the RMS norm of a block's output to the residual stream, and then
+ * computes the norm of the sum */
 typedef struct {
     size_t n, d;
-    /* residual stream [n][d], changed; all pointers must be multiples of 16 bytes */
+    /* residual stream [n][d], in and out; all pointers must be multiples of 16 bytes */
     float *x;
     const float *branch;      /* output of the branch, [n][d] */
     const float *gain_branch; /* gain of the branch's norm, [d] */
@@ -57,7 +61,8 @@ typedef struct {
 bool kvd_gpu_branch_takes(size_t d);
 cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t stream);
 
-/* largest number of tokens that kvd_gpu_norm_route norms and multiplies by the router's matrix */
+/* largest number of tokens for which one kernel computes a norm and its product with the router's
+ * matrix */
 enum { KVD_ROUTE_ROWS = 8 };
 typedef struct {
     size_t n, d, n_experts; /* d is a multiple of 4 */
@@ -77,51 +82,55 @@ typedef struct {
 bool kvd_gpu_norm_route_takes(size_t n, size_t d);
 cudaError_t kvd_gpu_norm_route_run(const kvd_gpu_norm_route *a, cudaStream_t stream);
 
-/* arguments to apply bias, norms and RoPE to Q, K and V */
+/* arguments of a kernel that applies biases, norms and RoPE to Q, K and V */
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
-    /* [(n_heads + 2 n_kv_heads) * d_head], or NULL */
+    /* biases of Q, K and V, [(n_heads + 2 n_kv_heads) * d_head], or NULL */
     const float *bias;
     /* gains of the norms of Q and K, [d_head], or NULL */
     const float *gain_q, *gain_k;
     double eps;
-    /* scratch memory [n][2] if one norm covers all heads, or NULL */
+    /* scratch memory [n][2] if one norm covers all heads of Q, and another all heads of K; else
+     * NULL */
     float *factor;
     const float *cosine, *sine; /* kvd_rope_tables [..][d_head / 2]; NULL without RoPE */
     const uint32_t *rope_row;   /* row of the RoPE tables of each token, [n] */
     kvd_rope_layout layout;
     int rope_dims; /* number of leading dimensions that RoPE rotates, or 0 for all */
     void *qkv;     /* in and out: [n][(n_heads + 2 n_kv_heads) * d_head] */
-    /* output: Q and K before RoPE, or NULL */
+    /* output: Q and K before RoPE; NULL if not needed */
     void *pre;
-    /* receives the GPU's time in ns when preceding kernels end; may be NULL */
+    /* receives the GPU's clock in ns when preceding kernels have ended; may be NULL */
     unsigned long long *began;
 } kvd_gpu_qkv;
 cudaError_t kvd_gpu_qkv_finish(const kvd_gpu_qkv *a, size_t n, unsigned stage, kvd_gpu_bad *bad,
                                cudaStream_t stream);
 
-/* input and output of latent attention */
+/* arguments of kvd_gpu_latent_rows, for latent attention */
 typedef struct {
     kvd_dtype type;
     int n_heads, d_head, rope_dims, d_nope;
     const float *down; /* latent, then rotated key: [n][d_head] */
     const float *gain; /* gains of the latent's RMS norm: [d_head - rope_dims] */
     double eps;
-    /* queries [n][n_heads][d_nope + rope_dims] before RoPE, which rotates the last rope_dims */
+    /* queries [n][n_heads][d_nope + rope_dims] before RoPE, which rotates their last rope_dims
+     * dimensions */
     const void *q_raw;
     void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
-/* Fills a->qkv with keys, values and the query dimensions that RoPE rotates (latent attention). */
+/* Fills a->qkv with keys, values and the query dimensions that RoPE rotates (in latent
+ * attention). */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
-/* Computes y [n][ffn] = activation of `in` + bias. With a gate, `in` is [n][2 ffn], gate first. */
+/* Computes y [n][ffn], the activation function of `in` + bias. With a gate, a row of `in` has ffn
+ * gate values, then ffn up values. */
 cudaError_t kvd_gpu_activate(kvd_activation kind, kvd_dtype type, const void *in, const float *bias,
                              size_t n, size_t ffn, void *y, cudaStream_t stream);
-/* Applies an activation to x [n] in place, without a gate. */
+/* Applies an activation function without a gate to x [n] in place. */
 cudaError_t kvd_gpu_activate_plain(kvd_activation kind, float *x, size_t n, cudaStream_t stream);
 
-/* arguments of the softmax of scores of a block of queries; a unit is one head of one sequence */
+/* arguments of the softmax of a block of attention scores; a unit is one head of one sequence */
 typedef struct {
     float scale, softcap; /* no softcap if it is 0 */
     const float *sinks;   /* logits of the attention sinks: [n_heads], or NULL */
@@ -152,7 +161,7 @@ typedef struct {
     const float *bias;
     /* number of expert groups, or 0, and number of groups from which a token chooses */
     size_t groups, groups_chosen;
-    /* 1 if scores are sigmoids of the logits; 0: their softmax */
+    /* 1 if the router's scores are sigmoids of the logits; 0 if they are their softmax */
     int sigmoid;
     double scale; /* with groups: factor on all router weights */
     /* bias [n_experts] that counts only for choosing experts, or NULL */
@@ -162,17 +171,18 @@ typedef struct {
 } kvd_gpu_routes;
 cudaError_t kvd_gpu_route(const kvd_gpu_routes *r, cudaStream_t stream);
 
-/* Routed experts without waiting for the host, for CUDA graphs.
+/* Computes routed experts without waiting for the host, as CUDA graphs require.
  *
- * A group is up to KVD_FEW_TOKENS tokens of one expert, or KVD_MANY_TOKENS in large batches on
- * Hopper. The (token, expert) pairs are sorted by group. */
+ * A group is up to KVD_FEW_TOKENS tokens of one expert, or up to KVD_MANY_TOKENS in large batches
+ * on Hopper. The (token, expert) pairs are sorted by group. */
 enum {
     KVD_FEW_TOKENS = 32,
     KVD_MANY_TOKENS = 128,
     KVD_FEW_EXPERTS = 1024 /* largest number of experts in a layer */
 };
 typedef struct {
-    /* (token, expert) pairs first .. first + n - 1, sorted by expert, all of one expert */
+    /* pairs (token, expert) first .. first + n - 1 of the list sorted by expert; all have this
+     * expert */
     uint32_t expert, first, n;
 } kvd_gpu_expert_group;
 typedef struct {
@@ -181,10 +191,11 @@ typedef struct {
     const kvd_gpu_expert *expert; /* device [n_experts] */
     int sms;                      /* multiprocessors of the device */
     bool overlaps;                /* true if launches overlap the preceding kernel */
-    /* width d of tokens, and number of hidden units per expert; both multiples of 8 */
+    /* d: width of a token's hidden state; ffn: number of hidden units per expert; both multiples of
+     * 8 */
     size_t d, ffn;
     float alpha, limit; /* as in kvd_gpu_swiglu_clamped; a limit of 0 means SwiGLU */
-    /* true on the first GPU, which adds outputs to y; others overwrite y */
+    /* true on the first GPU, which adds the experts' outputs to y; other GPUs overwrite y */
     bool first;
     const void *x;    /* input, bf16 [n][d] */
     const float *add; /* [d] vector that is also added to every row of y, or NULL */
@@ -193,14 +204,15 @@ typedef struct {
     kvd_gpu_expert_group *group;
     uint32_t *n_groups;
     uint32_t group_tokens; /* set by kvd_gpu_few_experts_add */
-    /* scratch: index, among pairs sorted by expert, of a token's j-th expert */
+    /* scratch: index, in the list of pairs sorted by expert, of each token's j-th expert */
     uint32_t *place;
     void *hidden; /* scratch: bf16 [n * n_chosen][ffn] */
     float *out;   /* scratch: experts' outputs, [n * n_chosen][d] */
 } kvd_gpu_few_experts;
-/* Returns the largest number of groups of tokens with the same expert, for n tokens. */
+/* Returns the largest possible number of groups, each of tokens with the same expert, for n
+ * tokens. */
 size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
-/* Chooses experts by routes.logit, and adds their weighted outputs to y. */
+/* Chooses each token's experts by routes.logit, and adds the experts' weighted outputs to y. */
 cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
 /* Multiplies the experts' matrices with groups of up to KVD_MANY_TOKENS tokens. */
 cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_groups,
@@ -210,8 +222,8 @@ cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_grou
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,
                            void *y, cudaStream_t stream);
 
-/* Adds weight[i] * (y[i] + bias) to row row[i] of x. The elements of `row` must be distinct. bias,
- * row and weight may be NULL. */
+/* Adds weight[i] * (y[i] + bias) to row row[i] of x. The elements of `row` must be distinct. NULL
+ * means: for `bias` 0, for `weight` 1, for `row` row i. */
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
 

@@ -16,7 +16,8 @@ cudaError_t kvd_gpu_norm_back(kvd_norm kind, const float *x, const float *gain, 
                               size_t n, size_t d, const float *dy, float *dx, int add,
                               cudaStream_t stream);
 
-/* Replaces `in`, the input of kvd_gpu_activate, by its gradient. dy is [n][ffn]. */
+/* Replaces `in`, the input of kvd_gpu_activate, by its gradient. dy [n][ffn] is the gradient of the
+ * output. */
 cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in, const float *bias,
                                   size_t n, size_t ffn, const float *dy, cudaStream_t stream);
 
@@ -24,7 +25,7 @@ cudaError_t kvd_gpu_activate_back(kvd_activation kind, kvd_dtype type, void *in,
 typedef struct {
     kvd_dtype type;
     int n_heads, n_kv_heads, d_head;
-    /* QKV projection without bias; unused if Q and K have no norms */
+    /* output of the QKV projection without biases; unused if Q and K have no norms */
     const void *product;
     const float *bias;
     /* gains of the norms of Q and K, [d_head], or NULL */
@@ -35,21 +36,25 @@ typedef struct {
     kvd_rope_layout layout;
     /* input: gradients of Q and K after RoPE, and of V */
     const float *d;
-    /* output: gradients before RoPE (Q, K), and before norms (Q, K, V) */
+    /* output: gradients of Q and K before RoPE (d_pre), and of Q, K and V before their norms
+     * (d_raw) */
     float *d_pre, *d_raw;
 } kvd_gpu_qkv_back_args;
-/* Computes gradients before RoPE (d_pre) and norms (d_raw). *bad: first non-finite row of a->d. */
+/* Computes the gradients of Q and K before RoPE (a->d_pre), and of Q, K and V before norms
+ * (a->d_raw). Records in *bad the first row of a->d that is not finite. */
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);
 
-/* Computes d_scores = scale * prob * (d_prob - sum of prob * d_prob), in `type`; prob_out = prob in
+/* Computes the gradient of attention scores from d_prob, that of probabilities: scale * prob *
+ * (d_prob - sum of prob * d_prob). Writes it to d_scores, and prob to prob_out, in number type
  * `type`. */
 cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float *d_prob,
                                  size_t n_rows, size_t ld, size_t n_keys, float scale,
                                  void *d_scores, void *prob_out, cudaStream_t stream);
 
-/* Computes loss = -log softmax(logits)[target] in nats, and d_logits [n][vocab]. Unless u is NULL,
- * first draws the targets by the random numbers u. */
+/* Computes loss = -log softmax(logits)[target] in nats, and its gradient d_logits [n][vocab].
+ * Unless u is NULL, first draws each target token from the probabilities by a random number of
+ * u. */
 cudaError_t kvd_gpu_cross_entropy(kvd_dtype type, const float *logits, size_t n, size_t vocab,
                                   uint32_t *target, const double *u, void *d_logits, double *loss,
                                   cudaStream_t stream);

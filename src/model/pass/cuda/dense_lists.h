@@ -1,4 +1,4 @@
-/* Lengths and positions of a batch's sequences, for the attention kernels. */
+/* Arrays with the lengths and positions of a batch's sequences, which attention kernels read. */
 #ifndef KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 #define KVD_MODEL_PASS_CUDA_DENSE_LISTS_H
 
@@ -8,21 +8,22 @@
 
 #include "common/err.h"
 
-/* arrays that describe sequences, one element for each sequence that is not empty */
+/* arrays that describe a batch's sequences, one element for each sequence that is not empty */
 typedef struct {
-    /* first token of the sequence, counted from the launch's first */
+    /* first token of the sequence, counted from the first token of the kernel launch */
     int32_t *start;
     int32_t *len;
-    /* first row of the sequence in the blocked layout of Q and output (kernels/layout.h) */
+    /* first row of the sequence in Q and output, both in a blocked layout with padding rows
+     * (kernels/layout.h) */
     int32_t *q_start;
     int32_t *first_page; /* first page of K and V; the other pages follow */
 } kvd_dense_columns;
 
-/* consecutive sequences of one launch of a kernel */
+/* consecutive sequences that one launch of an attention kernel processes */
 typedef struct {
     /* index of the first sequence, and number of sequences */
     size_t first, n;
-    /* index of the launch's first token in the batch, and its number of tokens */
+    /* index in the batch of the launch's first token, and number of the launch's tokens */
     size_t row, n_tokens;
     size_t n_q8; /* rows of Q in the blocked layout, with padding */
     size_t max_pages;
@@ -31,12 +32,13 @@ typedef struct {
 } kvd_dense_run;
 
 typedef struct {
-    /* arrays that describe sequences, in pinned host memory and on the device */
+    /* the arrays that describe sequences, in pinned host memory and on the device */
     kvd_dense_columns host, device;
     kvd_dense_run *run;
     size_t n_runs;
     size_t max_sequences, run_sequences, n_sequences;
-    /* [n_sequences + 1] token offsets of the sequences that were uploaded last */
+    /* [n_sequences + 1] index of the first token of each sequence that was uploaded last, then the
+     * number of tokens */
     size_t *offset;
     int described;
     void *pinned, *array;
@@ -56,7 +58,8 @@ void kvd_dense_lists_release(kvd_dense_lists *l);
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);
 
-/* Kernels for page tables and padding. They return the error of the launch. */
+/* Kernels that fill page tables and remove padding rows. Functions return the error of the
+ * launch. */
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -1,16 +1,16 @@
-/* Runs an attention hook of the CPU in a forward pass on the GPU. */
+/* Runs an attention hook that computes on the CPU within a forward pass on the GPU. */
 #ifndef KVD_MODEL_PASS_CUDA_HOST_HOOK_H
 #define KVD_MODEL_PASS_CUDA_HOST_HOOK_H
 
 #include "model/pass/attention.h"
 #include "model/pass/cuda/attention.h"
 
-/* device hook that calls the CPU hook `inner`; callers pass its first member to a forward pass and
- * use no other member */
+/* GPU attention hook that calls the CPU hook `inner`; callers pass its member `hook` to a forward
+ * pass and use no other member */
 typedef struct {
     kvd_gpu_attention hook;
     kvd_attention *inner;
-    /* host buffers for max_tokens tokens */
+    /* host copies of the hook's input and output, for max_tokens tokens */
     float *q, *k, *v, *q_pre, *k_pre, *out;
     float *input; /* NULL unless `inner` set wants_input */
     float *sinks; /* [n_heads] */
@@ -18,7 +18,8 @@ typedef struct {
     void *narrow;
 } kvd_host_hook;
 
-/* Makes *h call the CPU hook `inner`. Call kvd_host_hook_release even on failure. */
+/* Sets up the GPU attention hook *h, which calls the CPU hook `inner`. Call kvd_host_hook_release
+ * even on failure. */
 int kvd_host_hook_init(kvd_host_hook *h, const kvd_config *c, const kvd_gpu_share *share,
                        kvd_dtype pass, size_t max_tokens, kvd_attention *inner, kvd_err *err);
 void kvd_host_hook_release(kvd_host_hook *h);

@@ -20,9 +20,9 @@ typedef struct {
     float *shared; /* factor on the shared expert's output: [max_tokens] */
     kvd_gpu_routes routes;
     uint32_t *count; /* pinned copy of routes.count, [n_experts] */
-    /* true if all work on a layer's experts is timed as one phase */
+    /* true if all work on a layer's experts is timed as one phase of the forward pass */
     bool one_phase;
-    /* largest number of tokens per launch of kvdim's own kernels for experts, or 0 if unused */
+    /* largest number of tokens per launch of kvdim's own expert kernels; 0 if these are not used */
     size_t most_few;
     /* true if kvdim's own kernels compute batches above most_few tokens in several launches; false
      * if cuBLAS computes these batches */
@@ -51,16 +51,19 @@ typedef struct {
     kvd_device_memory memory;
     float *x;     /* residual stream: [max_tokens][d_model] */
     void *normed; /* input of the projections: [max_tokens][d_model] */
-    /* input of the feed-forward block if it has its own norm, or NULL */
+    /* input of the feed-forward block if this has its own norm of the layer's input; else NULL */
     void *second;
-    /* [max_tokens][d_model] output of a block before its norm, or NULL */
+    /* [max_tokens][d_model] output of attention or feed-forward block before a norm of this output;
+     * NULL if the model has no such norms */
     float *branch;
-    /* factors [max_tokens][2] 1 / rms if a norm covers all heads of Q or K, or NULL */
+    /* factors 1 / rms of each token's Q and K, [max_tokens][2], if one norm covers all heads; else
+     * NULL */
     float *factor;
     kvd_gpu_expert_buffers experts;
     /* Q, K and V of this GPU's heads: [max_tokens][(n_heads + 2 n_kv_heads) * d_head] */
     void *qkv;
-    /* scratch for embeddings, Q and K before RoPE, gate and up */
+    /* scratch memory: embeddings, later Q and K before RoPE, later outputs of gate and up
+     * matrices */
     void *wide;
     void *narrow; /* attention output, later output of the activation */
     /* token ids, positions and RoPE table rows, max_tokens each */
@@ -68,23 +71,26 @@ typedef struct {
     float *cosine, *sine;
     kvd_gpu_bad *bad;
 
-    /* array that is added to the residual stream before the next norm, or NULL */
+    /* bias or block output that must be added to the residual stream before the next norm, or
+     * NULL */
     const float *pending;
-    /* number of the next check for non-finite values */
+    /* number of the next check for a NaN or infinity */
     unsigned stage;
-    /* Bit i is 1 while half i of the batch is being summed over the GPUs. */
+    /* bit i is 1 while half i of the batch is being summed over the GPUs */
     unsigned under_way;
 } kvd_gpu_worker;
 
 size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
                             const kvd_gpu_share *share, bool dense, bool streamed);
 
-/* Opens the zeroed *w and makes its device current. Close *w even on failure. */
+/* Opens one GPU of a forward pass in the zeroed *w, and makes the GPU the current device. Call
+ * kvd_gpu_worker_close even on failure. */
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool dense, kvd_err *err);
 void kvd_gpu_worker_close(kvd_gpu_worker *w);
 
-/* Starts a batch of n tokens. `rows`, pinned: ids, positions, RoPE table rows, max_tokens each. */
+/* Starts a batch of n tokens. `rows`, in pinned memory, has token ids, then positions, then rows of
+ * the RoPE tables, max_tokens each. */
 int kvd_gpu_worker_begin(kvd_gpu_worker *w, const uint32_t *rows, size_t n, kvd_err *err);
 
 /* kvd_gpu_embedding sets the residual stream to the tokens' embeddings, kvd_gpu_residual_in sets it
@@ -93,30 +99,34 @@ int kvd_gpu_embedding(kvd_gpu_worker *w, size_t n, kvd_err *err);
 int kvd_gpu_residual_in(kvd_gpu_worker *w, const float *residual, int layer, size_t n,
                         kvd_err *err);
 
-/* Runs one layer. If `stop`, only to the end of its attention. */
+/* Runs one layer or, if `stop`, only its steps up to the end of attention. */
 int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_attention *hook,
                       int stop, kvd_err *err);
 
-/* Applies bias, norms and RoPE to w->qkv. *began receives the time when preceding kernels end. */
+/* Applies biases, norms and RoPE to w->qkv. Unless NULL, *began receives the GPU's clock in ns when
+ * preceding kernels have ended. */
 int kvd_gpu_finish_qkv(const kvd_gpu_worker *w, int layer, size_t n, const kvd_gpu_attention *hook,
                        unsigned long long *began, kvd_err *err);
 
-/* Adds the experts' outputs to the residual stream. May wait for the router's choice. The caller
- * queues the sum over GPUs. */
+/* Adds the experts' outputs to the residual stream. May wait until the GPU has chosen the experts.
+ * The caller must then queue the sum over GPUs. */
 int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
-/* Returns the largest number of tokens per launch of kvdim's own kernels for experts, or 0 if
- * cuBLAS computes them. */
+/* Returns the largest number of tokens per launch of kvdim's own expert kernels, or 0 if cuBLAS
+ * computes the experts. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
-/* Returns true if kvd_gpu_experts_add never waits for the device, as CUDA graphs require. */
+/* Returns true if kvd_gpu_experts_add does not wait for the device with n tokens, as CUDA graphs
+ * require. */
 bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n);
-/* Returns true if kvd_gpu_experts_add also computes the norm before the experts. */
+/* Returns true if kvd_gpu_experts_add, with n tokens, also computes the norm before the experts. */
 bool kvd_gpu_experts_norm(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n);
 
-/* Checks the result e of a launch or library call. Reports success to the callback w->queued. */
+/* Checks the result e of a kernel launch or library call of phase p. If it is a success, calls
+ * w->queued. */
 int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err);
 
-/* Computes y [n][out] = x [n][in] W^T, added to y if `add`. x and W have `type`, y has y_type. */
+/* Computes y [n][out] = x [n][in] W^T, added to y if `add`. x and W have number type `type`, y has
+ * y_type. */
 int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, kvd_dtype type,
                     size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, int add,
                     kvd_gpu_phase p, kvd_err *err);
@@ -131,7 +141,7 @@ int kvd_gpu_latent_project(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
                            kvd_err *err);
 int kvd_gpu_latent_values(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 
-/* Makes `stream` wait for queued sums over GPUs. */
+/* Makes w->stream wait for the sums over GPUs that have been queued on another stream. */
 int kvd_gpu_join_sums(kvd_gpu_worker *w, kvd_err *err);
 
 /* Replaces the residual stream by its sum over all GPUs. */
@@ -144,15 +154,17 @@ int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err)
 
 /* Computes logits [n][vocab_size] from the float32 array `hidden`; n is at most max_tokens. */
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err);
-/* Computes logits of n tokens from `in`, which has the number type of the forward pass. */
+/* Computes logits of n tokens from their hidden states `in`, in the number type of the forward
+ * pass. */
 int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err);
 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
-/* Returns the number of the check for non-finite values before a layer (or the final norm). */
+/* Returns the number that the check for NaN and infinity before a layer (or before the final norm)
+ * has. */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
-/* Writes the name of a check for non-finite values: "embedding", "layer 3" or "final norm". */
+/* Writes the name of check `stage` for NaN and infinity: "embedding", "layer 3" or "final norm". */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 
 #endif

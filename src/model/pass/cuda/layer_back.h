@@ -15,22 +15,23 @@ struct kvd_gpu_backward {
     float *x;
     /* [max_tokens][d_model] gradients of the residual stream and of a norm's output */
     float *dx, *dy;
-    /* input of the feed-forward block if norms come after blocks, or NULL */
+    /* input of the feed-forward block in models whose norms come after the blocks; else NULL */
     float *between;
-    /* input of the feed-forward block in float32 or bf16 */
+    /* input of the feed-forward block, in float32 or bf16 */
     void *y;
     float *d_ffn; /* gradient of the hidden units: [max_tokens][d_ffn] */
     /* [max_tokens][width_q] gradient of the attention output */
     float *d_o;
-    /* gradients of Q, K and V after RoPE (d_qkv), and of outputs of their projections (d_raw) */
+    /* gradients of Q, K and V after RoPE (d_qkv), and before biases, norms and RoPE (d_raw) */
     float *d_qkv, *d_raw;
     float *d_pre; /* gradients of Q and K before RoPE: [max_tokens][width_q + width_k] */
-    /* QKV projection before norms, or NULL */
+    /* output of the QKV projection before norms; NULL if Q and K have no norms */
     void *product;
-    /* scratch for a gradient in bf16, or NULL */
+    /* scratch memory for a gradient rounded to bf16; NULL in float32 */
     void *narrowed;
     void *scratch;
-    /* [piece][vocab] logits of `piece` tokens, processed at a time */
+    /* [piece][vocab] logits of `piece` tokens, the number that the output head processes at a
+     * time */
     float *logits;
     /* gradient of the logits in float32 or bf16 */
     void *d_logits;
@@ -38,7 +39,7 @@ struct kvd_gpu_backward {
     float *d_embedded;
     /* [max_tokens] target token of each position */
     uint32_t *target;
-    /* random number by which a token's target is drawn, and the token's loss */
+    /* per token: random number that draws its target token, and loss */
     double *u, *loss;
     /* token ids, positions, RoPE table rows and target tokens, max_tokens each, in pinned memory */
     uint32_t *rows;
@@ -49,18 +50,19 @@ struct kvd_gpu_backward {
     char engine[320];
 };
 
-/* Turns w->dx from the gradient of the layer's output into that of its input, without the part
- * through Q, K and V. Also computes w->d_o. */
+/* Turns w->dx from the gradient of the layer's output into the gradient of its input, without the
+ * part that goes through Q, K and V. Also computes w->d_o, the gradient of the attention output. */
 int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
-/* Computes w->d_qkv, the gradient of Q, K and V, from w->d_o, that of attention's output. */
+/* Computes w->d_qkv, the gradients of Q, K and V, from w->d_o, the gradient of the attention
+ * output. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
-/* Computes gradients of Q and K before RoPE and norms. Unless `last`, adds the gradient through Q,
- * K and V to w->dx. */
+/* Computes the gradients of Q and K before RoPE and norms. Unless `last`, adds to w->dx the part of
+ * the layer input's gradient that goes through Q, K and V. */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);
 
 /* Returns x [n][width] in the number type of the weights (float32 or bf16), or NULL on failure. The
- * next call overwrites a bf16 result. */
+ * next call overwrites the result if it is bf16. */
 const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                             kvd_err *err);
 /* Computes dx [n][in] = dy [n][out] W, added to dx if `add`. */
@@ -68,7 +70,8 @@ int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matr
                      size_t in, size_t out, float *dx, int add, kvd_err *err);
 int kvd_back_norm(const kvd_gpu_backward *w, const float *x, const float *gain, size_t n,
                   const float *dy, float *dx, int add, kvd_err *err);
-/* Records the first row of x that is not finite, with the check number `stage`. */
+/* If a row of x has a NaN or infinity, records the first such row together with `stage`, the number
+ * of this check. */
 int kvd_back_check(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                    unsigned stage, kvd_err *err);
 

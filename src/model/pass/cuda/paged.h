@@ -1,22 +1,22 @@
-/* Attention by bf16 kernels in which KV heads may keep different numbers of dimensions.
+/* Attention by bf16 kernels; each KV head may keep another number of dimensions of K and of V.
  *
- * An object must be used on one device and one stream. */
+ * A kvd_gpu_paged must be used on one device and one stream only. */
 #ifndef KVD_MODEL_PASS_CUDA_PAGED_H
 #define KVD_MODEL_PASS_CUDA_PAGED_H
 
 #include "kernels/layout.h"
 #include "model/pass/cuda/attention.h"
 
-/* projection matrices of one layer for each KV head g: a_q and a_k [d_head][d_qk[g]], a_v
- * [d_head][d_v[g]], bf16 on the device. If they are NULL, the leading dimensions are kept as they
- * are. */
+/* projection matrices of one layer for each KV head g, bf16 on the device: a_q and a_k
+ * [d_head][d_qk[g]], a_v [d_head][d_v[g]]. If they are NULL, heads keep their leading
+ * dimensions. */
 typedef struct {
     kvd_attn_map map;
     const void *a_q, *a_k, *a_v;
 } kvd_paged_layer;
 
-/* Describes this GPU's heads in *map. KV head g keeps d_qk[g] and d_v[g] dimensions. Returns -1 if
- * unsupported. */
+/* Describes this GPU's heads in *map. KV head g keeps d_qk[g] dimensions of K and d_v[g] of V.
+ * Returns -1 if the kernels do not support this. */
 int kvd_gpu_paged_map(const kvd_config *c, const kvd_gpu_share *share, const int *d_qk,
                       const int *d_v, kvd_attn_map *map);
 
@@ -28,9 +28,11 @@ size_t kvd_gpu_paged_bytes(const kvd_config *c, const kvd_gpu_share *share, size
                            size_t max_len);
 const char *kvd_gpu_paged_engine(const kvd_gpu_paged *p);
 
-/* Returns 1 if a token's Q, K and V follow one another in memory, as kvd_append requires. */
+/* Returns 1 if each token's Q, K and V follow one another in memory, as the kernel kvd_append
+ * requires. */
 int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in);
-/* Writes attention of one layer to the bf16 device array out [n_tokens][layer->map.o_pitch]. */
+/* Writes the attention output of one layer to the bf16 device array out
+ * [n_tokens][layer->map.o_pitch]. */
 int kvd_gpu_paged_run(kvd_gpu_paged *p, const kvd_paged_layer *layer,
                       const kvd_gpu_attention_in *in, void *out, kvd_err *err);
 

@@ -12,16 +12,16 @@
 
 typedef struct kvd_gpu_sum kvd_gpu_sum;
 
-/* Prepares sums over GPUs first_gpu .. first_gpu + n - 1. */
+/* Prepares NCCL for sums over GPUs first_gpu .. first_gpu + n - 1. */
 kvd_gpu_sum *kvd_gpu_sum_new(int first_gpu, int n, kvd_err *err);
 void kvd_gpu_sum_free(kvd_gpu_sum *s);
-/* Returns name and version, such as "NCCL 2.28.7". */
+/* Returns name and version of the library, such as "NCCL 2.28.7". */
 const char *kvd_gpu_sum_engine(const kvd_gpu_sum *s);
 
-/* Queues a sum: x [n] becomes the sum of all GPUs' x, with equal bits on each. */
+/* Queues a sum over GPUs: x [n] becomes the sum of all x, with equal bits on each GPU. */
 int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                     kvd_err *err);
-/* Queues a broadcast: x [n] becomes a copy of x on GPU 0. */
+/* Queues a broadcast: on each GPU, x [n] becomes a copy of the x of GPU 0. */
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                        kvd_err *err);
 
@@ -35,7 +35,7 @@ typedef struct {
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
                          const kvd_gpu_piece *in, size_t n_in, cudaStream_t stream, kvd_err *err);
 
-/* Waits for the work on `stream`. Its errors count as a failure of GPU `index`. */
+/* Waits for the work on `stream`. An error of this work counts as a failure of GPU `index`. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
 /* Sets the function `destroy`. After an error it is called to destroy the CUDA graphs of GPU number
  * `index`, which contain sums over GPUs. */
