@@ -18,7 +18,8 @@
 #include "model/checkpoint/streaming.h"
 
 struct kvd_checkpoint {
-    /* paths of weights and configuration; the latter is NULL for GGUF and llama2.c files */
+    /* paths of the weights and of config.json; config_path is NULL for GGUF and llama2.c files,
+     * which contain the configuration */
     char *path, *config_path;
     bool folder;
     kvd_config config;
@@ -32,12 +33,13 @@ struct kvd_checkpoint {
     char *random_hash;
     uint64_t seed;
     kvd_shards shards;
-    /* Bits per weight after kvd_checkpoint_quantise, or 0. */
+    /* Bits per weight set by kvd_checkpoint_quantise; 0 if weights are not rounded. */
     int weight_bits;
     size_t weight_group;
 };
 
-/* Refuses Hugging Face's cache folder, which holds several revisions. */
+/* Fails if `folder` is a model's folder in Hugging Face's cache, which holds several revisions of
+ * the model. */
 static int check_not_cache(const char *folder, const char *config, kvd_err *err)
 {
     struct stat st;
@@ -118,7 +120,7 @@ static int find_random(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
     return 0;
 }
 
-/* Writes the name in the file: "language_model.model.x" for "model.x". */
+/* Writes the name that a tensor has in the file: "language_model.model.x" for "model.x". */
 static const char *stored_form(const kvd_checkpoint *c, const char *name, char *out, size_t size)
 {
     const char *base = kvd_family_of(&c->config)->base;
@@ -162,7 +164,8 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* ignored: find_stored also fails for an existing tensor of an unsupported type */
+    /* ignored, because a failed search also means that the tensor exists, if its type is not
+     * supported */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -198,7 +201,7 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
     return len > 0 && (size_t)len < sizeof name && kvd_family_knows(&c->config, name);
 }
 
-/* Sets c->base to the first prefix under which the file has an embedding. */
+/* Sets c->base to the first prefix of tensor names under which the file has an embedding. */
 static void find_base(kvd_checkpoint *c)
 {
     const kvd_family *const family = kvd_family_of(&c->config);
@@ -259,12 +262,12 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* number of weight types that are counted: plain, quantised and random */
+    /* number of number types that are counted: plain, quantised and random */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* reason of the failure, ignored: tensors of unsupported types are not counted */
+    /* ignored, because tensors of unsupported types are not counted */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -375,7 +378,7 @@ int kvd_checkpoint_untrain(kvd_checkpoint *c, uint64_t seed, kvd_err *err)
 {
     const kvd_config *const m = &c->config;
     char text[256], hash[40];
-    /* Writes "untrained 1", where 1 is the version of the random generator. */
+    /* In "untrained 1", the number is the version of the random generator. */
     const int n = snprintf(text, sizeof text, "untrained 1, seed %llu, %s %d %d %d %d %d %d",
                            (unsigned long long)seed, m->family, m->n_layers, m->n_heads,
                            m->n_kv_heads, m->d_head, m->d_model, m->vocab_size);
@@ -477,7 +480,8 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
                     out->file, name, found, rows, columns);
 }
 
-/* Reports a missing tokenizer. Frees `model`, the path of a SentencePiece file, or NULL. */
+/* Fails because the tokenizer file `wanted` is missing. Frees `model`, the path at which a
+ * SentencePiece file may be, or NULL. */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

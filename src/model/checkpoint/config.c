@@ -31,7 +31,8 @@ static int refuse_family(const char *key, const char *found, kvd_err *err)
     return kvd_fail(err, "%s is '%s', supported are %s", key, found, list);
 }
 
-/* Finds the family by model_type or, if this is absent, by `architectures`. */
+/* Finds a model family by the model_type in config.json or, if this is absent, by
+ * `architectures`. */
 static int find_family(const json_t *root, const kvd_family **family, kvd_err *err)
 {
     const json_t *names = kvd_cfg_member(root, "architectures"),
@@ -67,7 +68,7 @@ static int find_family(const json_t *root, const kvd_family **family, kvd_err *e
     return refuse_family("architectures", found, err);
 }
 
-/* Refuses quantised checkpoints, except experts in MXFP4. */
+/* Fails if the checkpoint is quantised, except for experts in MXFP4. */
 static int check_quantised(const json_t *root, const kvd_family *family, kvd_err *err)
 {
     const json_t *const how = kvd_cfg_member(root, "quantization_config");
@@ -96,7 +97,7 @@ static int read_root(const json_t *root, kvd_config *c, kvd_err *err)
         return kvd_fail(err, "'is_causal' is false, only causal attention is supported");
     if (family->read(root, c, err))
         return -1;
-    /* Refuses an epsilon of 1 or more, which would outweigh the input of a norm. */
+    /* Refuses an epsilon of 1 or more, which would outweigh x^2 in a norm of x. */
     if (c->norm_eps >= 1)
         return kvd_fail(err, "the epsilon of the norms is %g, not below 1", c->norm_eps);
     (void)snprintf(c->family, sizeof c->family, "%s", family->name);

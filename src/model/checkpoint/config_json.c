@@ -62,7 +62,7 @@ int kvd_cfg_bool(const json_t *root, const char *key, bool *out, kvd_err *err)
     const json_t *value = kvd_cfg_member(root, key);
     if (value && !json_is_boolean(value))
         return kvd_fail(err, "'%s' is not true or false", key);
-    /* The Hugging Face library takes null for false. */
+    /* The Hugging Face library reads null as false. */
     if (*out && json_is_null(json_object_get(root, key)))
         return kvd_fail(err, "'%s' is null: give true or false, or leave it out", key);
     if (value)
@@ -171,8 +171,8 @@ static int read_id(const json_t *value, const char *key, int vocab_size, int *ou
     return 0;
 }
 
-/* Reads the token id *out: an integer, or the first of a list of integers. `more` receives the
- * other integers, unless it is NULL. */
+/* Reads a token id, or a list of token ids. *out receives the first id; `more`, unless it is NULL,
+ * receives the others. */
 static int read_token(const json_t *root, const char *key, int vocab_size, int *out, int *more,
                       int *n_more, kvd_err *err)
 {
@@ -315,7 +315,8 @@ int kvd_cfg_window_pattern(const json_t *root, int window, int pattern, kvd_conf
     return 0;
 }
 
-/* Returns 1 for "sliding_attention", 0 for "full_attention", else -1 with *err. */
+/* Returns 1 if layer i is of type "sliding_attention", 0 if of "full_attention", else -1 with
+ * *err. */
 static int layer_type(const json_t *layers, size_t i, kvd_err *err)
 {
     const char *type = json_string_value(json_array_get(layers, i));
@@ -412,7 +413,8 @@ static int read_size(const json_t *root, const char *key, int absent, int *out, 
     return absent ? kvd_cfg_size_or(root, key, out, err) : kvd_cfg_size(root, key, out, err);
 }
 
-/* Reads the number of experts. If num_experts and num_local_experts exist, they must agree. */
+/* Reads the number of routed experts. If config.json has num_experts and num_local_experts, they
+ * must be equal. */
 static int read_count(const json_t *root, const char *key, int absent, int *out, kvd_err *err)
 {
     const char *const other = strcmp(key, "num_experts") ? "num_experts" : "num_local_experts";

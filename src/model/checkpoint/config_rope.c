@@ -16,8 +16,8 @@ static const struct {
                    {"llama3", KVD_ROPE_LLAMA3},
                    {"longrope", KVD_ROPE_LONGROPE},
                    {"yarn", KVD_ROPE_YARN},
-                   /* accepted as unscaled: dynamic scaling only acts beyond
-                    * max_position_embeddings, which kvdim refuses */
+                   /* not scaled: dynamic scaling only acts beyond max_position_embeddings, which
+                    * kvdim does not allow */
                    {"dynamic", KVD_ROPE_DEFAULT},
                    {"su", KVD_ROPE_LONGROPE}}; /* name of LongRoPE in the first Phi-3 models */
 enum { N_TYPES = KVD_ROPE_YARN + 1 };
@@ -27,7 +27,8 @@ static bool is_dynamic(const char *type)
     return strcmp(type, "dynamic") == 0;
 }
 
-/* Reads rope_theta. If several objects of config.json have it, they must agree. */
+/* Reads rope_theta from one object of config.json. If several objects state it, their values must
+ * be equal. */
 static int read_theta(const json_t *holder, const char *where, const char **first, kvd_config *c,
                       kvd_err *err)
 {
@@ -79,7 +80,8 @@ static int read_type(const json_t *rope, unsigned types, const char **name, kvd_
     return refuse_type(*name, types, err);
 }
 
-/* Reads the number of rotated dimensions, rounded down as in Hugging Face's library. */
+/* Reads the fraction of each head that RoPE rotates. The number of dimensions is rounded down as in
+ * the Hugging Face library. */
 static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd_err *err)
 {
     double factor = 1;
@@ -103,7 +105,7 @@ static int read_partial(const json_t *holder, unsigned types, kvd_config *c, kvd
     return 0;
 }
 
-/* Fails if `rope` has a parameter that its type of scaling does not use. */
+/* Fails if `rope` has a parameter that RoPE scaling of this type does not use. */
 static int check_keys(const json_t *rope, const char *type, unsigned types, kvd_config *c,
                       kvd_err *err)
 {
@@ -195,7 +197,8 @@ static int read_divisors(const json_t *rope, const char *key, const kvd_config *
     return 0;
 }
 
-/* Reads LongRoPE (Ding et al. 2024): divisors of frequencies, factor on cosines and sines. */
+/* Reads parameters of LongRoPE (Ding et al. 2024): divisors of RoPE frequencies, factor on cosines
+ * and sines. */
 static int read_longrope(const json_t *root, const json_t *rope, int original, kvd_config *c,
                          kvd_err *err)
 {
@@ -221,7 +224,7 @@ static double mscale_of(double scale, double mscale)
     return scale <= 1 ? 1 : 0.1 * mscale * log(scale) + 1;
 }
 
-/* Reads YaRN (Peng et al. 2023, arXiv:2309.00071). */
+/* Reads parameters of YaRN, a scaling of RoPE (Peng et al. 2023, arXiv:2309.00071). */
 static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_config *c,
                      kvd_err *err)
 {
@@ -234,7 +237,8 @@ static int read_yarn(const json_t *root, const json_t *rope, int original, kvd_c
     if (read_original(root, rope, original, c, err) ||
         kvd_cfg_bool(rope, "truncate", &c->rope_truncate, err))
         return -1;
-    /* Limits the context: a longer one would need a factor on queries, which is not supported. */
+    /* Limits the context to lengths at which llama_4_scaling_beta has no effect: beyond them, it
+     * multiplies queries by a factor, which kvdim does not support. */
     if (kvd_cfg_member(rope, "llama_4_scaling_beta") &&
         c->max_positions > c->rope_original_positions)
         c->max_positions = c->rope_original_positions;
@@ -267,7 +271,7 @@ static int read_llama3(const json_t *root, const json_t *rope, int original, kvd
         kvd_cfg_positive(rope, "high_freq_factor", &c->rope_high_freq_factor, err) ||
         read_original(root, rope, original, c, err))
         return -1;
-    /* Requires different factors, because their difference is a divisor. */
+    /* The factors must differ, because their difference is a divisor. */
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
         return kvd_fail(err, "'high_freq_factor' %g is not above 'low_freq_factor' %g",
                         c->rope_high_freq_factor, c->rope_low_freq_factor);
@@ -295,7 +299,7 @@ static int read_object(const json_t *root, const json_t *rope, int original, uns
     return c->rope_scaling == KVD_ROPE_LLAMA3 ? read_llama3(root, rope, original, c, err) : 0;
 }
 
-/* Reads the base of RoPE (default: `theta`) and its scaling. */
+/* Reads RoPE's base (default: `theta`) and parameters of its scaling. */
 static int read_rope(const json_t *root, const json_t *parameters, double theta, int original,
                      unsigned types, kvd_config *c, kvd_err *err)
 {

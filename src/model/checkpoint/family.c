@@ -13,7 +13,7 @@ static const kvd_family *const families[] = {
     kvd_glm_families,    kvd_gpt_oss_families, kvd_deepseek_families};
 enum { N_FILES = sizeof families / sizeof families[0] };
 
-/* tensor names of most model families */
+/* tensor names that most model families use */
 static const kvd_stored usual[] = {
     {KVD_PART_NORM_ATTENTION, "input_layernorm", KVD_ROWS_ALL, NULL},
     {KVD_PART_Q, "self_attn.q_proj", KVD_ROWS_ALL, NULL},
@@ -255,7 +255,7 @@ static const kvd_stored *stored_of(const kvd_family *f, const kvd_config *c, kvd
     return NULL;
 }
 
-/* Finds the rows of one matrix in a tensor that stacks several. */
+/* Finds the rows of one matrix in a tensor that stacks several matrices. */
 static void stack(const kvd_family *f, const kvd_config *c, const kvd_stored *s, bool bias,
                   kvd_place *place)
 {
@@ -336,7 +336,8 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
     return kvd_expert_place(c, part, bias, layer, 0, place);
 }
 
-/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and the rest. NULL for other names. */
+/* Splits a tensor name, "model.layers.12.mlp.up_proj.weight", into layer 12 and the rest. Returns
+ * NULL if the name has no layer. */
 static const char *split_layer(const kvd_family *f, const char *name, unsigned long *layer)
 {
     const size_t len = strlen(f->layers);
@@ -347,7 +348,8 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
     return *rest == '.' ? rest + 1 : NULL;
 }
 
-/* Returns the expert in a tensor name, 7 for "mlp.experts.7.up_proj.weight", or -1. */
+/* Returns the number of the expert in a tensor name, such as 7 for "mlp.experts.7.up_proj.weight",
+ * or -1 if it has none. */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {
     const char *const mark = s ? strchr(s->name, '#') : NULL;

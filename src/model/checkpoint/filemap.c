@@ -13,7 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* mapped file; entries are never freed, as the SIGBUS handler reads them in any thread */
+/* a mapped file in a list; entries are never freed, because the SIGBUS handler reads them in any
+ * thread */
 typedef struct entry {
     _Atomic uintptr_t begin;
     _Atomic size_t len;
@@ -44,8 +45,8 @@ static void on_bus_error(int signal, siginfo_t *info, void *context)
     const entry *e = atomic_load(&list);
     while (e && at - atomic_load(&e->begin) >= atomic_load(&e->len))
         e = e->next;
-    /* Restores the old handler if the address is in no mapped file. The processor repeats the
-     * access, and the old handler receives SIGBUS. */
+    /* The address is in no mapped file: restores the old handler, which receives SIGBUS when the
+     * processor repeats the access. */
     if (!e) {
         (void)sigaction(signal, &earlier_action, NULL);
         return;
@@ -132,7 +133,7 @@ int kvd_filemap_load(kvd_filemap *m, const char *path, kvd_err *err)
     int status = -1;
     struct stat st;
     *m = (kvd_filemap){.bytes = "", .len = 0};
-    /* Opens with O_NONBLOCK, which avoids waiting on a pipe without a writer. */
+    /* O_NONBLOCK avoids waiting if `path` is a pipe without a writer. */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return kvd_fail_errno(err, "cannot open '%s'", path);

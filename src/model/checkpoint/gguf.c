@@ -39,7 +39,7 @@ typedef struct {
     const char *key;
     size_t key_len;
     uint32_t type, item; /* type of the value, and of a list's items */
-    /* number of bytes of a text, or of items of a list */
+    /* number of bytes of a text, or number of items of a list */
     size_t n;
     const unsigned char *at;
 } value;
@@ -183,7 +183,8 @@ static int take_value(reader *r, value *v, kvd_err *err)
     if (v->type == LIST) {
         if (take_u32(r, "a list's type", &v->item, err) || take(r, 8, "a list's length", &n, err))
             return -1;
-        /* Refuses a longer list than the file can hold: each item takes at least one byte. */
+        /* Refuses a list longer than the rest of the file, because each item takes at least one
+         * byte. */
         if (n > left(r))
             return cut(r, "a list", err);
         v->n = (size_t)n;
@@ -488,7 +489,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
                             t->name, at, t->bytes, available);
         at += t->bytes;
     }
-    /* Writers end a file after the last tensor, or pad the last tensor like the others. */
+    /* The file may end after the last tensor, or after padding that follows it. */
     if (available != at && available - at != (g->n_tensors ? padding(at, step) : pad))
         return kvd_fail(err, "%zu bytes after the last tensor", available - at);
     return 0;
@@ -496,7 +497,8 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
-    /* smallest number of bytes of a named value, and of the description of a tensor */
+    /* smallest number of bytes that a key with its value takes, and that the description of a
+     * tensor takes */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};
     uint32_t version = 0;

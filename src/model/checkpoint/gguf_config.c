@@ -38,7 +38,7 @@ static bool has_in_layers(const builder *b, const char *part)
     return has(b, name);
 }
 
-/* Adds `value` to a JSON object. Takes ownership of it, also on failure. */
+/* Adds `value` to a JSON object, which then owns it. Frees `value` on failure. */
 static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
 {
     return value && json_object_set_new(object, key, value) == 0
@@ -46,7 +46,7 @@ static int put(json_t *object, const char *key, json_t *value, kvd_err *err)
                : kvd_no_memory(err, "a configuration", KEY);
 }
 
-/* Reads an integer of the model's architecture, such as "llama.block_count". */
+/* Reads an integer whose GGUF key begins with the architecture, such as "llama.block_count". */
 static int arch_whole(const builder *b, const char *key, int64_t *out, kvd_err *err)
 {
     char full[KEY];
@@ -62,7 +62,7 @@ static int arch_real(const builder *b, const char *key, double *out, kvd_err *er
     return !status && !isfinite(*out) ? kvd_fail(err, "'%s' is not a finite number", full) : status;
 }
 
-/* Copies the integer `key`, if present, to `to` of config.json. */
+/* Copies the integer of GGUF key `key`, if present, to key `to` of config.json. */
 static int copy_whole(builder *b, const char *key, const char *to, kvd_err *err)
 {
     int64_t v = 0;
@@ -114,7 +114,7 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
-/* Fails if the file has `key` with another value than `only`. */
+/* Fails if the file states for `key` the opposite of `only`. */
 static int refuse_flag(const builder *b, const char *key, bool only, kvd_err *err)
 {
     char full[KEY];
@@ -127,7 +127,8 @@ static int refuse_flag(const builder *b, const char *key, bool only, kvd_err *er
                : kvd_fail(err, "'%s' is %s, which is not supported", full, on ? "true" : "false");
 }
 
-/* Fails if a key states another attention, routing or RoPE than that of the architecture. */
+/* Fails if a GGUF key states a kind of attention, routing or RoPE other than the usual one of the
+ * architecture. */
 static int refuse_variants(const builder *b, kvd_err *err)
 {
     enum { SOFTMAX = 1, SOFTMAX_OF_CHOSEN = 3 };
@@ -251,7 +252,8 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
     return put(rope, key, list, err);
 }
 
-/* Writes the frequency divisors of Llama 3.1 as parameters of LongRoPE. */
+/* Writes the frequency divisors of Llama 3.1, which the file stores as a tensor, as parameters of
+ * LongRoPE. */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
     const json_t *positions = json_object_get(b->root, "max_position_embeddings");
@@ -282,7 +284,8 @@ static int put_longrope(const builder *b, json_t *rope, kvd_err *err)
         put_divisors(b, rope, "long_factor", factors_long, err));
 }
 
-/* Writes YaRN's keys to config.json. The factor on cosines and sines is that of llama.cpp. */
+/* Writes YaRN's parameters as in config.json. The factor on cosines and sines is computed as in
+ * llama.cpp. */
 static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
 {
     static const char *const betas[][2] = {{"rope.scaling.yarn_beta_fast", "beta_fast"},
@@ -299,7 +302,7 @@ static int put_yarn(const builder *b, json_t *rope, kvd_err *err)
     if (changed < 1 || changed > 1)
         return kvd_fail(err, "'%s.rope.scaling.attn_factor' is %g, which is not supported", b->arch,
                         changed);
-    /* A negative value, llama.cpp's default, means 1. */
+    /* A negative value, which is llama.cpp's default, means 1. */
     if (arch_real(b, "rope.scaling.yarn_ext_factor", &mixed, err) < 0)
         return -1;
     if (mixed >= 0 && mixed != 1)
@@ -386,7 +389,8 @@ static int put_llama_like(builder *b, const char *family, kvd_err *err)
     return 0;
 }
 
-/* Translates GGUF fields of experts. As in llama.cpp, all but qwen2moe normalise probabilities. */
+/* Translates GGUF keys of experts. As in llama.cpp, chosen experts' probabilities are divided by
+ * their sum, except in qwen2moe. */
 static int put_experts(builder *b, const char *family, kvd_err *err)
 {
     const bool qwen = strncmp(family, "qwen", 4) == 0;
@@ -404,7 +408,8 @@ static int put_experts(builder *b, const char *family, kvd_err *err)
         put(b->root, "attention_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err));
 }
 
-/* Writes config.json of gpt-oss. GGUF files do not say which layers have the sliding window. */
+/* Writes config.json of gpt-oss. The layers with a sliding window are fixed, because GGUF files do
+ * not state them. */
 static int put_gpt_oss(builder *b, kvd_err *err)
 {
     return kvd_status(
@@ -417,7 +422,8 @@ static int put_gpt_oss(builder *b, kvd_err *err)
         put_experts(b, "gpt_oss", err));
 }
 
-/* Writes config.json of Gemma. As in llama.cpp, the number of layers sets the factor on scores. */
+/* Writes config.json of Gemma. As in llama.cpp, the number of layers decides the factor on
+ * attention scores. */
 static int put_gemma(builder *b, const char *family, int largest, kvd_err *err)
 {
     int64_t layers = 0, wide = 0, heads = 0, d_head = 256, window = 0;
@@ -453,7 +459,7 @@ static int put_partial(builder *b, kvd_err *err)
     if (rotated < 1 || rotated > d_head)
         return kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
                         b->arch, rotated, d_head);
-    /* Adds 0.5 to a part of a head, because the reader of config.json rounds down. */
+    /* 0.5 is added to a part of a head, because the reader of config.json rounds down. */
     const double dims = (double)rotated + (rotated < d_head ? 0.5 : 0);
     return put(b->root, "partial_rotary_factor", json_real(dims / (double)d_head), err);
 }
@@ -467,7 +473,7 @@ static int put_starcoder2(builder *b, kvd_err *err)
                       put(b->root, "use_bias", json_boolean(has_in_layers(b, "attn_q.bias")), err));
 }
 
-/* Writes config.json of Falcon, whose variants are told apart by their tensors. */
+/* Writes config.json of Falcon. The tensors in the file tell which variant of Falcon it is. */
 static int put_falcon(builder *b, kvd_err *err)
 {
     int64_t kv_heads = 1;
@@ -571,7 +577,7 @@ int kvd_gguf_config(const kvd_gguf *g, kvd_config *c, kvd_err *err)
     if (kvd_config_parse(kvd_gguf_path(g), text, strlen(text), c, err) == 0) {
         c->experts_apart = true;
         status = check_rotated(&b, c, err) ? kvd_in(err, "'%s'", kvd_gguf_path(g)) : 0;
-        /* Norms do not add 1, because gains in GGUF files already include it. */
+        /* The gains of norms in GGUF files already include the 1 that Gemma adds. */
         c->norm_plus_one = false;
     }
 done:

@@ -12,7 +12,8 @@ typedef struct {
     kvd_row_order order;
     /* true for a matrix with one row, which GGUF may store as a vector */
     bool column;
-    /* number of the expert in a tensor of n_experts experts; 0 for other tensors */
+    /* number of the expert in a tensor of n_experts experts, which the weight belongs to; 0 for
+     * other tensors */
     size_t expert, n_experts;
 } entry;
 
@@ -59,7 +60,8 @@ static const struct {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/* Finds which of Falcon's two norms has this name. "attn_norm" precedes the feed-forward block. */
+/* Finds which of Falcon's two norms of a layer has this name: "attn_norm" is that of the
+ * feed-forward block, "attn_norm_2" that of attention. */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
     if (strcmp(c->family, "falcon") != 0 || c->order != KVD_ORDER_PARALLEL || c->shared_norm)
@@ -188,7 +190,8 @@ static int name_all(kvd_gguf_model *m, const kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads a model from the GGUF file `file`, which it then owns. Returns NULL if `file` is NULL. */
+/* Creates a model from `file`, an open GGUF file, which then belongs to the model. Returns NULL if
+ * `file` is NULL. */
 static kvd_gguf_model *start(kvd_gguf *file, kvd_config *c, kvd_err *err)
 {
     if (!file)

@@ -8,9 +8,9 @@ enum { HEADER_INTS = 7, HEADER_BYTES = 4 * HEADER_INTS };
 
 typedef enum { ONCE, PER_LAYER } repeat;
 
-/* a tensor such as W_Q, stored for all layers one after another */
+/* a weight, such as W_Q, whose matrices for all layers follow one another in the file */
 typedef struct {
-    /* Hugging Face name without the layer; "" for a tensor that is not read */
+    /* Hugging Face name without the layer; "" for a part of the file that is not read */
     const char *name;
     repeat repeat;
     size_t rows, cols;
@@ -18,7 +18,7 @@ typedef struct {
 
 enum { N_PARTS = 14 };
 
-/* Lists the tensors in the order of the file, each for all layers. */
+/* Lists the weights in the order of the file; each is stored for all layers together. */
 static int list_parts(const kvd_config *c, part *p)
 {
     const size_t d = (size_t)c->d_model, f = (size_t)c->d_ffn, v = (size_t)c->vocab_size;
@@ -173,7 +173,8 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     return 0;
 }
 
-/* Splits "model.layers.12.mlp.up_proj.weight" into 12 and the rest. NULL for other names. */
+/* Splits a tensor name, "model.layers.12.mlp.up_proj.weight", into layer 12 and the rest. Returns
+ * NULL if the name has no layer. */
 static const char *split_layer(const char *name, size_t *layer)
 {
     static const char prefix[] = "model.layers.";

@@ -9,10 +9,11 @@
 
 #include "model/checkpoint/filemap.h"
 
-/* bytes of the header's length, and of the largest header that the reference reader takes */
+/* number of bytes of the header's length, and of the largest header that the safetensors library
+ * reads */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
-/* data type of safetensors files, supported or not */
+/* data type that safetensors files may have, whether kvdim supports it or not */
 typedef struct {
     const char *name;
     unsigned bits;
@@ -32,7 +33,7 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    /* name of the tensor, in the JSON text of the header */
+    /* name of the tensor, which belongs to the JSON object of the header */
     const char *name;
     const stored_dtype *dtype;
     int rank;
@@ -147,7 +148,7 @@ static int by_offset(const void *a, const void *b)
     const entry *x = a, *y = b;
     if (x->begin != y->begin)
         return x->begin < y->begin ? -1 : 1;
-    /* Puts an empty tensor before another one that begins at the same byte. */
+    /* Orders an empty tensor before another tensor that begins at the same byte. */
     return (x->end > y->end) - (x->end < y->end);
 }
 

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* parts of published config.json files */
+/* Parts of config.json files of published models. */
 #define LLAMA                                                                                      \
     "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\","
 #define ROPE_31                                                                                       \
@@ -164,7 +164,7 @@ kvd_checkpoint *kvd_checkpoint_of_shape(const kvd_shape *s, uint64_t seed, kvd_e
     kvd_config config;
     if (kvd_config_parse(s->name, s->json, strlen(s->json), &config, err))
         return NULL;
-    /* Writes "random weights 1", where 1 is the version of the random generator. */
+    /* In "random weights 1", the number is the version of the random generator. */
     const int n = snprintf(text, sizeof text, "random weights 1, seed %llu\n%s",
                            (unsigned long long)seed, s->json);
     if (snprintf(path, sizeof path, "shape:%s", s->name) >= (int)sizeof path ||

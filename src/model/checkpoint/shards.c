@@ -164,7 +164,7 @@ int kvd_shards_open_file(kvd_shards *s, const char *path, kvd_err *err)
     return list_entries(s, err);
 }
 
-/* Fails if an index names a file in another folder. */
+/* Fails if an index file names a safetensors file in another folder. */
 static int check_shard_name(const char *tensor, const json_t *file, kvd_err *err)
 {
     const char *name = json_string_value(file);
@@ -307,7 +307,7 @@ int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *
 
 static const char mark[] = ".experts.", blocks[] = "_blocks", scales[] = "_scales",
                   biases[] = "_bias", weight[] = ".weight", bias[] = ".bias";
-/* bytes of a tensor name, and of an MXFP4 block without its scale */
+/* number of bytes of a tensor name, and of an MXFP4 block's codes without the scale */
 enum { NAME = 160, CODES = 16 };
 
 bool kvd_stacked_name(const char *stored, char *name, size_t size)
@@ -325,7 +325,7 @@ bool kvd_stacked_name(const char *stored, char *name, size_t size)
     return n > 0 && (size_t)n < size;
 }
 
-/* Splits "x.experts.7.y.weight" into expert 7 and the stored name "x.experts.y". */
+/* Splits the tensor name "x.experts.7.y.weight" into expert 7 and the stored name "x.experts.y". */
 static bool split(const char *name, size_t *expert, bool *of_bias, char *stored)
 {
     const char *const at = strstr(name, mark);
@@ -371,7 +371,7 @@ static int find_bytes(const kvd_shards *s, const char *name, kvd_tensor *out, kv
     return 0;
 }
 
-/* Finds one expert's matrix in MXFP4. Returns 1 if it has another format. */
+/* Finds one expert's matrix in a tensor in MXFP4. Returns 1 if the tensor has another format. */
 static int find_mxfp4(const kvd_shards *s, const char *stored, size_t expert, size_t n_experts,
                       kvd_tensor *out, kvd_err *err)
 {

@@ -10,7 +10,7 @@ typedef struct {
     size_t bytes;
 } pages;
 
-/* Returns the whole memory pages that contain the n bytes at `data`. */
+/* Returns the memory pages that contain the n bytes at `data`, each as a whole. */
 static pages pages_around(const void *data, size_t n)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -39,7 +39,7 @@ void kvd_mapped_drop(const void *data, size_t bytes)
         (void)madvise((void *)(uintptr_t)p.first, p.bytes, MADV_DONTNEED);
 }
 
-/* Reads one byte of every page, because madvise reads too little ahead. */
+/* Reads one byte of each memory page, because madvise does not read the whole range ahead. */
 static void *touch(void *of)
 {
     const kvd_prefetch *p = of;

@@ -7,7 +7,8 @@
 
 #include "common/half.h"
 
-/* numbers of elements per block: SMALL (Q8_0 and others), or LARGE (Q4_K) with groups of 16 */
+/* numbers of elements per block: SMALL in Q8_0 and similar formats, LARGE in Q4_K and similar ones,
+ * which have groups of 16 */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {
@@ -37,13 +38,14 @@ static int as_signed(unsigned char byte)
     return byte < 128 ? byte : byte - 256;
 }
 
-/* Returns the i-th 4-bit code: 0 to 15 are low bits of q[16], 16 to 31 high bits. */
+/* Returns the i-th of 32 codes of 4 bits: the low bits of q[16] hold codes 0 to 15, the high bits
+ * codes 16 to 31. */
 static int nibble(const unsigned char *q, size_t i)
 {
     return i < HALF ? q[i] & 15 : q[i - HALF] >> 4;
 }
 
-/* Returns the top bit of the i-th 5-bit code as 0 or 16. */
+/* Returns the top bit of the i-th 5-bit code, as 0 or 16. */
 static int fifth(const unsigned char *high, size_t i)
 {
     return (high[i / 8] >> (i % 8) & 1) << 4;
@@ -74,7 +76,7 @@ static float small_value(kvd_packing packing, const unsigned char *b, float d, s
 static const float e2m1[16] = {0.0f, 0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
 
-/* Returns the value of an 8-bit scale (E8M0); 255 is NaN. */
+/* Returns the value of an 8-bit scale (E8M0), a power of two; code 255 is NaN. */
 static float power(unsigned char scale)
 {
     return scale == 255 ? NAN : ldexpf(1.0f, scale - 127);
@@ -88,7 +90,8 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
         out[i - first] = d * e2m1[i % 2 ? codes[i / 2] >> 4 : codes[i / 2] & 15];
 }
 
-/* Decodes a block: 16 bytes of scales and minima, 64 of 2-bit codes, two float16 factors. */
+/* Decodes a Q2_K block: 16 bytes of scales and minima, 64 bytes of 2-bit codes, two float16
+ * factors. */
 static void read_q2_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 80), m = f16(b + 82);
@@ -99,7 +102,8 @@ static void read_q2_k(const unsigned char *b, float *out)
     }
 }
 
-/* Decodes a block: 32 bytes of top bits, 64 of lower bits, 12 of scales, a float16 factor. */
+/* Decodes a Q3_K block: 32 bytes of codes' top bits, 64 bytes of lower bits, 12 bytes of scales, a
+ * float16 factor. */
 static void read_q3_k(const unsigned char *b, float *out)
 {
     const unsigned char *packed = b + 96;
@@ -117,7 +121,7 @@ static void read_q3_k(const unsigned char *b, float *out)
     }
 }
 
-/* Unpacks the 6-bit scale and minimum of group g from the bytes p. */
+/* Unpacks the 6-bit scale and the 6-bit minimum of group g from the bytes p. */
 static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int *minimum)
 {
     if (g < 4) {
@@ -129,8 +133,8 @@ static void scale_and_minimum(const unsigned char *p, size_t g, int *scale, int 
     }
 }
 
-/* Decodes a block: two float16 factors, 12 bytes of scales, 32 of fifth bits (Q5_K), 128 of
- * codes. */
+/* Decodes a Q4_K or Q5_K block: two float16 factors, 12 bytes of scales, in Q5_K 32 bytes of fifth
+ * bits, 128 bytes of 4-bit codes. */
 static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
 {
     const unsigned char *high = b + 16, *low = fifth_bit ? b + 48 : b + 16;
@@ -148,7 +152,8 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
     }
 }
 
-/* Decodes a block: 128 bytes of bits 0 to 3, 64 of bits 4 and 5, scales, a float16 factor. */
+/* Decodes a Q6_K block: 128 bytes of codes' bits 0 to 3, 64 bytes of bits 4 and 5, scales, a
+ * float16 factor. */
 static void read_q6_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 208);

@@ -16,7 +16,7 @@ static bool is_matrix_of_layers(kvd_part part)
            part == KVD_PART_LATENT_UP || part >= KVD_PART_EXPERT_GATE;
 }
 
-/* Returns true for gains g of norms, which Gemma stores as g - 1. */
+/* Returns true if the part is a norm's gain g that the file stores as g - 1, as in Gemma. */
 static bool is_plus_one(const kvd_config *c, kvd_part part)
 {
     switch (part) {
@@ -33,7 +33,8 @@ static bool is_plus_one(const kvd_config *c, kvd_part part)
     }
 }
 
-/* Returns the factor by which a weight is multiplied when it is read, or 0 for none. */
+/* Returns the factor by which weights of this part are multiplied when they are read, or 0 for
+ * none. */
 static float factor_of(const kvd_config *c, kvd_part part)
 {
     if (part == KVD_PART_NORM_FINAL)
@@ -61,7 +62,7 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /* Random weights are a norm's gain g itself, not g - 1 as in the files of some models. */
+    /* Random weights are the gain g of a norm itself, even in models whose files store g - 1. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     w->times = factor_of(kvd_checkpoint_config(c), part);
@@ -90,7 +91,8 @@ const float *kvd_weight_in_place(const kvd_weight *w)
     return (uintptr_t)p % sizeof(float) == 0 ? p : NULL;
 }
 
-/* Reads n elements, each run of adjacent rows at once. */
+/* Reads n elements of a weight. Rows that follow one another in the stored tensor are read at
+ * once. */
 static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     while (n > 0) {
@@ -113,7 +115,8 @@ static void read_group(const kvd_weight *w, size_t first, size_t n, float *out)
     kvd_quantise_group(out, n, 1, w->bits, out);
 }
 
-/* Reads n elements and quantises them to w->bits bits, in whole groups that share a scale. */
+/* Reads n elements of a weight and rounds them to w->bits bits, in whole groups that share a
+ * scale. */
 static void read_quantised(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     float group[KVD_WEIGHT_GROUP];

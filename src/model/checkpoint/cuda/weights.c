@@ -36,7 +36,8 @@ static const char *no_gradients(const kvd_config *c)
                                                           : NULL;
 }
 
-/* Returns the first feature of the model that the GPU code lacks for this use, or NULL. */
+/* Returns the name of a feature of the model that GPU code does not support for `use`, or NULL if
+ * it supports all. */
 static const char *not_computed(const kvd_config *c, kvd_gpu_use use)
 {
     if (use == KVD_GPU_GRADIENTS)
@@ -134,12 +135,13 @@ static int loader_close(loader *l, kvd_err *err)
     return kvd_cuda_check(e, "loading weights", err);
 }
 
-/* rectangle of a weight matrix whose rows begin with first_row */
+/* rectangle of a weight matrix that one GPU needs; its first row in the matrix is first_row */
 typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
     kvd_dtype type;
-    /* weights in the mapped file if they have the GPU's number type, else NULL */
+    /* the matrix in the mapped file if it has the GPU's number type; else NULL, and it is
+     * converted */
     const char *stored;
 } cut;
 
@@ -192,7 +194,8 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/* Copies n weights of the rectangle *c to device address `to`, or makes random ones there. */
+/* Copies n weights of the rectangle *c to address `to` on the device. Random weights are generated
+ * on the device. */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;
@@ -215,7 +218,8 @@ static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
     return 0;
 }
 
-/* Places weights in device memory from `base` on. If base is NULL, only counts bytes. */
+/* State of placing weights in device memory from address `base` on. If base is NULL, bytes are only
+ * counted. */
 typedef struct {
     const kvd_config *c;
     const kvd_gpu_share *share;
@@ -234,7 +238,8 @@ typedef struct {
     int first, n;
 } piece;
 
-/* Places n weights one after another in device memory. *to receives their address or NULL. */
+/* Places n weights one after another in device memory. *to receives their address, or NULL if the
+ * model has none of them. */
 static int place(walk *w, int layer, bool bias, kvd_dtype type, const piece *p, int n, void *to,
                  kvd_err *err)
 {
@@ -280,7 +285,7 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
     return place(w, layer, bias, KVD_F32, p, n, to, err);
 }
 
-/* Loads hidden units first .. first + n - 1 of one expert. */
+/* Loads hidden units first .. first + n - 1 of one expert to the GPU. */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
 {
@@ -437,7 +442,7 @@ struct kvd_gpu_expert_stream {
     loader load;
     walk place;
     char *slot[SLOTS];
-    /* events at the end of the latest work that reads each buffer */
+    /* for each buffer, an event at the end of the last work that reads it */
     cudaEvent_t used[SLOTS];
     cudaEvent_t copied;
     int turn;
@@ -457,7 +462,8 @@ static void stream_close(kvd_gpu_expert_stream *s)
     free(s);
 }
 
-/* Prepares two device buffers, at `slots`, through which experts are streamed. */
+/* Prepares two device buffers, at address `slots`, to which experts are copied when they are
+ * needed. */
 static int stream_open(kvd_gpu_weights *w, const kvd_checkpoint *c, char *slots, kvd_err *err)
 {
     const size_t bytes = expert_bytes(&w->config, w->type, &w->share);

@@ -5,7 +5,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Fails if the key has another value than `only`. */
+/* Fails if config.json states a text other than `only` for the key. */
 static int check_text(const json_t *root, const char *key, const char *only, kvd_err *err)
 {
     const json_t *const value = kvd_cfg_member(root, key);
@@ -16,7 +16,7 @@ static int check_text(const json_t *root, const char *key, const char *only, kvd
                     text ? text : "not a string", only);
 }
 
-/* Reads latent attention, which has a single KV head. */
+/* Reads sizes of latent attention, and sets the number of KV heads to 1. */
 static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int kv_heads = c->n_heads, rope = 64, stated = 0;
@@ -56,7 +56,8 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Computes the factor on scores: 1 / sqrt(query dimensions), times YaRN's factor squared. */
+/* Computes the factor on attention scores: 1 / sqrt(dimensions of a query head), times YaRN's
+ * factor squared. */
 static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *rope = kvd_cfg_member(root, "rope_parameters");
@@ -71,7 +72,8 @@ static int read_scale(const json_t *root, kvd_config *c, kvd_err *err)
 
 #define ROUTED_KEYS "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"
 
-/* Reads n_group and topk_group. Fails if a group has fewer than `least` experts. */
+/* Reads n_group and topk_group, the groups of experts. Fails if a group has fewer than `least`
+ * experts. */
 static int read_groups(const json_t *root, int groups, int chosen, int least, kvd_config *c,
                        kvd_err *err)
 {
@@ -92,7 +94,8 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
     return 0;
 }
 
-/* Reads routed and shared experts' numbers and sizes. `shared`, `dense`, `scale` are defaults. */
+/* Reads numbers and sizes of routed and shared experts. `shared` (experts), `dense` (first layers
+ * without experts) and `scale` are the defaults. */
 static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                         double scale, kvd_config *c, kvd_err *err)
 {
@@ -117,7 +120,8 @@ static int read_experts(const json_t *root, const kvd_routed_keys *keys, int sha
     return 0;
 }
 
-/* Reads a model with latent attention, except experts, output head and special tokens. */
+/* Reads the configuration of a model with latent attention, except for experts, output head and
+ * special tokens. */
 static int read_latent_model(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->norm_eps = c->norm_eps > 0 ? c->norm_eps : 1e-6;
@@ -166,7 +170,7 @@ static int read_v2(const json_t *root, kvd_config *c, kvd_err *err)
     return read_groups(root, 1, 1, 1, c, err);
 }
 
-/* Reads routing by sigmoids, and the number of layers for multi-token prediction. */
+/* Sets routing by sigmoids, and reads how many stored layers serve only multi-token prediction. */
 static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const next = kvd_cfg_member(root, "num_nextn_predict_layers");
@@ -181,7 +185,7 @@ static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads whether RoPE rotates neighbouring dimensions of the key together. */
+/* Reads if RoPE rotates dimension 2i of a key with 2i + 1, its neighbour. */
 static int read_interleaved(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool interleaved = true;
@@ -218,7 +222,7 @@ static int read_mlp_types(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads GLM-4.7-Flash: latent attention of DeepSeek-V3, experts of GLM-4.5. */
+/* Reads the configuration of GLM-4.7-Flash: latent attention of DeepSeek-V3, experts of GLM-4.5. */
 static int read_glm4_moe_lite(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {ROUTED_KEYS, 64, 4, 1536};
@@ -231,7 +235,7 @@ static int read_glm4_moe_lite(const json_t *root, kvd_config *c, kvd_err *err)
                       read_groups(root, 1, 1, 2, c, err));
 }
 
-/* Reads Youtu-LLM: latent attention of DeepSeek-V3, no experts. */
+/* Reads the configuration of Youtu-LLM: latent attention of DeepSeek-V3, no experts. */
 static int read_youtu(const json_t *root, kvd_config *c, kvd_err *err)
 {
     return kvd_status(read_latent_model(root, c, err) || read_interleaved(root, c, err) ||
@@ -247,7 +251,8 @@ static int read_routed(const json_t *root, const kvd_usual *usual, const kvd_rou
                       read_groups(root, 1, 1, 2, c, err));
 }
 
-/* Reads GLM-4.5: routing of DeepSeek-V3, ordinary keys and values, RoPE on half of a head. */
+/* Reads the configuration of GLM-4.5: DeepSeek-V3's routing, ordinary keys and values, RoPE on half
+ * of each head. */
 static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {ROUTED_KEYS, 128, 8, 1408};
@@ -257,7 +262,7 @@ static int read_glm4_moe(const json_t *root, kvd_config *c, kvd_err *err)
                       read_routed(root, &usual, &keys, 1, 1, c, err));
 }
 
-/* Reads the sliding window, which only layers from max_window_layers on have. */
+/* Reads the sliding window, which only layer max_window_layers and later ones have. */
 static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = 0, first = 62;
@@ -266,7 +271,8 @@ static int read_dots1_window(const json_t *root, kvd_config *c, kvd_err *err)
                       kvd_cfg_window_from(root, window, first, c, err));
 }
 
-/* Reads dots.llm1 (arXiv:2506.05767): attention of Qwen3, routing of DeepSeek-V3. */
+/* Reads the configuration of dots.llm1 (arXiv:2506.05767): attention of Qwen3, routing of
+ * DeepSeek-V3. */
 static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {ROUTED_KEYS, 0, 0, 1408};
@@ -279,7 +285,8 @@ static int read_dots1(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads Solar Open: attention of Llama, routing of GLM-4.5, experts in every layer. */
+/* Reads the configuration of Solar Open: attention of Llama, routing of GLM-4.5, experts in every
+ * layer. */
 static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {ROUTED_KEYS, 128, 8, 1280};
@@ -293,7 +300,8 @@ static int read_solar_open(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads MiniMax-M2: norms over all heads of Q and of K, RoPE on rotary_dim dimensions. */
+/* Reads the configuration of MiniMax-M2: one norm over all heads of Q and one of K, RoPE on
+ * rotary_dim dimensions. */
 static int read_minimax_m2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

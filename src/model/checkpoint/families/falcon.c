@@ -85,8 +85,8 @@ static const kvd_stored stored[] = {
     {.name = NULL},
 };
 
-/* Fails if `key` states another number than `value`. In a GPT-NeoX model, the Hugging Face library
- * ignores `key` and reads `instead`, which is `value`. */
+/* Fails if config.json states another number than `value` for `key`, which the Hugging Face library
+ * ignores in GPT-NeoX models: it reads the key `instead`, which has this value. */
 static int check_ignored(const json_t *root, const char *key, const char *instead, double value,
                          kvd_err *err)
 {
@@ -142,7 +142,8 @@ static const kvd_stored neox_stored[] = {
     {.name = NULL},
 };
 
-/* Reads StableLM (arXiv:2402.17834). StableLM 12B runs attention and feed-forward in parallel. */
+/* Reads the configuration of StableLM (arXiv:2402.17834). In StableLM 12B, attention and
+ * feed-forward block are parallel. */
 static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {.eps = "layer_norm_eps", .kv_heads = 32, .rotated = 0.25};
@@ -159,7 +160,8 @@ static int read_stablelm(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads Nemotron (arXiv:2402.16819), whose activation is squared ReLU. */
+/* Reads the configuration of Nemotron (arXiv:2402.16819), whose activation function is squared
+ * ReLU. */
 static int read_nemotron(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {.activation = "relu2", .eps = "norm_eps", .rotated = 0.5};

@@ -1,11 +1,12 @@
-/* Configurations of Gemma (arXiv:2403.08295), 2 (arXiv:2408.00118) and 3 (arXiv:2503.19786). */
+/* Configurations of Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and Gemma 3
+ * (arXiv:2503.19786). */
 #include <math.h>
 #include <string.h>
 
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads c of a softcap c tanh(x / c). A null means no softcap. */
+/* Reads the softcap c of c * tanh(x / c). A null means no softcap; `absent` is the default. */
 static int read_softcap(const json_t *root, const char *key, double absent, double *out,
                         kvd_err *err)
 {
@@ -13,7 +14,8 @@ static int read_softcap(const json_t *root, const char *key, double absent, doub
     return kvd_cfg_positive_or(root, key, out, err);
 }
 
-/* Reads config.json fields of both Gemma 2 and 3. softcap: defaults for attention and logits. */
+/* Reads config.json fields that Gemma 2 and 3 share. softcap has the defaults for attention scores
+ * and logits. */
 static int read_common(const json_t *root, const double softcap[2], kvd_config *c, kvd_err *err)
 {
     double scalar = 256;
@@ -33,7 +35,8 @@ static int read_common(const json_t *root, const double softcap[2], kvd_config *
     return 0;
 }
 
-/* Reads the activation. In Gemma's first files, "gelu" means gelu_pytorch_tanh. */
+/* Reads the activation function. In Gemma's first config.json files, "gelu" means
+ * gelu_pytorch_tanh. */
 static int read_gemma_activation(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const old = kvd_cfg_member(root, "hidden_act");
@@ -71,7 +74,7 @@ static int read_gemma2(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope(root, 0, KVD_CFG_ROPE_ALL, c, err);
 }
 
-/* Reads sizes, which multimodal files omit if they equal Hugging Face's defaults. */
+/* Reads model sizes, which a multimodal config.json omits if they equal Hugging Face's defaults. */
 static int read_gemma3_sizes(const json_t *root, kvd_config *c, kvd_err *err)
 {
     c->n_layers = 26;

@@ -2,7 +2,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Reads gpt-oss, which has a sliding window in every second layer. */
+/* Reads the configuration of gpt-oss, in which every second layer has a sliding window. */
 static int read_config(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {

@@ -17,7 +17,7 @@ static int read_llama(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads sliding_window for all layers. 0 or null means no window. */
+/* Reads sliding_window, in tokens, which all layers have. 0 or null means no window. */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
     int window = 0;
@@ -36,7 +36,8 @@ static int read_mistral(const json_t *root, kvd_config *c, kvd_err *err)
     return read_window(root, 4096, c, err);
 }
 
-/* Reads Ministral 8B, in which layer_types selects the layers with a window. */
+/* Reads the configuration of Ministral 8B, in which layer_types says which layers have a sliding
+ * window. */
 static int read_ministral(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = 0;
@@ -46,7 +47,8 @@ static int read_ministral(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_window_from(root, window, 0, c, err);
 }
 
-/* Reads Ministral 3, which multiplies queries beyond the original context by a factor. */
+/* Reads the configuration of Ministral 3, which multiplies queries at positions beyond the original
+ * context by a factor. */
 static int read_ministral3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_need_rope(root, err) ||
@@ -56,7 +58,8 @@ static int read_ministral3(const json_t *root, kvd_config *c, kvd_err *err)
     return read_window(root, 0, c, err);
 }
 
-/* Reads multimodal models that contain Mistral (Small 3.1, 3.2) or Ministral 3. */
+/* Reads the configuration of multimodal models that contain a Mistral model (Small 3.1, 3.2) or
+ * Ministral 3. */
 static int read_mistral3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const text = kvd_cfg_text_config(root, err);
@@ -84,10 +87,11 @@ static int read_mistral3(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads Phi-3 and Phi-4. In Phi-4-mini, RoPE rotates only part of each head. */
+/* Reads the configuration of Phi-3 and Phi-4. In Phi-4-mini, RoPE rotates only part of each
+ * head. */
 static int read_phi3(const json_t *root, kvd_config *c, kvd_err *err)
 {
-    /* default of original_max_position_embeddings, and the RoPE scalings of Phi-3 */
+    /* default of original_max_position_embeddings, and types of RoPE scaling in Phi-3 */
     enum {
         ORIGINAL = 4096,
         ROPE = 1 << KVD_ROPE_DEFAULT | 1 << KVD_ROPE_LONGROPE | KVD_CFG_ROPE_PARTIAL
@@ -107,7 +111,7 @@ static const kvd_stored phi3_stored[] = {
     {.name = NULL},
 };
 
-/* Reads StarCoder2 (arXiv:2402.19173). */
+/* Reads the configuration of StarCoder2 (arXiv:2402.19173). */
 static int read_starcoder2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {
@@ -145,7 +149,8 @@ static const kvd_stored mixtral_stored[] = {
     {.name = NULL},
 };
 
-/* Reads Arcee's AFM: Llama with squared ReLU in place of the gated feed-forward block. */
+/* Reads the configuration of Arcee's AFM: Llama with squared ReLU in place of the gated
+ * feed-forward block. */
 static int read_arcee(const json_t *root, kvd_config *c, kvd_err *err)
 {
     return kvd_cfg_attention_bias(root, c, err) ||
@@ -155,7 +160,8 @@ static int read_arcee(const json_t *root, kvd_config *c, kvd_err *err)
                : 0;
 }
 
-/* Reads InternLM 2 and 2.5 (arXiv:2403.17297), whose wqkv is ordered by KV head. */
+/* Reads the configuration of InternLM 2 and 2.5 (arXiv:2403.17297), whose tensor wqkv has its rows
+ * ordered by KV head. */
 static int read_internlm2(const json_t *root, kvd_config *c, kvd_err *err)
 {
     if (kvd_cfg_bool(root, "bias", &c->bias_qkv, err) ||
@@ -192,7 +198,7 @@ static int read_seed_oss(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads dense ERNIE 4.5, whose RoPE rotates dimension 2i with 2i + 1. */
+/* Reads the configuration of dense ERNIE 4.5, whose RoPE rotates dimension 2i with 2i + 1. */
 static int read_ernie(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {.kv_heads = 2, .d_head = 128, .theta = 500000, .tied = true};
@@ -204,7 +210,8 @@ static int read_ernie(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads true or false from `key`, which Transformers 5 calls `other`. */
+/* Reads true or false from `key` or, as version 5 of the Hugging Face library calls it, from
+ * `other`. */
 static int read_renamed(const json_t *root, const char *key, const char *other, bool *out,
                         kvd_err *err)
 {
@@ -225,7 +232,7 @@ static int read_internlm3(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads SmolLM3, in which some layers have no RoPE (no_rope_layers). */
+/* Reads the configuration of SmolLM3, in which some layers have no RoPE (no_rope_layers). */
 static int read_smollm3(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_usual usual = {.kv_heads = 4, .theta = 2e6, .tied = true};
@@ -246,7 +253,8 @@ static int read_smollm3(const json_t *root, kvd_config *c, kvd_err *err)
                : kvd_cfg_unrotated_every(interval, c, err);
 }
 
-/* Reads Granite 3, with factors on embedding, attention scores, block outputs and logits. */
+/* Reads the configuration of Granite 3, which has factors on embedding, attention scores, block
+ * outputs and logits. */
 static int read_granite(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double divisor = 1;
@@ -262,7 +270,8 @@ static int read_granite(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads MiniCPM (arXiv:2404.06395), with factors on block outputs and logits. */
+/* Reads the configuration of MiniCPM (arXiv:2404.06395), which has factors on block outputs and
+ * logits. */
 static int read_minicpm(const json_t *root, kvd_config *c, kvd_err *err)
 {
     double depth = 1;
@@ -283,7 +292,8 @@ static int read_minicpm(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads Cohere models: one norm without bias per layer, RoPE on adjacent dimensions. */
+/* Reads the configuration of Cohere models: one norm without bias per layer, RoPE on adjacent
+ * dimensions. */
 static int read_cohere_common(const json_t *root, double theta, kvd_config *c, kvd_err *err)
 {
     const kvd_usual usual = {.eps = "layer_norm_eps", .theta = theta, .tied = true};

@@ -27,7 +27,8 @@ static int read_olmo3(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_rope_by_layer(root, 500000, 0, c, err);
 }
 
-/* Reads EXAONE 4. If some layers have a window, the layers without one have no RoPE. */
+/* Reads the configuration of EXAONE 4. If some layers have a sliding window, the layers without one
+ * have no RoPE. */
 static int read_exaone4(const json_t *root, kvd_config *c, kvd_err *err)
 {
     int window = 0, pattern = 4;

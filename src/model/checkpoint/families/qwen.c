@@ -2,7 +2,7 @@
 #include "model/checkpoint/config_json.h"
 #include "model/checkpoint/families/families.h"
 
-/* Gives the sliding window to layers from max_window_layers on. */
+/* Gives a sliding window to layer max_window_layers and later ones. */
 static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool used = false;
@@ -10,7 +10,7 @@ static int read_window(const json_t *root, kvd_config *c, kvd_err *err)
     if (kvd_cfg_bool(root, "use_sliding_window", &used, err) ||
         kvd_cfg_window(root, 4096, &window, err))
         return -1;
-    /* value of max_window_layers, read here because kvd_cfg_size would refuse 0 */
+    /* max_window_layers, read here because it may be 0, which kvd_cfg_size refuses */
     const json_t *stated = kvd_cfg_member(root, "max_window_layers");
     if (stated && (!json_is_integer(stated) || json_integer_value(stated) < 0))
         return kvd_fail(err, "'max_window_layers' is not an integer from 0 on");
@@ -51,7 +51,7 @@ static int read_moe(const json_t *root, int kv_heads, const kvd_routed_keys *key
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads Qwen2-MoE, whose shared expert has a gate. */
+/* Reads the configuration of Qwen2-MoE, whose shared expert's output is multiplied by a gate. */
 static int read_qwen2_moe(const json_t *root, kvd_config *c, kvd_err *err)
 {
     static const kvd_routed_keys keys = {
