@@ -9,8 +9,8 @@
 #include "common/threads.h"
 #include "model/pass/blocks.h"
 
-/* Computes attention of one head for `rows` queries. q and out point to the first query, k and v to
- * token 0. */
+/* Computes attention of one head for queries first .. first + rows - 1. q and out point to the
+ * first of these queries, k and v to token 0. */
 static void attend(size_t first, size_t rows, size_t window, size_t from, size_t d_qk, size_t d_v,
                    const float *q, size_t ldq, const float *k, size_t ldk, const float *v,
                    size_t ldv, kvd_scores score, float *scores, size_t lds, size_t width,
@@ -110,7 +110,7 @@ static int dense_run(kvd_attention *self, const kvd_attention_in *in, float *out
                  group = heads / (size_t)c->n_kv_heads;
     const size_t ldq = heads * d, ldk = (size_t)c->n_kv_heads * d;
 
-    /* Dense attention keeps no keys of earlier batches, so sequences must be whole. */
+    /* Sequences must be whole texts, because dense attention keeps no keys of earlier batches. */
     assert(!in->start);
     size_t longest = 0;
     for (size_t s = 0; s < in->n_sequences; s++)

@@ -14,7 +14,7 @@
 #include "model/pass/layer_back.h"
 #include "model/pass/vector.h"
 
-/* number of tokens whose logits are in memory at one time */
+/* number of tokens whose logits are in memory at a time */
 enum { PIECE = 256 };
 
 struct kvd_backward {
@@ -26,22 +26,25 @@ struct kvd_backward {
     float *x;
     /* [max_tokens][d_model] gradient of the residual stream */
     float *dx;
-    /* [max_tokens][width_q] gradients of queries, attention output, queries before RoPE */
+    /* [max_tokens][width_q] gradients of queries after RoPE, of attention outputs, of queries
+     * before RoPE */
     float *dq, *d_o, *dq_pre;
-    /* [max_tokens][width_k] gradients of keys, values, keys before RoPE, before their norm */
+    /* [max_tokens][width_k] gradients of keys after RoPE, of values, of keys before RoPE, of keys
+     * before their norm */
     float *dk, *dv, *dk_pre, *dk_raw;
     /* [max_tokens][d_model] input of a layer's QKV projections */
     float *in;
     float *minus_sine;
     uint32_t *target;
     float *logits, *d_embedded;
-    /* logits after the softcap: [PIECE][vocab], or NULL */
+    /* logits after the softcap: [PIECE][vocab]; NULL in models without a softcap on logits */
     float *capped;
     float *work;
     size_t work_size, work_n;
     bool draws;
     uint64_t seed;
-    /* random number in [0, 1) per token, to draw its target token from the probabilities */
+    /* per token: random number in [0, 1) that draws its target token from the model's
+     * probabilities */
     double *drawn;
 };
 
@@ -168,7 +171,7 @@ static int give_up(const kvd_gradient_sink *sink, kvd_err *err)
     return sink->give_up ? sink->give_up(sink->ctx, err) : 0;
 }
 
-/* Computes a layer forward. If `stop`, only to the end of its attention. */
+/* Computes a layer forward or, if `stop`, only its steps up to the end of attention. */
 static int run_layer(kvd_backward *w, const kvd_batch *b, int layer, int stop,
                      kvd_layer_weights *weights, kvd_err *err)
 {
@@ -184,7 +187,7 @@ static void drop(const kvd_backward *w, int layer)
     kvd_layer_drop(kvd_forward_parts(w->forward, layer), false);
 }
 
-/* Runs the model forward and keeps each layer's input. */
+/* Computes all layers forward, and keeps each layer's input for the backward pass. */
 static int go_forward(kvd_backward *w, const kvd_batch *b, const kvd_gradient_sink *sink,
                       kvd_err *err)
 {
@@ -221,7 +224,7 @@ static uint32_t token_at(const float *logits, size_t vocab, double u)
     return (uint32_t)(vocab - 1);
 }
 
-/* Returns -log softmax(logits)[target]. Replaces the logits by their gradient. */
+/* Returns the loss -log softmax(logits)[target], and replaces the logits by the loss's gradient. */
 KVD_CLONES static double cross_entropy(float *restrict logits, size_t vocab, uint32_t target)
 {
     const float of_target = logits[target];
@@ -251,7 +254,7 @@ static void through_softcap(const float *value, size_t n, float softcap, float *
         dx[i] *= 1.0F - value[i] / softcap * (value[i] / softcap);
 }
 
-/* Multiplies the logits' gradient [rows][vocab] by the output head's matrix. */
+/* Computes the gradient of the output head's input from that of the logits [rows][vocab]. */
 static void head_back(kvd_backward *w, size_t rows)
 {
     const size_t threads = kvd_thread_count(), each = (rows + threads - 1) / threads;
@@ -269,7 +272,8 @@ static void head_back(kvd_backward *w, size_t rows)
     kvd_tensor_drop(&w->forward->head.tensor);
 }
 
-/* Adds the losses of `rows` tokens. w->dx receives the gradient of the last layer's output. */
+/* Adds the losses of `rows` tokens, beginning with token `first`, to *loss. w->dx receives the
+ * gradient of the last layer's output. */
 static int piece_back(kvd_backward *w, size_t first, size_t rows, double *loss, kvd_err *err)
 {
     const float *const x = entering(w, w->c->n_layers) + first * w->d;
@@ -357,7 +361,7 @@ static void attend_back(kvd_backward *w, const kvd_batch *b, int layer, const fl
     }
 }
 
-/* Turns w->dx from the gradient of the layer's output into that of its input. */
+/* Turns w->dx from the gradient of the layer's output into the gradient of its input. */
 static int layer_back(kvd_backward *w, const kvd_batch *b, int layer, bool last, kvd_err *err)
 {
     kvd_forward *const f = w->forward;

@@ -16,7 +16,8 @@ int kvd_batch_limits(const kvd_checkpoint *c, size_t max_tokens, size_t max_len,
     return 0;
 }
 
-/* Returns true if LongRoPE's tables for short and for long sequences are both needed. */
+/* Returns true if the model has LongRoPE and needs both its tables, for short and for long
+ * sequences. */
 static bool two_tables(const kvd_config *c, size_t max_len)
 {
     return c->rope_scaling == KVD_ROPE_LONGROPE && max_len > (size_t)c->rope_original_positions;

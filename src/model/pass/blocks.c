@@ -8,7 +8,8 @@
 #include "common/threads.h"
 #include "model/pass/vector.h"
 
-/* number of elements from which a second thread pays off, and of elements per thread at a time */
+/* WORTH_THREADS: number of elements from which several threads are faster; CHUNK: number of
+ * elements that a thread processes at a time */
 enum { WORTH_THREADS = 16384, CHUNK = 8192 };
 
 KVD_CLONES static void norm_row(const float *x, const float *gain, double eps, size_t d, float *y)
@@ -55,7 +56,8 @@ void kvd_layer_norm(const float *x, const float *gain, const float *bias, double
         layer_norm_row(x + i * d, gain, bias, eps, d, y + i * d);
 }
 
-/* Divides 0 .. n into `parts` ranges at multiples of `step`. Returns the start of range i. */
+/* Divides 0 .. n into `parts` ranges that begin at multiples of `step`. Returns the start of range
+ * i. */
 static size_t cut(size_t n, size_t i, size_t parts, size_t step)
 {
     const size_t units = (n + step - 1) / step;
@@ -73,7 +75,8 @@ void kvd_linear_columns(const float *x, const float *w, size_t n, size_t in, siz
     if ((double)n * (double)in * (double)out < 1e6)
         threads = 1;
 
-    /* numbers of parts that divide y into rectangles, one per thread, so that BLAS copies little */
+    /* numbers of parts into which rows and columns of y are divided, so that each thread computes a
+     * rectangle; chosen so that BLAS copies little */
     size_t by_row = threads, by_column = 1;
     for (size_t c = 1; c <= threads; c++)
         if (threads % c == 0 && n * c / threads + out / c < n / by_row + out / by_column) {
@@ -121,7 +124,8 @@ void kvd_add_bias(float *y, const float *bias, size_t n, size_t d)
         add_row(y + i * d, bias, d);
 }
 
-/* Scales a RoPE frequency: Llama 3.1 divides low ones by rope_factor and keeps high ones. */
+/* Scales a RoPE frequency as in Llama 3.1: divides low frequencies by rope_factor, keeps high
+ * ones. */
 static double llama3_frequency(const kvd_config *c, double frequency)
 {
     const double original = (double)c->rope_original_positions;
@@ -135,7 +139,8 @@ static double llama3_frequency(const kvd_config *c, double frequency)
     return (1 - keep) * frequency / c->rope_factor + keep * frequency;
 }
 
-/* Returns the index, a real number, of the RoPE frequency with `turns` turns in the context. */
+/* Returns the index, a real number, of the RoPE frequency that makes `turns` turns in
+ * rope_original_positions tokens. */
 static double pair_of(const kvd_config *c, double turns)
 {
     const double original = (double)c->rope_original_positions;
@@ -143,7 +148,8 @@ static double pair_of(const kvd_config *c, double turns)
            (2 * log(c->rope_theta));
 }
 
-/* Scales RoPE frequency i: YaRN keeps those of small i and divides those of large i. */
+/* Scales RoPE frequency i as in YaRN: keeps high frequencies (small i), divides low ones (large
+ * i). */
 static double yarn_frequency(const kvd_config *c, double frequency, size_t i)
 {
     const double last = (double)kvd_config_rope_dims(c) - 1;
@@ -311,7 +317,7 @@ KVD_CLONES static void gelu_tanh_chunk(float *restrict x, size_t n)
         x[i] = x[i] / (1.0f + kvd_expf(-twice * (x[i] + 0.044715f * x[i] * x[i] * x[i])));
 }
 
-/* Replaces x by max(x, 0), or by its square if `twice`. NaN stays NaN. */
+/* Replaces x by max(x, 0), or by max(x, 0)^2 if `twice`. NaN stays NaN. */
 static void relu_chunk(float *x, size_t n, bool twice)
 {
 #pragma omp simd
@@ -360,7 +366,8 @@ KVD_CLONES static void softmax_seen(float *row, size_t seen, float scale, const 
         sum += row[j];
     }
     if (sink)
-        /* Adds the sink's exponential. If it overflows, 1 / sum is 0, which is correct. */
+        /* Adds the exponential of the attention sink's logit. If this overflows, 1 / sum is 0,
+         * which is correct. */
         sum += kvd_expf(*sink - top * scale);
     const float inverse = 1.0f / sum;
 #pragma omp simd
@@ -402,7 +409,8 @@ void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores sc
     memset(row + to, 0, (n - to) * sizeof *row);
 }
 
-/* Returns the bit pattern of the largest |x[i]|; all exponent bits are 1 if one is not finite. */
+/* Returns the bits of the largest |x[i]|. If an x[i] is infinite or NaN, all exponent bits are
+ * 1. */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {
     uint32_t top = 0;

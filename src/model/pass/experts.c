@@ -1,4 +1,4 @@
-/* Routed experts on the CPU: choice, products and gradients. */
+/* Routed experts on the CPU: choice of experts, their outputs and gradients. */
 #include "model/pass/layer.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@ enum {
     WEIGHTS = 2 * MATRICES,
 };
 
-/* token that chose an expert, and the factor on the expert's output */
+/* token that uses an expert, and the factor on the expert's output */
 typedef struct {
     size_t row;
     float p;
@@ -36,10 +36,11 @@ struct kvd_experts {
     /* [max_tokens][n_heads * d_value] values of latent attention, or NULL */
     float *values;
     float *logits;
-    /* [threads][KVD_ROUTE_SCRATCH * n_experts] for the router */
+    /* [threads][KVD_ROUTE_SCRATCH * n_experts] scratch memory to choose experts */
     double *scratch;
     size_t threads;
-    /* [max_tokens][n_chosen] token and factor of each chosen expert */
+    /* [max_tokens][n_chosen] of each token's chosen experts, the token and the factor on the
+     * expert's output */
     use *uses;
     /* [max_tokens][n_chosen] number of each chosen expert */
     size_t *expert;
@@ -51,8 +52,8 @@ struct kvd_experts {
     float *in, *out;
     float *gate, *up;
     kvd_prefetch prefetch;
-    /* x1: residual stream after attention; dy: gradient of the experts' input; both are NULL before
-     * the first backward pass */
+    /* residual stream after attention (x1), and gradient of the experts' input (dy); both are NULL
+     * before the first backward pass */
     float *x1, *dy;
     float *d_logits; /* gradient of the logits: [max_tokens][n_experts] */
     float *d_out, *d_in;
@@ -247,7 +248,7 @@ static void gate_and_up(kvd_experts *e, const block *m, const float *in, size_t 
     multiply(in, m, KVD_PART_EXPERT_UP, n, e->d, m->width, e->up);
 }
 
-/* Computes e->out from e->gate and e->up. Overwrites e->gate. */
+/* Computes an expert's output e->out from the products e->gate and e->up. Overwrites e->gate. */
 static void rest_of_block(kvd_experts *e, const block *m, size_t n)
 {
     if (e->c->expert_limit > 0)
@@ -296,7 +297,8 @@ static void gather(kvd_experts *e, const use *list, size_t rows)
         memcpy(e->in + i * e->d, e->normed + list[i].row * e->d, e->d * sizeof *e->in);
 }
 
-/* Adds the expert's output, times its routing weight, to x for all tokens that chose it. */
+/* Adds an expert's output, times the token's routing weight, to the token's row of x, for
+ * each token that chose the expert. */
 static void run_expert(kvd_experts *e, const block *m, size_t expert, const float *unused, float *x)
 {
     (void)unused;
@@ -313,7 +315,8 @@ static void run_expert(kvd_experts *e, const block *m, size_t expert, const floa
 
 typedef void (*of_expert)(kvd_experts *e, const block *m, size_t expert, const float *in, float *x);
 
-/* Calls `run` for every chosen expert, and meanwhile reads the next one's weights. */
+/* Calls `run` for each expert that a token chose; meanwhile another thread reads the next expert's
+ * weights. */
 static void run_chosen(kvd_experts *e, int layer, of_expert run, const float *in, float *x)
 {
     for (size_t i = 0; i < e->experts; i++) {
@@ -365,7 +368,7 @@ static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, flo
     }
 }
 
-/* Adds attention's output projection to x1, and computes the norm of x1. */
+/* Adds the output projection of the attention output o to x1, and computes the norm of x1. */
 static void add_attention(kvd_experts *e, const kvd_layer_weights *w, const float *o, size_t n,
                           float *x1)
 {
@@ -434,7 +437,8 @@ static void block_back(kvd_experts *e, const block *m, size_t n)
     kvd_linear_back(e->d_hidden, m->w[1], n, d, width, e->d_in, 1);
 }
 
-/* Computes an expert again, keeping the product with its gate matrix. */
+/* Computes an expert forward again, and keeps the product with its gate matrix for the backward
+ * pass. */
 static void forward_again(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);
@@ -488,7 +492,8 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
     }
 }
 
-/* Turns gradients of one token's expert factors into those of its router logits. */
+/* Turns the gradients of the factors of one token's experts into gradients of the token's router
+ * logits. */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)
 {

@@ -13,7 +13,7 @@
 enum {
     /* number of bytes of the output head that are converted at a time */
     HEAD_SLAB = 16 * 1024 * 1024,
-    /* number of tokens that a thread processes at a time; with 32, speed halves */
+    /* largest number of tokens that a thread processes at a time; 32 would halve the speed */
     MOST_ROWS = 256,
     FEWEST_ROWS = 32,
 };
@@ -269,7 +269,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Computes Q, K and V. Returns the first token with a non-finite value, or SIZE_MAX. */
+/* Computes Q, K and V of a layer. Returns the first token with a NaN or infinity, or SIZE_MAX. */
 static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_weights *w,
                                   const kvd_attention *hook, size_t first, size_t rows)
 {
@@ -296,7 +296,8 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
     return bad < rows ? first + bad : SIZE_MAX;
 }
 
-/* Computes the steps after attention. Returns the first token that is not finite, or SIZE_MAX. */
+/* Computes the steps of a layer after attention. Returns the first token with a NaN or infinity, or
+ * SIZE_MAX. */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
     float *x = f->x + first * f->d_model;
@@ -367,7 +368,7 @@ int kvd_forward_layer(kvd_forward *f, const kvd_batch *b, int layer, const kvd_l
     return bad != SIZE_MAX ? kvd_batch_not_finite(&f->config, b, where, bad, err) : 0;
 }
 
-/* Runs one layer, while another thread reads the weights of layer `next`, unless -1. */
+/* Runs one layer. Meanwhile another thread reads the weights of layer `next`, unless it is -1. */
 static int run_layer(kvd_forward *f, const kvd_batch *b, int layer, int next, kvd_attention *hook,
                      int stop, kvd_err *err)
 {
@@ -402,7 +403,8 @@ static void add_positions(kvd_forward *f, size_t first, size_t rows)
     }
 }
 
-/* Computes f->x = scale * W_in e(id) + p, with embeddings e and learned positions p. */
+/* Computes f->x = scale * W_in e(id) + p, with the token's embedding e(id) and its learned position
+ * vector p. */
 static int embed(kvd_forward *f, const kvd_batch *b, kvd_err *err)
 {
     const size_t n = b->offset[b->n_sequences];
@@ -433,14 +435,14 @@ int kvd_forward_begin(kvd_forward *f, const kvd_batch *b, const kvd_attention *h
     return prepare(f, b, hook, err) || embed(f, b, err) ? -1 : 0;
 }
 
-/* Runs layers first .. last. If `whole` is 0, the last ends after its attention. */
+/* Runs layers first .. last. If `whole` is 0, the last layer ends after its attention. */
 static int run_layers(kvd_forward *f, const kvd_batch *b, kvd_attention *hook, int first, int last,
                       int whole, kvd_err *err)
 {
     int status = 0;
     for (int l = first; l <= last && !status; l++)
         status = run_layer(f, b, l, l < last ? l + 1 : -1, hook, l == last && !whole, err);
-    /* Ends the thread before the caller closes the checkpoint. */
+    /* Waits for the reading thread, because the caller may close the checkpoint. */
     kvd_prefetch_wait(&f->prefetch);
     return status;
 }
@@ -491,7 +493,7 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
     return final_norm(f, b, hidden, err);
 }
 
-/* Returns `hidden`, or its projection to d_embed if the model has one. */
+/* Returns `hidden`, or its projection to d_embed dimensions if the model has such a projection. */
 static const float *head_input(kvd_forward *f, const float *hidden, size_t n, kvd_err *err)
 {
     const float *project_out = kvd_forward_once(f, KVD_PART_PROJECT_OUT, 0);
@@ -542,7 +544,8 @@ int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *log
     return 0;
 }
 
-/* Returns the mean number of keys that a query sees. A window of 0 means none. */
+/* Returns the mean number of keys that a query of a sequence sees. A window of 0 means no sliding
+ * window. */
 static double mean_keys(double seq_len, double window)
 {
     if (window <= 0 || window >= seq_len)
@@ -575,7 +578,7 @@ double kvd_head_flop_per_token(const kvd_config *c)
 
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err)
 {
-    /* number of floats in a cache line; each line of the result is written once */
+    /* number of floats in a cache line; each cache line of the result is written once */
     enum { TILE = 16 };
     if (kvd_layer_check(&f->config, layer, err))
         return -1;

@@ -11,7 +11,7 @@ static size_t query_width(const kvd_config *c)
     return (size_t)(c->d_nope + c->rope_dims);
 }
 
-/* Returns a head's rows of `up`: those of W_UK, then those of W_UV. */
+/* Returns the rows of the matrix `up` that belong to a head: those of W_UK, then those of W_UV. */
 static const float *up_of(const kvd_config *c, const float *up, size_t head)
 {
     return up + head * (size_t)(c->d_nope + c->d_value) * (size_t)c->latent;
@@ -28,7 +28,8 @@ size_t kvd_latent_scratch(const kvd_config *c)
                      : 0;
 }
 
-/* Computes queries: dimensions that RoPE rotates, then the others multiplied by W_UK. */
+/* Computes queries of latent attention: dimensions that RoPE rotates, then the other dimensions
+ * multiplied by W_UK. */
 static void queries(const kvd_config *c, const kvd_layer_weights *w, const float *x, size_t rows,
                     float *scratch, float *q)
 {

@@ -8,7 +8,8 @@
 #include "model/pass/blocks.h"
 #include "model/pass/vector.h"
 
-/* Adds the gradient of an RMS norm: dx += s (g dy - x s^2 mean(g dy x)), s = 1 / rms(x). */
+/* Adds the gradient of an RMS norm's input x: dx += s (g dy - x s^2 mean(g dy x)) with s = 1 /
+ * rms(x). */
 KVD_CLONES static void rms_row(const float *restrict x, const float *restrict gain, double eps,
                                size_t d, const float *restrict dy, float *restrict dx)
 {
@@ -32,8 +33,8 @@ void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, 
         rms_row(x + i * d, gain, eps, d, dy + i * d, dx + i * d);
 }
 
-/* Adds the gradient of a layer norm: dx += s (g dy - mean(g dy) - z mean(g dy z)), with s = 1 /
- * std(x), z = (x - mean(x)) s. */
+/* Adds the gradient of a layer norm's input x: dx += s (g dy - mean(g dy) - z mean(g dy z)) with s
+ * = 1 / std(x), z = (x - mean(x)) s. */
 KVD_CLONES static void layer_row(const float *restrict x, const float *restrict gain, double eps,
                                  size_t d, const float *restrict dy, float *restrict dx)
 {
@@ -82,7 +83,8 @@ KVD_CLONES static void swiglu_back(float *restrict gate, const float *restrict u
     }
 }
 
-/* Computes the gradient, which is 0 where the forward pass has clamped. */
+/* Backward pass of kvd_swiglu_clamped. The gradient is 0 where the forward pass has clamped gate or
+ * up. */
 KVD_CLONES static void swiglu_clamped_back(float *restrict gate, const float *restrict up, size_t n,
                                            float alpha, float limit, float *restrict dy)
 {
@@ -162,7 +164,8 @@ void kvd_activate_back(kvd_activation a, float *x, const float *up, size_t n, fl
     }
 }
 
-/* Multiplies the gradient by 1 - (s / softcap)^2 for scores s. `product`: q . k. */
+/* Multiplies the gradients dscore by 1 - (s / softcap)^2, for scores s after the softcap. `product`
+ * has the products q . k. */
 static void softcap_row(const float *product, size_t keys, kvd_scores score, float *dscore)
 {
     for (size_t t = 0; t < keys; t++) {
@@ -171,7 +174,8 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
     }
 }
 
-/* Turns the gradient dp of probabilities into scale p (dp - c), with c = o . d_o. */
+/* Turns the gradient dp of a query's probabilities p into scale p (dp - c) with c = o . d_o. If
+ * there is no softcap, this is the gradient of the products q . k. */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
 {
@@ -185,7 +189,7 @@ KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const
         dprob[t] = prob[t] * (dprob[t] - mean) * scale;
 }
 
-/* Computes attention backward for one query head and some queries. Adds to dk and dv. */
+/* Computes attention backward for one query head and `rows` queries. Adds to dk and dv. */
 static void block_back(const kvd_attend_back_in *in, size_t head, size_t first, size_t rows,
                        float *scratch)
 {
@@ -374,8 +378,8 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     }
 }
 
-/* Projects `in` to Q or K again (`raw`), and computes d_raw, the gradient of `raw`. dy is the
- * gradient of the normalised Q or K. */
+/* Computes `raw` again, the projection of `in` to Q or K before the norm, and d_raw, the gradient
+ * of `raw`. dy is the gradient of the normed Q or K. */
 static void norm_of_heads_back(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                                kvd_part gain, const float *in, size_t rows, size_t heads,
                                const float *dy, float *raw, float *d_raw)

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Computes the scores of a token's experts: softmax or sigmoids of the logits. */
+/* Computes the scores of the experts for a token: softmax or sigmoids of the router's logits. */
 static void scores(const kvd_config *c, const float *logit, double *score)
 {
     const size_t n = (size_t)c->n_experts;
@@ -28,8 +28,8 @@ static size_t best_of(const double *value, const bool *taken, size_t n)
     return best;
 }
 
-/* Returns the sum of a group's two largest values if `two` is true and n > 1, else the largest
- * value. */
+/* Returns the value of a group of n experts: the sum of its two largest values if `two` is true and
+ * n > 1, else its largest value. */
 static double value_of_group(const double *value, size_t n, bool two)
 {
     double first = -INFINITY, second = -INFINITY;

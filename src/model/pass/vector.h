@@ -25,7 +25,7 @@ __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
     /* number whose addition rounds to an integer in the low bits of the sum */
     const float round_to_int = 12582912.0f;
-    /* Uses masks, because gcc does not vectorise `?:`. NaN stays NaN. */
+    /* Masks replace `?:`, which gcc does not vectorise. NaN stays NaN. */
     const uint32_t low = (uint32_t) - (x < -88.0f), high = (uint32_t) - (x > 89.0f);
     const float limits[2] = {-88.0f, 89.0f};
     uint32_t bits, limit_bits[2];

@@ -10,7 +10,8 @@ static const char what[] = "attention";
 /* indices of the matrices of one query head of one sequence */
 enum { K, Q, SCORES, V, PROB, OUT };
 
-/* Returns the bytes of scratch memory per score: 4, in bf16 2 more for the probability. */
+/* Returns how many bytes of scratch memory an attention score takes: 4, and in bf16 2 more for its
+ * probability. */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 4 : 6;
@@ -34,8 +35,8 @@ typedef struct {
     char *prob;
 } call;
 
-/* Computes attention of a block of queries for n heads: in column-major order, scores^T = K Q^T and
- * out^T = V^T P^T. */
+/* Computes attention for a block of queries and n heads, in cuBLAS's column-major order: scores^T =
+ * K Q^T, out^T = V^T P^T. */
 static int attend_block(const call *x, const kvd_score_block *b, const kvd_units *units, size_t n,
                         kvd_err *err)
 {
@@ -63,7 +64,8 @@ static int attend_block(const call *x, const kvd_score_block *b, const kvd_units
         kvd_unit_multiply(&x->blas, &pv, units, n, err));
 }
 
-/* Returns the addresses of Q, K, V, scores and output of sequences of `len` tokens from `at` on. */
+/* Returns the addresses of Q, K, V, scores and output for sequences of `len` tokens, the first of
+ * which begins at token `at`. */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len)
 {
     const size_t e = x->bytes, head = x->d * e, n_heads = (size_t)x->in->share->n_heads,

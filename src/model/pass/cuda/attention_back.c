@@ -24,7 +24,8 @@ enum {
     DS      /* gradients of scores in the type of the pass */
 };
 
-/* Returns the bytes of scratch memory per score: 8, or 12 with additional copies in bf16. */
+/* Returns how many bytes of scratch memory an attention score takes: 8, or 12 with copies in
+ * bf16. */
 static size_t per_score(kvd_dtype type)
 {
     return type == KVD_F32 ? 8 : 12;
@@ -41,7 +42,8 @@ typedef struct {
     kvd_unit_blas blas;
     size_t d, bytes, group;
     size_t n_scores;
-    /* scratch: scores, gradients of probabilities, probabilities, gradients of scores */
+    /* scratch memory for attention scores, gradients of probabilities, probabilities, and gradients
+     * of scores */
     char *score[4];
 } call;
 
@@ -84,7 +86,8 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_units *
     return 0;
 }
 
-/* Returns the addresses of matrices and gradients for query head `member` of each KV head. */
+/* Returns the addresses of matrices and gradients for query head number `member` of each KV
+ * head. */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                           size_t member)
 {

@@ -1,6 +1,7 @@
 #include "model/pass/cuda/attention_units.h"
 
-/* number of queries per block, and of sequences for which scratch memory is allocated */
+/* number of queries per block, and largest number of sequences for which scratch memory is
+ * allocated */
 enum { ROWS = 256, SEQUENCES = 16 };
 #define SCRATCH ((size_t)256 << 20)
 
@@ -27,7 +28,8 @@ bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t 
     b->first += b->rows;
     if (b->first >= len)
         return false;
-    /* first key, a multiple of 8, because cuBLAS is faster with aligned matrices */
+    /* first key that the block reads: a multiple of 8, because cuBLAS is faster with aligned
+     * matrices */
     b->from = window && b->first + 1 > window ? (b->first + 1 - window) / 8 * 8 : 0;
     b->rows = smaller(len - b->first, ROWS);
     while (b->rows > 1 && b->rows * round_up(b->first + b->rows - b->from, 8) > room)

@@ -1,4 +1,4 @@
-/* Kernel that writes the addresses of matrices for batched products of cuBLAS. */
+/* Kernel that writes the addresses of matrices for batched products of cuBLAS to device memory. */
 #include "model/pass/cuda/attention_units.h"
 
 enum { THREADS = 256 };

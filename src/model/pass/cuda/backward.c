@@ -144,7 +144,8 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
     return w->engine;
 }
 
-/* Returns the number of the first check for non-finite values in the backward pass. */
+/* Returns the lowest number of a check for NaN and infinity in the backward pass; the forward pass
+ * has the lower numbers. */
 static unsigned stage_behind(const kvd_config *c)
 {
     return kvd_gpu_stage_final(c) + 1;
@@ -178,7 +179,8 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
         (w->draws && kvd_queue_put(w->u, w->numbers, n * sizeof *w->u, w->w.stream, "draws", err)));
 }
 
-/* Replaces hidden states in w->dx, from row `first`, by the gradient of the last layer's output. */
+/* Replaces `rows` hidden states in w->dx, from row `first` on, by the gradient of the last layer's
+ * output. */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {
     kvd_gpu_worker *const g = &w->w;

@@ -1,7 +1,7 @@
-/* Kernels for embedding and norms, with residual additions and checks for non-finite values before
- * a norm. One block handles one token.
+/* Kernels for embedding and norms, which also add to the residual stream and check it for NaN and
+ * infinity. One block handles one token.
  *
- * Sums are in float64 over groups of four squares in float32. */
+ * Sums of squares are in float64, over groups of four squares in float32. */
 #include "model/pass/cuda/blocks.h"
 
 #include "common/cuda/launch.cuh"
@@ -59,7 +59,7 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/* Loads N elements of x after adding a.add (if set) to them. */
+/* Loads N elements of x, and adds those of a.add to them unless a.add is NULL. */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
@@ -156,7 +156,8 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
     }
 }
 
-/* Norm of rows of any width. Threads write only elements that they have read, so y may be x. */
+/* Computes the norm of rows of any width. Each thread writes only elements that it has read, so y
+ * may be x. */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
 {
@@ -201,7 +202,8 @@ __device__ __forceinline__ void prefetch_row(const float *row, size_t d)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(row + k));
 }
 
-/* Adds a branch's (attention's or FFN's) normalised output to x. One CUDA block per token. */
+/* Adds the normed output of a block (attention or feed-forward) to x. One CUDA block handles one
+ * token. */
 __global__ void __launch_bounds__(THREADS_MAX)
     branch_kernel(const __grid_constant__ kvd_gpu_branch a)
 {
@@ -293,7 +295,8 @@ cudaError_t launch_embed(const void *table, float scale, const uint32_t *id, con
 
 enum { ROUTE_WARPS = 8, ROUTE_THREADS = 32 * ROUTE_WARPS };
 
-/* Applies the norm to up to 8 tokens and multiplies by the router's matrix, one output per warp. */
+/* Applies the norm to up to 8 tokens and multiplies them by the router's matrix. Each warp computes
+ * one expert's logits. */
 __global__ void __launch_bounds__(ROUTE_THREADS)
     norm_route_kernel(const __grid_constant__ kvd_gpu_norm_route a)
 {
@@ -312,7 +315,8 @@ __global__ void __launch_bounds__(ROUTE_THREADS)
     const float *const router = a.router + (expert < a.n_experts ? expert : 0) * a.d;
     for (int k = 32 * lane; k < d; k += 32 * 32)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(router + k));
-    /* Waits only now: until here, only weights are read, which no kernel writes. */
+    /* Waits for the preceding kernel only here: up to here, only weights are read, which no kernel
+     * writes. */
     kvd_wait_preceding(NULL);
     double squares = 0;
     bool wrong = false;
@@ -456,7 +460,7 @@ extern "C" cudaError_t kvd_gpu_branch_add(const kvd_gpu_branch *a, cudaStream_t 
 extern "C" cudaError_t kvd_gpu_check(const float *x, size_t n, size_t d, unsigned stage,
                                      kvd_gpu_bad *bad, cudaStream_t stream)
 {
-    /* kvd_gpu_norm writes x only if there is an addition, so const can be cast away. */
+    /* const can be cast away, because kvd_gpu_norm only writes x if it adds a vector to it. */
     return kvd_gpu_norm(KVD_NORM_RMS, KVD_F32, const_cast<float *>(x), NULL, NULL, NULL, 0, n, d,
                         NULL, stage, bad, stream);
 }

@@ -16,9 +16,9 @@ struct norm_args {
     int add;
 };
 
-/* RMS norm: y = x s g, s = (mean(x^2) + eps)^-1/2, dx = s (g dy - x s^2 mean(g dy x)).
+/* RMS norm: y = x s g with s = (mean(x^2) + eps)^-1/2; dx = s (g dy - x s^2 mean(g dy x)).
  *
- * Layer norm: y = z g + b, z = (x - mean(x)) s, s = 1 / std(x), dx = s (g dy - mean(g dy) - z
+ * Layer norm: y = z g + b with z = (x - mean(x)) s, s = 1 / std(x); dx = s (g dy - mean(g dy) - z
  * mean(g dy z)). */
 template <bool LAYER> __global__ void __launch_bounds__(THREADS) norm_back_kernel(const norm_args a)
 {
@@ -53,7 +53,8 @@ template <kvd_activation KIND> __device__ __forceinline__ float slope(float x)
 {
     if (KIND == KVD_GELU)
         return 0.5f * (1.0f + erff(x * 0.70710678f)) + x * 0.39894228f * expf(-0.5f * x * x);
-    /* With sigmoid s and u = 2 sqrt(2/pi) (x + a x^3), (x s(u))' = s + x s (1 - s) u'. */
+    /* Derivative of x s(u), for the sigmoid s and u = 2 sqrt(2/pi) (x + a x^3): s + x s (1 - s)
+     * u'. */
     if (KIND == KVD_GELU_TANH) {
         const float twice = 1.59576912f, cube = 0.044715f;
         const float s = 1.0f / (1.0f + expf(-twice * (x + cube * x * x * x)));
@@ -135,7 +136,7 @@ cudaError_t choose_activation(kvd_activation kind, void *in, const float *bias, 
     }
 }
 
-/* elements of a head that RoPE rotates together */
+/* indices of two elements of a head that RoPE rotates together */
 struct couple {
     int i, j;
     bool pair;

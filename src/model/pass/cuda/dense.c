@@ -9,7 +9,8 @@ static const char what[] = "attention";
 struct kvd_gpu_dense {
     kvd_gpu_attention hook;
     size_t d, max_tokens, max_len;
-    /* attention kernels; NULL if they do not support the model's heads */
+    /* attention kernels; NULL if they do not support the model's heads, so that cuBLAS computes
+     * attention */
     kvd_gpu_paged *paged;
     kvd_paged_layer layer;
     kvd_device_memory memory;

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(THREADS)
     const size_t token = (size_t)blockIdx.x * ROWS + threadIdx.x / 32;
     if (token >= n_tokens)
         return;
-    /* always start[low] <= token < start[high] */
+    /* invariant of the binary search: start[low] <= token < start[high] */
     int low = 0, high = n;
     while (high - low > 1) {
         const int middle = (low + high) / 2;

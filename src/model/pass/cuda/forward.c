@@ -15,7 +15,7 @@ struct kvd_gpu_forward {
     kvd_gpu_sum *sum;
     /* token ids, positions and RoPE table rows, max_tokens each, in pinned memory */
     uint32_t *rows;
-    /* [n_gpus] first non-finite value on each GPU, in pinned memory */
+    /* [n_gpus] place of the first NaN or infinity on each GPU, in pinned memory */
     kvd_gpu_bad *bad;
     char engine[512];
 };
@@ -73,7 +73,7 @@ static int open_all(kvd_gpu_forward *f, const kvd_checkpoint *c, kvd_err *err)
     const size_t n = (size_t)s->n_gpus;
     if (!(f->worker = calloc(n, sizeof *f->worker)))
         return kvd_no_memory(err, "the forward pass", n * sizeof *f->worker);
-    /* Opens the first GPU last, so that it stays the current device. */
+    /* Opens the first GPU last, so that it is the current device afterwards. */
     for (int g = s->n_gpus - 1; g >= 0; g--) {
         kvd_gpu_share share;
         if (kvd_gpu_share_of(&f->config, KVD_GPU_PASS, g, s->n_gpus, &share, err) ||
@@ -171,7 +171,7 @@ typedef struct {
     kvd_gpu_attention *const *hook;
     int first, last;
     int whole;
-    /* input of layer `first`; NULL: the embedding of tokens */
+    /* input of layer `first`; if NULL, the pass begins with the tokens' embeddings */
     const float *from;
     float *residual, *hidden;
 } job;
@@ -200,7 +200,7 @@ static void note_failure(const job *j, int gpu)
         kvd_gpu_sum_fail(j->f->sum, gpu);
 }
 
-/* Runs the forward pass on one GPU, and waits for it even after a failure. */
+/* Runs the forward pass on one GPU, and waits for the GPU even after a failure. */
 static int work(job *j, int gpu, kvd_err *err)
 {
     kvd_gpu_worker *w = &j->f->worker[gpu];

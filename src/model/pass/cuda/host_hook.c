@@ -13,7 +13,7 @@ static float *floats(size_t n, size_t width, kvd_err *err)
     return p;
 }
 
-/* Copies an array of all tokens from the device to `to` [n_tokens][width], as float32. */
+/* Copies an array with a row per token from the device to `to` [n_tokens][width], as float32. */
 static int fetch(const kvd_host_hook *h, const kvd_gpu_attention_in *in, const void *from,
                  size_t ld, size_t width, float *to, kvd_err *err)
 {

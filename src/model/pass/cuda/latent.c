@@ -19,7 +19,7 @@ kvd_gpu_latent_sizes kvd_gpu_latent_sizes_of(const kvd_config *c, kvd_dtype type
                                   .narrow = (heads * query_width(c) + rank) * bytes};
 }
 
-/* product of every head in column-major order, c [m][n] = op(a) [m][k] b [k][n] */
+/* column-major product of each head's matrices, c [m][n] = op(a) [m][k] b [k][n] */
 typedef struct {
     cublasOperation_t op;
     size_t m, n, k;
@@ -35,8 +35,8 @@ static bool aligned(const per_head *p, size_t bytes)
     return (at | steps * bytes) % 16 == 0;
 }
 
-/* Multiplies each head's vectors by the head's matrix: in one cuBLAS call for all heads if
- * addresses and strides are multiples of 16 bytes, else in one call per head. */
+/* Computes a product for each head: in one cuBLAS call for all heads if addresses and strides are
+ * multiples of 16 bytes, else in one call per head. */
 static int multiply(const kvd_gpu_worker *w, const per_head *p, kvd_gpu_phase phase, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -79,7 +79,8 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                         err));
 }
 
-/* Multiplies the dimensions of each query that RoPE does not rotate by W_UK. */
+/* Multiplies the dimensions of each query that RoPE does not rotate by W_UK, the key part of the
+ * latent's up projection. */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

@@ -2,7 +2,7 @@
 
 #include <stdio.h>
 
-/* Returns the number of the check for non-finite values in a layer's Q, K and V. */
+/* Returns the number of the check for NaN and infinity in a layer's Q, K and V. */
 static unsigned stage_qkv(int layer)
 {
     return 1 + 2 * (unsigned)layer;
@@ -55,7 +55,7 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
                : kvd_gpu_launched(w, cudaSuccess, p, err);
 }
 
-/* tokens of one half of a batch (half = 0 or 1), or of the whole batch (-1) */
+/* tokens of the whole batch (half is -1), or of its first or second half (half is 0 or 1) */
 typedef struct {
     size_t first, n;
     int half;
@@ -66,7 +66,8 @@ static rows all_rows(size_t n)
     return (rows){0, n, -1};
 }
 
-/* Splits large batches, so that one half is summed over GPUs while the other is computed. */
+/* Splits a large batch into two halves, so that one is summed over GPUs while the other is
+ * computed. Returns the number of parts. */
 static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
     enum { LEAST = 2048, TILE = 256 };
@@ -81,7 +82,8 @@ static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
     return 2;
 }
 
-/* Makes w->stream wait for the sums over GPUs of one half of the batch, or of both (-1). */
+/* Makes w->stream wait for the sums over GPUs of one half of the batch, or of both halves if `half`
+ * is -1. */
 static int join(kvd_gpu_worker *w, int half, kvd_err *err)
 {
     const unsigned which = w->under_way & (half < 0 ? 3U : 1U << half);
@@ -132,7 +134,7 @@ static void *row_at(const void *array, size_t first, size_t width, kvd_dtype typ
     return (char *)array + first * width * kvd_dtype_bytes(type);
 }
 
-/* Computes `to` [n][out] = `from` [n][in] W^T for the tokens r, added to `to` if `add`. */
+/* Computes `to` [n][out] = `from` [n][in] W^T for the tokens in r, added to `to` if `add`. */
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
 {
@@ -141,8 +143,8 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
                            row_at(to, r.first, out, to_type), to_type, add, p, err);
 }
 
-/* Multiplies by this GPU's part of a matrix. The first GPU adds to w->x, others overwrite it; the
- * sum over GPUs is the residual stream. */
+/* Multiplies by this GPU's part of a matrix. The first GPU adds the result to w->x, others
+ * overwrite w->x; the sum of w->x over GPUs is the new residual stream. */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
 {
@@ -150,8 +152,8 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
                    earlier || w->weights.share.index == 0, p, err);
 }
 
-/* Adds w->pending (a bias or a block's output, or NULL) to the residual stream, and writes the
- * normalised residual stream to y. */
+/* Adds w->pending (a bias or a block's output, or NULL) to the residual stream, and writes the norm
+ * of the residual stream to y. */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
 {
@@ -161,7 +163,7 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    /* Keeps w->pending (to be added to the residual stream) for the second half of the batch. */
+    /* After the first half of the batch, w->pending is kept: the second half needs it, too. */
     if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);
@@ -224,7 +226,7 @@ static int rotates(const kvd_gpu_worker *w)
 }
 
 /* Writes the input of attention. If the feed-forward block reads the same residual stream through a
- * norm of its own, also writes the input of that block. */
+ * norm of its own, also writes the input of the feed-forward block. */
 static int before_attention(kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r, kvd_err *err)
 {
     const kvd_dtype type = w->weights.type;
@@ -345,7 +347,8 @@ static int gate_and_up(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in
                          KVD_GPU_ACTIVATION, err));
 }
 
-/* Adds the feed-forward output, without bias, to the residual stream. Queues the sum over GPUs. */
+/* Adds the feed-forward block's output, without bias, to the residual stream, and queues the sum
+ * over GPUs. */
 static int feed_forward(kvd_gpu_worker *w, const kvd_gpu_layer *l, const void *in, rows r,
                         int earlier, kvd_err *err)
 {
@@ -364,7 +367,8 @@ static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r
                          err);
 }
 
-/* Computes the steps after attention if the blocks are parallel, with a single sum over GPUs. */
+/* Computes the steps of a layer after attention if attention and feed-forward block are parallel,
+ * with a single sum over GPUs. */
 static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -378,7 +382,8 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
     return 0;
 }
 
-/* Computes the steps after attention if norms come first. May process the batch in two halves. */
+/* Computes the steps of a layer after attention if norms come before the blocks. May process the
+ * batch in two halves. */
 static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     rows r[2];
@@ -409,8 +414,8 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
     return layer_norm(w, l, 1, r, w->x, KVD_F32, err);
 }
 
-/* Computes w->branch = norm(w->narrow W^T + bias), which norm() later adds to the residual
- * stream. */
+/* Computes w->branch, the norm of a block's output w->narrow W^T + bias. A later call of norm()
+ * adds w->branch to the residual stream. */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
                       kvd_err *err)

@@ -55,7 +55,7 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
                : w->narrowed;
 }
 
-/* Adds `bias` to x and writes the normalised x to y. If `which` is -1, y = x. */
+/* Adds the vector `bias` to x and writes the norm of x to y; if `which` is -1, y is x itself. */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
 {
@@ -88,7 +88,8 @@ static int gate_up(const kvd_gpu_backward *w, const kvd_gpu_layer *l, const void
                            w->w.weights.type, 0, err);
 }
 
-/* Turns dy, the gradient of the block's output, into d_in, that of its input. */
+/* Turns dy, the gradient of the feed-forward block's output, into d_in, the gradient of the block's
+ * input. */
 static int feed_forward_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                              const float *dy, float *d_in, int add, kvd_err *err)
 {

@@ -1,4 +1,4 @@
-/* Attention by bf16 kernels on K and V in pages. */
+/* Attention by bf16 kernels that read K and V from pages. */
 #include "model/pass/cuda/paged.h"
 
 #include <limits.h>
@@ -18,13 +18,13 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /* output buffer, never read, for the Q of a second launch of kvd_append that is needed for K;
-     * NULL until then */
+    /* output buffer that is never read: a second launch of kvd_append, which is needed for K, also
+     * writes Q; NULL before the first such launch */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /* sequences for which table, tile and args were last filled, or NULL */
+    /* sequences to which table, tile and args belong at present, or NULL */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };
@@ -57,8 +57,8 @@ static size_t ceil_div(size_t a, size_t b)
     return (a + b - 1) / b;
 }
 
-/* Returns buffer sizes for the heads of `map`. They also suffice if projections make heads
- * narrower. */
+/* Returns buffer sizes for heads of the sizes in `map`; they also suffice for heads that
+ * projections make narrower. */
 static sizes sizes_of(const kvd_attn_map *map, size_t max_tokens, size_t max_len)
 {
     const size_t pages = max_tokens / KVD_PAGE_TOKENS;
@@ -159,7 +159,8 @@ int kvd_gpu_paged_reads(const kvd_gpu_attention_in *in)
            (const uint16_t *)in->k + k == in->v && (uintptr_t)in->q % 16 == 0;
 }
 
-/* Fills the page table and the list of tiles, unless filled already. */
+/* Fills the page table and the list of tiles, unless they are filled for these sequences
+ * already. */
 static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_run *r,
                    cudaStream_t stream, kvd_err *err)
 {
@@ -192,8 +193,8 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
     return 0;
 }
 
-/* Projects and stores new Q, K and V. One launch projects Q and K by the same matrix; if their
- * matrices differ, a second launch projects K. */
+/* Projects new Q, K and V and stores them. A launch projects Q and K by the same matrix; if Q and K
+ * have different matrices, a second launch projects K. */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)
 {

@@ -10,7 +10,7 @@
 namespace
 {
 
-/* THREADS per block; for up to FEW tokens, several blocks share the heads of one token */
+/* THREADS: threads per block. For up to FEW tokens, several blocks share the heads of a token. */
 enum { THREADS = 128, FEW = 32 };
 
 __device__ __forceinline__ const float *gain_of(const kvd_gpu_qkv &a, int head)
@@ -78,7 +78,8 @@ __global__ void __launch_bounds__(THREADS)
     const bool mine = lane * N < half && token < n;
     const int at[2] = {lane * N, half + lane * N};
 
-    /* cosine and sine: angle i rotates elements i and i + half, or 2i and 2i + 1 if interleaved */
+    /* cosines and sines; angle i rotates elements i and i + half of a head, or 2i and 2i + 1 if
+     * interleaved */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
     if (a.cosine && mine) {
@@ -170,7 +171,8 @@ __device__ __forceinline__ float element(const kvd_gpu_qkv &a, size_t x_at, size
     return a.bias ? x[0] + a.bias[before + (size_t)i] : x[0];
 }
 
-/* Computes 1 / rms over all heads of token t: block (t, 0) for Q, block (t, 1) for K. */
+/* Computes 1 / rms over all heads of token t: block (t, 0) computes it for Q, block (t, 1) for
+ * K. */
 template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(const kvd_gpu_qkv a)
 {
     __shared__ double part[32];
@@ -187,7 +189,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) whole_factors(cons
         a.factor[2 * token + blockIdx.y] = (float)(1.0 / sqrt(sum / (double)width + a.eps));
 }
 
-/* Computes norm and RoPE of a head in place. All lanes read before any lane writes. */
+/* Computes norm and RoPE of a head in place. All lanes of the warp read before any lane writes. */
 template <class T>
 __global__ void __launch_bounds__(THREADS)
     finish_any(const kvd_gpu_qkv a, size_t n, unsigned stage, kvd_gpu_bad *bad)
@@ -217,7 +219,7 @@ __global__ void __launch_bounds__(THREADS)
         __syncwarp();
     }
     bool wrong = false;
-    /* Computes two dimensions per step, and an odd last one alone. */
+    /* Each step computes two dimensions; an odd last dimension is computed alone. */
     for (int p = lane; p < half + d % 2; p += 32) {
         const bool pair = p < pairs, turns = pair && a.cosine && head < turned;
         const int i = pair && a.layout == KVD_ROPE_HALF ? p : 2 * p;
@@ -280,7 +282,8 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
                             THREADS, 0, stream, a, n, stage, bad);
 }
 
-/* Writes K, V and the rotated dimensions of Q in latent attention. One block handles one token. */
+/* Writes K, V and the dimensions of Q that RoPE rotates, in latent attention. One block handles one
+ * token. */
 template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(const kvd_gpu_latents a)
 {
     __shared__ double part[32];

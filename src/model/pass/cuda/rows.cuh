@@ -97,7 +97,8 @@ __device__ __forceinline__ float gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
 }
 
-/* Records a non-finite token of check `stage`. *bad keeps the first token of the first check. */
+/* Records that row `row` has a NaN or infinity in check `stage`. *bad keeps the first token of the
+ * first check. */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);
@@ -111,7 +112,8 @@ template <class V> __device__ __forceinline__ V warp_sum(V x)
     return x;
 }
 
-/* Returns the sum over the block, in every thread. part [32] is shared memory. */
+/* Returns the sum of x over all threads of the block, in every thread. part [32] is in shared
+ * memory. */
 template <class V> __device__ __forceinline__ V block_sum(V x, V *part)
 {
     const int warps = (int)blockDim.x / 32, lane = (int)threadIdx.x % 32;

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(THREADS) scores_kernel(const scores_args a)
     __shared__ double part[32];
     const size_t row = (size_t)blockIdx.x * (THREADS / TEAM) + threadIdx.x / TEAM, at = row * a.ld;
     if (row >= a.n_rows)
-        /* All threads of a row return together, so that no barrier is missed. */
+        /* All threads of a row return here together, so that none misses a later barrier. */
         return;
     double sum = 0;
     for (size_t j = threadIdx.x % TEAM; j < a.n_keys; j += TEAM)
@@ -68,7 +68,7 @@ __device__ __forceinline__ float block_max(float x, float *part)
     return x;
 }
 
-/* Returns the first token where the cumulative sum of exp(logit - top) exceeds `goal`. */
+/* Returns the first token at which the cumulative sum of exp(logit - top) exceeds `goal`. */
 __device__ uint32_t token_at(const float *row, const logits_args &a, const double *sums, float top,
                              double goal)
 {

@@ -1,6 +1,6 @@
 /* Softmax of attention scores with causal mask, sliding window, softcap and sinks.
  *
- * A thread writes only where it has read the scores itself, so prob may be the array of scores. */
+ * Each thread writes only scores that it has read itself, so prob may be the array of scores. */
 #include "model/pass/cuda/blocks.h"
 
 #include <float.h>
@@ -22,16 +22,17 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /* n_rows: queries of all heads and sequences together; rows: of one head and sequence */
+    /* n_rows: number of queries of all heads and sequences together; rows: of one head of one
+     * sequence */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
-    /* coefficients of a score, softcap * tanh(inner * product); inner is scale / softcap */
+    /* a score is softcap * tanh(inner * product) for the product q . k; inner is scale / softcap */
     float softcap, inner;
     const float *sinks;
     uint32_t first_head, n_heads;
 };
 
-/* a query's scores, and the keys from .. to - 1 that it sees */
+/* place of a query's scores, and the range of keys from .. to - 1 that the query sees */
 struct row_place {
     size_t at;
     uint32_t from, to;
@@ -64,7 +65,8 @@ __device__ __forceinline__ bool seen(const row_place &r, uint32_t j)
     return j >= r.from && j < r.to;
 }
 
-/* Loads N scores with softcap. Scores of keys that the query does not see are arbitrary. */
+/* Loads N scores and applies the softcap. Scores of keys that the query does not see are arbitrary
+ * numbers. */
 template <bool CAPPED, int N>
 __device__ __forceinline__ void scores_at(const softmax_args &a, const row_place &r, uint32_t j,
                                           float (&x)[N])
@@ -139,14 +141,14 @@ template <int THREADS> __device__ __forceinline__ float team_sum(float x, float 
     return THREADS == 32 ? warp_sum(x) : block_sum(x, part);
 }
 
-/* Computes the softmax of scores that fit into the registers of a warp or block. */
+/* Computes the softmax of a query's scores if they fit into the registers of a warp or block. */
 template <class T, bool CAPPED, int THREADS, int PIECES>
 __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
 {
     __shared__ float tops[32], sums[32];
     const uint32_t row = blockIdx.x * (TEAM / THREADS) + threadIdx.x / THREADS;
     if (row >= a.n_rows)
-        /* All threads of a row return together, so that no barrier is missed. */
+        /* All threads of a row return here together, so that none misses a later barrier. */
         return;
     const row_place r = place_of(a, row);
     const uint32_t first = threadIdx.x % THREADS * 4;
@@ -185,7 +187,7 @@ __global__ void __launch_bounds__(TEAM) softmax_kept(const softmax_args a)
     }
 }
 
-/* Merges the largest scores and the sums of exponentials of two parts of a row. */
+/* Combines the largest scores and the sums of exponentials of two parts of a query's scores. */
 __device__ __forceinline__ void join(float &top, float &sum, float other_top, float other_sum,
                                      float scale)
 {

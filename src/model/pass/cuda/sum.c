@@ -45,7 +45,7 @@ static int connect_all(kvd_gpu_sum *s, int first_gpu, kvd_err *err)
     }
     for (int i = 0; i < s->n; i++)
         device[i] = first_gpu + i;
-    /* Switches multicast off, because hosts have few multicast groups. */
+    /* Switches off NVLink multicast in NCCL, because hosts have few multicast groups. */
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     (void)setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     (void)setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 0);
@@ -91,7 +91,8 @@ static int lives(int device)
     return asked == cudaSuccess || asked == cudaErrorNotReady;
 }
 
-/* Aborts a GPU's communicator, unless the CUDA context is lost: then it would wait for ever. */
+/* Aborts a GPU's communicator, except after the loss of the CUDA context, when this would wait for
+ * ever. */
 static void end(const kvd_gpu_sum *s, member *m)
 {
     if (!m->comm || !lives(m->device))
@@ -169,7 +170,8 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 /* Waits for `stream`, at first without sleeping, for about the time of two decode steps. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
-    /* number of queries of the stream before the first sleep, about a microsecond per query */
+    /* number of times that the stream is queried before the first sleep, about a microsecond
+     * each */
     enum { AWAKE = 20000 };
     const struct timespec pause = {.tv_nsec = 20000};
     cudaError_t e;

@@ -4,7 +4,7 @@
 
 #include "model/pass/cuda/layer.h"
 
-/* number of bytes of cuBLAS's workspace, twice its default */
+/* number of bytes of workspace for cuBLAS, twice its default */
 enum { WORKSPACE = 64 * 1024 * 1024 };
 
 typedef struct {
@@ -44,8 +44,8 @@ static bool takes_many(const kvd_config *c)
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/* A launch of kvdim's own kernels takes up to a mean of 32 tokens per expert, above which cuBLAS is
- * faster. If takes_many returns true, a launch takes up to MANY tokens. */
+/* A launch of kvdim's own expert kernels takes up to 32 tokens per expert on average; above, cuBLAS
+ * is faster. If takes_many returns true, a launch takes up to MANY tokens. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
@@ -210,7 +210,7 @@ static int fill_table(const kvd_gpu_worker *w, kvd_err *err)
     return 0;
 }
 
-/* Opens cuBLAS. Products are summed in float32, also where cuBLAS splits a sum. */
+/* Opens cuBLAS. Its products are summed in float32, even if a sum is split among thread blocks. */
 static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
 {
     const cublasMath_t math =
@@ -221,7 +221,8 @@ static int open_cublas(kvd_gpu_worker *w, kvd_err *err)
         kvd_cublas_check(w->lib->cublasSetMathMode(w->blas, math), "forward pass", err));
 }
 
-/* Creates a stream for sums over GPUs. It has priority, because other GPUs wait for the sums. */
+/* Creates the stream for sums over GPUs. The stream has priority, because other GPUs wait for the
+ * sums. */
 static int open_sums(kvd_gpu_worker *w, kvd_err *err)
 {
     int least = 0, most = 0;
