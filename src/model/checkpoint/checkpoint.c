@@ -164,8 +164,8 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* ignored, because a failed search also means that the tensor exists, if its type is not
-     * supported */
+    /* why the search failed: ignored, because it also fails for a tensor that is in the file but
+     * has an unsupported type */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }
@@ -262,12 +262,12 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* number of number types that are counted: plain, quantised and random */
+    /* size of a table of number types: plain, quantised and random ones */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* ignored, because tensors of unsupported types are not counted */
+    /* why a tensor is not supported: ignored, because such tensors are not counted */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];

@@ -114,7 +114,7 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
-/* Fails if the file states for `key` the opposite of `only`. */
+/* Fails if the file has the GGUF key `key`, and its value, true or false, is not `only`. */
 static int refuse_flag(const builder *b, const char *key, bool only, kvd_err *err)
 {
     char full[KEY];

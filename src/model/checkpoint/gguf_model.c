@@ -12,8 +12,8 @@ typedef struct {
     kvd_row_order order;
     /* true for a matrix with one row, which GGUF may store as a vector */
     bool column;
-    /* number of the expert in a tensor of n_experts experts, which the weight belongs to; 0 for
-     * other tensors */
+    /* index of the weight's expert in a tensor that holds n_experts experts; 0 for other
+     * tensors */
     size_t expert, n_experts;
 } entry;
 

@@ -10,7 +10,7 @@ typedef struct {
     size_t bytes;
 } pages;
 
-/* Returns the memory pages that contain the n bytes at `data`, each as a whole. */
+/* Returns start and size of the memory pages that contain the n bytes at `data`. */
 static pages pages_around(const void *data, size_t n)
 {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);

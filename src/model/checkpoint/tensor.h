@@ -92,7 +92,7 @@ typedef struct {
     kvd_random_tensor random;
     const char *file;
     kvd_row_order order;
-    /* sizes of attention, to bring rows into the order of Hugging Face files */
+    /* sizes of attention, which tell how rows come into the order of Hugging Face files */
     size_t d_head, group, n_kv_heads;
 } kvd_tensor;
 

@@ -39,7 +39,7 @@ struct kvd_experts {
     /* [threads][KVD_ROUTE_SCRATCH * n_experts] scratch memory to choose experts */
     double *scratch;
     size_t threads;
-    /* [max_tokens][n_chosen] of each token's chosen experts, the token and the factor on the
+    /* [max_tokens][n_chosen] for each expert that a token chose: the token, and the factor on the
      * expert's output */
     use *uses;
     /* [max_tokens][n_chosen] number of each chosen expert */

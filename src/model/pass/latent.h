@@ -21,7 +21,7 @@ void kvd_latent_project(const kvd_config *c, const kvd_layer_weights *w, const f
 void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                        float *values);
 
-/* Write matrices of latent attention, whose latent is called c. A NULL pointer is skipped. Rows of
+/* Writes matrices of latent attention, whose latent is called c. A NULL pointer is skipped. Rows of
  * rotated dimensions are 0.
  *
  * w_o [n_heads][d_head][d_model]  maps c to the residual stream

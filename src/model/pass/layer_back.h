@@ -65,8 +65,8 @@ typedef struct {
     float *in;
 } kvd_layer_back_qkv;
 
-/* Fills the outputs of *g from its inputs. Unless dx is NULL, adds to dx the part of x's gradient
- * that goes through Q, K and V. */
+/* Fills the outputs of *g from its inputs. Unless dx is NULL, adds to dx the part of the layer
+ * input's gradient that goes through Q, K and V. */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);
 

@@ -107,8 +107,8 @@ typedef struct kvd_gpu_weights {
     /* matrix [d_model][d_embed] that maps embeddings to d_model dimensions; NULL if d_embed is
      * d_model */
     void *project_in;
-    /* matrix [d_embed][d_model] before the output head; NULL if d_embed is d_model, or on a later
-     * GPU */
+    /* matrix [d_embed][d_model] before the output head; NULL if d_embed is d_model, and on all GPUs
+     * but the first */
     void *project_out;
     float *norm_final, *norm_final_bias;
     size_t bytes;

@@ -185,7 +185,7 @@ static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
     return 0;
 }
 
-/* Reads if RoPE rotates dimension 2i of a key with 2i + 1, its neighbour. */
+/* Reads whether RoPE rotates dimension 2i of a key with 2i + 1, its neighbour. */
 static int read_interleaved(const json_t *root, kvd_config *c, kvd_err *err)
 {
     bool interleaved = true;

@@ -83,7 +83,8 @@ typedef struct {
     size_t first, rows, from, keys, ld;
 } kvd_score_block;
 
-/* Returns how many attention scores scratch memory must hold, usually 256 MiB. */
+/* Returns the number of attention scores for which to allocate scratch memory. The memory usually
+ * has 256 MiB. */
 size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
 
 /* Advances *b to a sequence's next block of queries; the first call needs a zeroed *b. Returns

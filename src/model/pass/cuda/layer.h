@@ -160,8 +160,8 @@ int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, 
 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
-/* Returns the number that the check for NaN and infinity before a layer (or before the final norm)
- * has. */
+/* Returns the number (stage) of the check for NaN and infinity before a layer, or before the final
+ * norm. */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
 /* Writes the name of check `stage` for NaN and infinity: "embedding", "layer 3" or "final norm". */

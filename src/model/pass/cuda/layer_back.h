@@ -39,7 +39,7 @@ struct kvd_gpu_backward {
     float *d_embedded;
     /* [max_tokens] target token of each position */
     uint32_t *target;
-    /* per token: random number that draws its target token, and loss */
+    /* per token: random number by which its target token is drawn (u), and its loss */
     double *u, *loss;
     /* token ids, positions, RoPE table rows and target tokens, max_tokens each, in pinned memory */
     uint32_t *rows;

@@ -1,4 +1,5 @@
-/* Attention by bf16 kernels; each KV head may keep another number of dimensions of K and of V.
+/* Attention by bf16 kernels. KV heads may differ in the numbers of dimensions of K and V that they
+ * keep.
  *
  * A kvd_gpu_paged must be used on one device and one stream only. */
 #ifndef KVD_MODEL_PASS_CUDA_PAGED_H
