@@ -140,8 +140,9 @@ int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *
 /* Reads which layers have a plain feed-forward block instead of experts. */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
-/* Each function marks the layers without RoPE: those with 0 in list `key` of config.json, every
- * `interval`-th layer, or all layers without a sliding window. */
+/* These functions mark layers without RoPE: kvd_cfg_unrotated those with 0 in list `key` of
+ * config.json, kvd_cfg_unrotated_every every `interval`-th layer, kvd_cfg_unrotated_full all layers
+ * without a sliding window. */
 int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err);

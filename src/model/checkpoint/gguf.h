@@ -53,7 +53,7 @@ bool kvd_gguf_next_real(kvd_gguf_list *list, double *out);
 size_t kvd_gguf_count(const kvd_gguf *g);
 /* Returns the name of tensor i, valid until kvd_gguf_close. */
 const char *kvd_gguf_name(const kvd_gguf *g, size_t i);
-/* Returns a tensor's index, or kvd_gguf_count if there is none. */
+/* Returns the index of the tensor `name`, or the result of kvd_gguf_count if there is none. */
 size_t kvd_gguf_find(const kvd_gguf *g, const char *name);
 /* Describes tensor i, of shape [rows][columns], in *out. Fails if the tensor's number type is not
  * supported. */

@@ -166,8 +166,8 @@ static int refuse(const builder *b, kvd_err *err)
         "rope.scaling.finetuned_layers", "expert_group_count",          "expert_group_used_count",
         "leading_dense_block_count",     "nextn_predict_layers",        "full_attention_interval",
         "attention.shared_kv_layers",    "attention.temperature_length"};
-    /* Values that have no effect are accepted: 0 for the first N_ZERO keys, 0 and 1 for the
-     * others. */
+    /* Accepted values, which have no effect: 0 for the first N_ZERO keys of the list, 0 and 1 for
+     * the others. */
     enum { N_ZERO = 3 };
     static const char *const reals[] = {"router_logit_softcapping",
                                         "attention.temperature_scale",

@@ -267,7 +267,8 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* ignored, because a key of a wrong type also shows that the file has a tokenizer */
+    /* why reading failed: ignored, because a key of a wrong type also shows that the file has a
+     * tokenizer */
     kvd_err ignored;
     const char *s;
     size_t len;

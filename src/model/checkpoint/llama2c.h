@@ -3,7 +3,7 @@
  * rms_att, wq, wk, wv, wo, rms_ffn, w1, w2, w3, each for all layers; rms_final; two unused RoPE
  * tables [seq_len][d_head/2]; an untied head.
  *
- * Fixed: norm_eps 1e-5, theta 10000, interleaved RoPE. */
+ * The format fixes norm_eps 1e-5, theta 10000 and interleaved RoPE. */
 #ifndef KVD_MODEL_CHECKPOINT_LLAMA2C_H
 #define KVD_MODEL_CHECKPOINT_LLAMA2C_H
 

@@ -6,7 +6,7 @@
 
 typedef struct {
     const unsigned char *first;
-    /* number of bytes of the memory pages, or 0 if the tensor is not in a mapped file */
+    /* number of bytes of a tensor's memory pages; 0 if the tensor is not in a mapped file */
     size_t bytes;
 } pages;
 

@@ -42,7 +42,7 @@ struct kvd_experts {
     /* [max_tokens][n_chosen] for each expert that a token chose: the token, and the factor on the
      * expert's output */
     use *uses;
-    /* [max_tokens][n_chosen] number of each chosen expert */
+    /* [max_tokens][n_chosen] index of each expert that a token chose */
     size_t *expert;
     /* the elements of `uses`, sorted by expert */
     use *by_expert;

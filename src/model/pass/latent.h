@@ -17,7 +17,7 @@ size_t kvd_latent_scratch(const kvd_config *c);
 void kvd_latent_project(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                         size_t rows, float *scratch, const kvd_layer_qkv *out);
 
-/* Multiplies each head's attention output o by W_UV: [rows][n_heads][d_value]. */
+/* Multiplies each head's attention output in o by W_UV: values [rows][n_heads][d_value]. */
 void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                        float *values);
 
@@ -29,7 +29,8 @@ void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const fl
 int kvd_latent_weights(const kvd_config *c, const kvd_weight *part, float *w_o, float *w_v,
                        kvd_err *err);
 
-/* Returns the multiplications by weights that latent attention takes per token and layer. */
+/* Returns the number of multiplications by weights that latent attention takes per token and
+ * layer. */
 double kvd_latent_multiplications(const kvd_config *c);
 
 #endif

@@ -296,8 +296,8 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
     add(x1, x, rows * d);
 }
 
-/* For the layer x1 + norm_down(ffn(y)) with x1 = x + norm_o(W_O o), turns dx into the gradient of
- * x, except through attention, and computes d_o, that of the attention output o.
+/* For the layer x1 + norm_down(ffn(y)) with x1 = x + norm_o(W_O o): turns dx into the gradient of
+ * x, without the part through Q, K and V, and computes d_o, the gradient of the attention output o.
  *
  * y is norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH. */
 static void behind_branch_norms_back(const kvd_config *c, const kvd_layer_weights *w,

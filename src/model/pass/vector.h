@@ -23,7 +23,7 @@
  * x = n ln 2 + r: a polynomial gives e^r (Cephes expf), the exponent bits 2^n. */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
-    /* number whose addition rounds to an integer in the low bits of the sum */
+    /* Adding this number to a float rounds it to an integer, in the low bits of the sum. */
     const float round_to_int = 12582912.0f;
     /* Masks replace `?:`, which gcc does not vectorise. NaN stays NaN. */
     const uint32_t low = (uint32_t) - (x < -88.0f), high = (uint32_t) - (x > 89.0f);

@@ -159,7 +159,7 @@ typedef struct {
     size_t n, n_experts, n_chosen;
     int add_up; /* 1 if a token's factors are divided by their sum */
     const float *bias;
-    /* number of expert groups, or 0, and number of groups from which a token chooses */
+    /* number of expert groups, or 0 without groups; number of groups from which a token chooses */
     size_t groups, groups_chosen;
     /* 1 if the router's scores are sigmoids of the logits; 0 if they are their softmax */
     int sigmoid;

@@ -44,8 +44,8 @@ kvd_gpu_attention *kvd_gpu_forward_dense(kvd_gpu_forward *f, int gpu);
  * 2.28.9". */
 const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 
-/* GPU versions of model/pass/forward.h, with one hook per GPU or NULL for exact attention. Arrays
- * are float32 on the first GPU.
+/* GPU versions of functions in model/pass/forward.h. `hook` has an attention hook per GPU, or is
+ * NULL for exact attention. Arrays are float32, on the first GPU.
  *
  * All but kvd_gpu_forward_logits wait for the device. After an error on several GPUs, the pass can
  * only be freed. */

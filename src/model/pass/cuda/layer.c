@@ -184,7 +184,7 @@ static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
                                   NULL, NULL, n, narrow, w->wide, w->stream);
     if (!e)
         e = kvd_gpu_convert(KVD_F32, w->wide, type, w->narrow, n * narrow, w->stream);
-    /* Embeds learned positions. The vector of position t is row t + 2 of the table. */
+    /* Copies vectors of learned positions: that of position t is row t + 2 of the table. */
     if (!e && w->weights.positions)
         e = kvd_gpu_embed(KVD_F32, w->weights.positions + 2 * d, 0, w->position, NULL, NULL, n, d,
                           w->x, w->stream);

@@ -115,8 +115,9 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/* For the layer x1 + ffn(norm(x1)) with x1 = x + W_O o, turns w->dx into the gradient of x, except
- * through attention, and computes w->d_o, that of the attention output o. */
+/* For the layer x1 + ffn(norm(x1)) with x1 = x + W_O o: turns w->dx into the gradient of x,
+ * without the part that goes through Q, K and V, and computes w->d_o, the gradient of the attention
+ * output o. */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return kvd_status(
@@ -126,8 +127,8 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
         kvd_back_norm(w, w->w.x, l->norm[1], n, w->dy, w->dx, 1, err) || output_back(w, l, n, err));
 }
 
-/* For the layer x + W_O o + ffn(norm(x)), turns w->dx into the gradient of x, except through
- * attention, and computes w->d_o, that of the attention output o. */
+/* For the layer x + W_O o + ffn(norm(x)): turns w->dx into the gradient of x, without the part that
+ * goes through Q, K and V, and computes w->d_o, the gradient of the attention output o. */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {
@@ -140,8 +141,9 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/* For the layer norm2(y + ffn(y)) with y = norm1(x + W_O o), turns w->dx into the gradient of x,
- * except through attention, and computes w->d_o, that of the attention output o. */
+/* For the layer norm2(y + ffn(y)) with y = norm1(x + W_O o): turns w->dx into the gradient of x,
+ * without the part that goes through Q, K and V, and computes w->d_o, the gradient of the attention
+ * output o. */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;

@@ -1,7 +1,8 @@
 /* Adds biases to Q, K and V, applies norms of heads and RoPE, and checks that results are finite,
  * in one kernel, in float32.
  *
- * Each lane holds 16 bytes of both halves of a head, so RoPE needs no exchange. */
+ * Each lane holds 16 bytes of both halves of a head, so RoPE needs no exchange between
+ * lanes. */
 #include "model/pass/cuda/blocks.h"
 
 #include "common/cuda/launch.cuh"
