@@ -17,7 +17,7 @@ typedef struct {
     kvd_attn_batch batch;
     kvd_attn_plain plain;
     float *q, *k, *v;
-    /* NULL until computed */
+    /* attention outputs and log-sum-exps that PyTorch computed; NULL for random inputs */
     double *out, *lse;
 } attention_case;
 
@@ -43,7 +43,8 @@ static inline void case_normal(float *x, size_t n, double factor, kvd_rng *rng)
         x[i] = (float)(factor * kvd_rng_normal(rng));
 }
 
-/* Makes random q (times `factor`), k and v. d_qk, d_v: [n_kv_heads]; q_len, kv_len: [batch]. */
+/* Fills the case with random queries, keys and values; queries are multiplied by `factor`. d_qk and
+ * d_v: dimensions per KV head; q_len and kv_len: tokens per request. */
 static inline void case_make(attention_case *c, int n_heads, int n_kv_heads, int d_head,
                              const int *d_qk, const int *d_v, int batch, const int32_t *q_len,
                              const int32_t *kv_len, double factor, uint64_t seed)
@@ -107,7 +108,8 @@ static inline FILE *case_open(int32_t *n_cases)
     return f;
 }
 
-/* Returns outputs in float64; lse receives log-sum-exps, unless NULL. */
+/* Returns the attention outputs, computed in float64. Also writes each query's log-sum-exp to lse
+ * unless lse is NULL. */
 static inline double *case_reference(const attention_case *c, double *lse)
 {
     kvd_err err;

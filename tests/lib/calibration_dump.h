@@ -31,14 +31,16 @@ static int open_dump(size_t n_tokens)
                                                                                              : 0;
 }
 
-/* Reads n tokens of a head of x to rows [n][D]. */
+/* Reads the vectors of the first n tokens of one head into rows [n][D]. x says which of Q, K and
+ * V. */
 static inline void head_rows(kvd_x x, int layer, int head, size_t n, float *rows)
 {
     kvd_err err;
     OK(kvd_activations_rows(&dump, x, layer, head, 0, n, rows, NULL, &err));
 }
 
-/* Reads n tokens of all heads of x to rows [n][HEADS * D]. */
+/* Reads the vectors of the first n tokens of all heads into rows [n][HEADS * D]. x says which of Q,
+ * K and V. */
 static inline void rows_side_by_side(kvd_x x, int layer, size_t n, float *rows)
 {
     float *const one = malloc(n * D * sizeof *one);

@@ -41,7 +41,7 @@ static inline void refuse_plan(const char *text, size_t prompt, const kvd_method
         fail_msg("%s: %s", text, err.msg);
 }
 
-/* Returns the n elements of a tensor. Their type is the caller's to know. */
+/* Returns the n elements of the tensor `name`. The caller must know their type. */
 static inline const void *tensor_of(const kvd_safetensors *file, const char *name, size_t n)
 {
     kvd_tensor t;
@@ -52,7 +52,7 @@ static inline const void *tensor_of(const kvd_safetensors *file, const char *nam
     return t.data;
 }
 
-/* Returns the squares of a - b summed, or of a if b is NULL. */
+/* Returns the sum of the squares of a - b, or of a if b is NULL. */
 static inline double squares(const float *a, const float *b, size_t n)
 {
     double sum = 0;
@@ -61,7 +61,8 @@ static inline double squares(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/* Quantises and restores the tokens of b. NULL position: 0, 1, ...; NULL level: full precision. */
+/* Quantises and restores the tokens of b by the method `text`. If b has no positions, they are 0,
+ * 1, ...; if it has no precision levels, all tokens get the high one. */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)
 {
@@ -87,8 +88,9 @@ static inline void code_rows(const char *text, const kvd_method_setup *setup, kv
 
 enum { KEPT_HEADS = 8 };
 
-/* Runs n tokens through the method `text`. kept [n_kv_heads][1 + n - prompt][n]: 1 for tokens
- * stored (or read) after the prompt (index 0), then after each step. */
+/* Runs n tokens through the method `text`. kept [n_kv_heads][1 + n - prompt][n] is 1 for each token
+ * that the cache stores (or the step reads) after the prompt (index 0) and after each decode
+ * step. */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)
 {

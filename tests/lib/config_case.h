@@ -23,7 +23,7 @@ static inline kvd_config accept(const char *text)
     return c;
 }
 
-/* Checks that parsing this config.json fails with `message`. */
+/* Checks that parsing `text` as a config.json fails with the error `message`. */
 static inline void refuse(const char *text, const char *message)
 {
     kvd_config c;
@@ -44,7 +44,7 @@ static inline const char *edit_config(const char *text, const char *from, const 
     return result;
 }
 
-/* Checks that a config.json fails with `from` replaced by `to`. */
+/* Checks that parsing a config.json fails with `message` after `from` in it is replaced by `to`. */
 static inline void refuse_config(const char *text, const char *from, const char *to,
                                  const char *message)
 {

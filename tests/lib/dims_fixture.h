@@ -47,8 +47,8 @@ static inline int fixture_orthogonal(kvd_rng *r, double *basis, size_t n, size_t
     return status;
 }
 
-/* Makes left = U diag(s) and right = U diag(1/s) of the orthogonal U in left [n][d][d], with s in
- * 0.5 .. 1.5. */
+/* Takes orthogonal matrices U in left [n][d][d]. Writes U diag(s) to left and U diag(1/s) to right,
+ * with random s in 0.5 .. 1.5. */
 static inline void fixture_biorthogonal(kvd_rng *r, double *left, double *right, size_t n, size_t d)
 {
     for (size_t m = 0; m < n; m++)
@@ -92,7 +92,8 @@ static inline int fixture_spectrum(kvd_spectrum *s, const kvd_config *c, uint64_
     return 0;
 }
 
-/* Returns how many dimensions head i of all layers keeps: of Q and K (side 0) or V (1). */
+/* Returns the number of dimensions that Q and K (side 0) or V (side 1) of a KV head keep. The index
+ * i counts the KV heads of all layers. */
 typedef int (*fixture_kept)(const kvd_config *c, int i, int side);
 
 static inline int fixture_uneven(const kvd_config *c, int i, int side)
@@ -100,7 +101,8 @@ static inline int fixture_uneven(const kvd_config *c, int i, int side)
     return c->d_head * (3 + (i * 5 + 3 * side + 1) % 6) / 8 - i % 3;
 }
 
-/* Makes projections that keep kept(c, head, side) dimensions. Always call kvd_dims_release. */
+/* Makes projections; each KV head keeps as many dimensions as the function `kept` returns. The
+ * caller must call kvd_dims_release, also after an error. */
 static inline int fixture_dims(kvd_dims *d, const kvd_spectrum *s, const kvd_config *c,
                                const kvd_dims_method *m, fixture_kept kept, kvd_err *err)
 {

@@ -1,4 +1,5 @@
-/* Compares the CUDA engine with the forward pass. Checks phase times and bytes between GPUs. */
+/* Compares logits of the CUDA engine with those of the forward pass. Also checks the measured times
+ * of an iteration's phases, and how many bytes GPUs send to each other. */
 #ifndef KVD_TESTS_ENGINE_CASE_H
 #define KVD_TESTS_ENGINE_CASE_H
 
@@ -19,10 +20,12 @@ static void use_gpus(int gpus)
 
 typedef struct {
     double worst;
-    /* number of compared tokens, of decode steps, and of tokens without the largest logit */
+    /* number of compared logit vectors, of those from decode steps, and of output tokens that do
+     * not have the largest logit */
     size_t rows, steps, other;
     double sent[2];
-    /* shortest timed part of an iteration in seconds; largest fraction of its time in no part */
+    /* shortest measured phase of an iteration in seconds; largest fraction of an iteration's time
+     * that belongs to no phase */
     double least_part, residue;
     kvd_phase_times sum;
 } outcome;
@@ -85,14 +88,16 @@ static kvd_engine_spec spec_on_gpus(const setting *set, size_t max_len)
     return s;
 }
 
-/* Returns the first prompt token of GPU `gpu`, in whole pages, or len for gpu = n_gpus. */
+/* Returns the first token of the part of the prompt that GPU `gpu` processes, a multiple of 64. If
+ * gpu is n_gpus, returns the prompt length. */
 static size_t slice_at(size_t len, int gpu)
 {
     const size_t first = (len + 63) / 64 * (size_t)gpu / (size_t)n_gpus * 64;
     return first < len ? first : len;
 }
 
-/* Checks what GPUs exchange: groups of 8 tokens of Q, pages of K and V, and outputs. */
+/* Compares the number of bytes that GPUs sent to each other with the expected one. They send Q in
+ * groups of 8 tokens, K and V in pages, and attention outputs. */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
     const kvd_dims *const dims = plan ? plan->dims : NULL;
@@ -154,7 +159,8 @@ static void test(const kvd_checkpoint *c, const char *model, const load *l, cons
     engine_free(e);
 }
 
-/* Serves the requests with each setting and compares logits. */
+/* For each engine setting in `set`, serves the requests and compares the logits with those of the
+ * forward pass. */
 static void test_requests(const kvd_checkpoint *c, const char *model, const request *r, size_t n,
                           uint64_t seed, const kvd_plan *plan, const char *method,
                           const setting *const *set)

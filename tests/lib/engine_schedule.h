@@ -20,13 +20,13 @@ typedef struct {
     const kvd_checkpoint *c; /* owned by the caller */
     const request *r;        /* [n] requests, owned by the caller */
     size_t n, vocab, max_len, outputs;
-    /* index in `id` of each request's first token */
+    /* index of each request's first token in the array `id` */
     size_t offset[MOST + 1];
-    /* each request's first output token among all output tokens */
+    /* index of each request's first output token, counted over the output tokens of all requests */
     size_t first[MOST + 1];
-    /* [offset[n]] all requests' input, then output */
+    /* token ids [offset[n]]: input of request 0, its output, input of request 1, and so on */
     uint32_t *id;
-    /* [offset[n]][vocab] expected logits, or NULL */
+    /* [offset[n]][vocab] logits of the reference forward pass, or NULL before it ran */
     float *want;
     double bar; /* largest accepted relative error of logits */
 } load;
@@ -51,7 +51,8 @@ static inline void load_release(load *l)
     free(l->want);
 }
 
-/* Returns the index, among the tokens of all requests, of a slice's last token. */
+/* Returns the index of the last token that the slice processes, counted over the tokens of all
+ * requests. */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
     return l->offset[s->request] + s->before + s->n - 1;
@@ -72,7 +73,7 @@ typedef struct {
 } serving_order;
 
 typedef struct {
-    /* number of requests that have started, and of computed tokens of each */
+    /* number of requests that have started, and number of processed tokens of each request */
     size_t arrived, done[MOST];
     int slot[MOST]; /* slot of each request; -1 after the end */
     bool taken[MOST];
@@ -110,7 +111,8 @@ static inline void schedule_take(schedule *s, const load *l, size_t r, size_t n,
     s->done[r] = end;
 }
 
-/* Returns the next iteration, decode steps first, empty after the last request. */
+/* Returns the next iteration: first its decode steps, then its prompts. After the last request, the
+ * iteration is empty. */
 static inline kvd_iteration schedule_next(schedule *s, const load *l, const serving_order *o)
 {
     kvd_iteration it = {.slice = s->slice};
@@ -144,8 +146,9 @@ typedef struct {
     const char *name;
     /* largest number of requests, and of tokens in an iteration (0: prompts are not split) */
     size_t max_batch, chunk;
-    /* mixed: an iteration may have prompts and decode steps; graphs: with CUDA graphs; phases: each
-     * part of an iteration is timed; sequence: GPUs divide prompts by tokens */
+    /* mixed: prompts and decode steps may share an iteration. graphs: decode runs as CUDA graphs.
+     * phases: the engine measures the time of each phase. sequence: each GPU processes a part of a
+     * prompt's tokens. */
     bool mixed, graphs, phases, sequence;
     kvd_attention_choice attention;
 } setting;
@@ -184,7 +187,8 @@ static inline void engine_refused(const kvd_checkpoint *c, const kvd_plan *plan,
     engine_free(e);
 }
 
-/* Runs a step of two requests after 999 and 500 tokens that were never computed. */
+/* Runs a decode step of two requests. Their 999 and 500 preceding tokens were never processed, so
+ * the cache holds whatever its memory contained. */
 static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err)
 {
     static const kvd_slice slice[] = {{.slot = 0, .before = 999, .n = 1, .emits = 1},
@@ -194,8 +198,8 @@ static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err
     return e->step(e, &it, id, token, NULL, err);
 }
 
-/* Tests that two decode steps with the same input, after tokens whose K and V were never computed,
- * give the same tokens. If e is NULL, fails with *err. */
+/* Tests that a decode step gives the same tokens when it is run twice. K and V of the preceding
+ * tokens were never computed. A NULL engine fails the test with the message in err. */
 static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err)
 {
     uint32_t first[2] = {0}, second[2] = {1};
@@ -204,7 +208,7 @@ static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err
                 status ? err->msg : "the same tokens twice");
 }
 
-/* Called after each iteration. If it returns -1, serve() fails. */
+/* Function that serve() calls after each iteration. If the function returns -1, serve() fails. */
 typedef int (*behind)(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32_t *token,
                       const kvd_phase_times *t, kvd_err *err);
 
@@ -263,7 +267,8 @@ static inline int serve_recorded(kvd_engine *e, const load *l, const serving_ord
     return serve(e, l, o, record_iteration, &r, err);
 }
 
-/* Returns the largest relative difference of cache bytes, or infinity if iterations differ. */
+/* Compares the bytes that the cache occupies after each iteration in runs a and b. Returns the
+ * largest relative difference, or infinity if the runs differ in their number of iterations. */
 static inline double held_off(const served *a, const served *b)
 {
     double most = a->n_held == b->n_held && a->n_held ? 0 : INFINITY;
@@ -272,7 +277,8 @@ static inline double held_off(const served *a, const served *b)
     return most;
 }
 
-/* Returns the median distance of logits a and b over output tokens. *most: largest distance. */
+/* Computes the relative distance between logits a and b of each output token. Returns the median,
+ * and writes the largest to *most. */
 static inline double logits_off(const load *l, const float *a, const float *b, double *most)
 {
     const size_t n = l->outputs;
@@ -318,8 +324,8 @@ static inline float *run_pass(const load *l, const kvd_checkpoint *c, const kvd_
     return NULL;
 }
 
-/* Computes expected logits l->want and the accepted distance l->bar: twice the largest distance of
- * a bf16 forward pass (with experts: three times). */
+/* Computes the reference logits l->want in float32, and l->bar, the largest accepted error: twice
+ * (with routed experts three times) the largest error of a forward pass in bf16. */
 static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan, kvd_err *err)
 {
     const size_t vocab = (size_t)kvd_checkpoint_config(c)->vocab_size;
@@ -335,9 +341,8 @@ static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan,
         mean += off / (double)n;
     }
     free(narrow);
-    /* The engine uses the kernels of the bf16 pass. If these were wrong, the pass's error would be
-     * large, and with it l->bar, the largest error that tests accept. So a large error of the pass
-     * is refused. */
+    /* Tests accept errors up to l->bar, a multiple of this pass's error. Wrong kernels would make
+     * both large and hide errors of the engine, so a large mean error fails here. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;

@@ -20,14 +20,14 @@ typedef struct {
     /* `prompt` and `steps` are set anew for each request */
     kvd_evict_budget budget;
     int steps;
-    /* number of dimensions that RoPE rotates (0: none); 1 if it rotates neighbours */
+    /* number of dimensions per head that RoPE rotates (0: none); 1 if RoPE pairs dimensions 2i and
+     * 2i + 1 */
     int rope_dims, interleaved;
     float factor; /* factor of RoPE's cosines and sines */
 } test_case;
 
-/* Macros for fields of test_case. REQUESTS: heads and prompt lengths. ONE_WIDTH, TWO_WIDTHS: (d_qk,
- * d_v) of all KV heads, or of even and of odd ones. RULE, BUDGET: fields of `rule` and of
- * `budget`. */
+/* Macros that fill fields of test_case. REQUESTS: numbers of heads, then prompt lengths. ONE_WIDTH:
+ * d_qk and d_v of all KV heads. TWO_WIDTHS: the same for even, then for odd KV heads. */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
 #define ONE_WIDTH(k, v)          {{k, v}}, 1
@@ -142,7 +142,8 @@ typedef struct {
     kvd_evict_budget budget[BATCH + 1];
     size_t state_n;
     double worst;
-    /* number of evictions that rounding decides */
+    /* number of evictions for which GPU and CPU choose different tokens because two scores are
+     * equal up to rounding */
     size_t near;
 } fixture;
 
@@ -225,8 +226,8 @@ static inline size_t state_at(const fixture *f, int b, int g)
            (size_t)f->room;
 }
 
-/* Computes probabilities p of query t of head h, with Gumbel noise if the rule has it. Returns the
- * log-sum-exp of scores without noise. */
+/* Computes attention scores s and probabilities p of query t in head h. If the rule's tau0 is above
+ * 0, p includes Gumbel noise. Returns the log-sum-exp of the scores without noise. */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
 {
@@ -253,7 +254,7 @@ static inline double row_of(const fixture *f, int b, int h, int t, const double 
     }
     for (int k = 0; k <= t; k++)
         p[k] /= sum;
-    /* The sum contains exp(0) = 1, so less is a rounding error. */
+    /* The largest score adds exp(0) = 1 to the sum, so a sum below 1 is a rounding error. */
     return high + log(fmax(plain, 1));
 }
 
@@ -262,7 +263,8 @@ static inline void fetch(void *to, const void *from, size_t bytes)
     to_host(to, from, bytes);
 }
 
-/* Computes scores x [n] of a query and tokens at `place` (NULL: in order). Returns the largest. */
+/* Computes the attention scores x [n] of a query q and n cached tokens: the tokens at the places in
+ * `place`, or the first n if it is NULL. Returns the largest score. */
 static inline double scores_of(const fixture *f, int b, int g, const uint16_t *q,
                                const int32_t *place, int n, double *x)
 {
@@ -295,7 +297,8 @@ static inline float *step_denominators(const fixture *f, const uint16_t *q, cons
     return lse;
 }
 
-/* Writes a new token of each request to its page. Every 8th one clears the next 7 rows. */
+/* Writes random K and V of one new token per request to the cache. A token that starts a group of 8
+ * rows also sets the other 7 rows to 0. */
 static inline void append(fixture *f)
 {
     for (int b = 0; b < f->batch; b++)
@@ -308,7 +311,8 @@ static inline void append(fixture *f)
                 }
 }
 
-/* Copies prompts and lse [n_heads][n_q8] to the device. free_prompts frees them. */
+/* Copies the prompts and their log-sum-exps lse [n_heads][n_q8] to the device. The function
+ * free_prompts frees the copies. */
 static inline kvd_evict_prompts_args prompts_of(const fixture *f, const kvd_evict_rule *rule,
                                                 int layer, const float *lse, uint16_t *pool)
 {
@@ -344,7 +348,8 @@ static inline void free_prompts(const kvd_evict_prompts_args *a)
                 a->score, a->kept);
 }
 
-/* Copies budgets and page tables to the device, with a padding row. free_steps frees them. */
+/* Copies the budgets and page tables of all requests to the device, and adds an unused request as
+ * padding. The function free_steps frees the copies. */
 static inline kvd_evict_steps_args steps_of(const fixture *f, const kvd_evict_rule *rule,
                                             const kvd_evict_state *state, uint16_t *pool)
 {
@@ -371,7 +376,8 @@ static inline void free_steps(const kvd_evict_steps_args *a)
     device_free(a->budget, a->page_table, a->work);
 }
 
-/* Draws a step's q [batch + 1][q_pitch], kv_len and now [batch + 1]. free_step frees the copies. */
+/* Fills random queries q [batch + 1][q_pitch], cache lengths kv_len and positions now [batch + 1]
+ * for a decode step, and copies them to the device. The function free_step frees the copies. */
 static inline void draw_step(fixture *f, int step, uint16_t *q, int32_t *kv_len, uint32_t *now,
                              kvd_evict_steps_args *a)
 {

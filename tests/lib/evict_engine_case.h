@@ -1,4 +1,5 @@
-/* Runs a method that selects tokens in both engines, and records logits and kept tokens. */
+/* Runs a token-eviction or token-selection method in the CPU and CUDA engines, and records the
+ * logits and which tokens each engine keeps. */
 #ifndef KVD_TESTS_EVICT_ENGINE_CASE_H
 #define KVD_TESTS_EVICT_ENGINE_CASE_H
 
@@ -21,9 +22,11 @@ typedef struct {
     float *logits; /* logits of emitted tokens, [outputs][vocab] */
     /* [outputs] number of cached tokens, mean over KV heads */
     double *entries;
-    /* [requests][KV heads of all layers][LONGEST] positions cached before the last step */
+    /* [requests][KV heads of all layers][LONGEST] positions of the tokens in the cache before each
+     * request's last decode step */
     uint32_t *position;
-    /* [requests][heads of all layers] tokens cached before the last step, or chosen to be read */
+    /* [requests][KV heads of all layers] number of tokens in the cache before each request's last
+     * decode step, or, if the method selects tokens, number of tokens that this step reads */
     size_t *kept;
 } result;
 
@@ -40,7 +43,8 @@ static size_t window_of(const kvd_config *c)
     return window;
 }
 
-/* Returns the KV heads in layers without a window, where methods act. */
+/* Returns the number of KV heads in layers without a sliding window. Methods act only on these
+ * layers. */
 static size_t full_heads(const kvd_config *c)
 {
     size_t n = 0;
@@ -49,7 +53,8 @@ static size_t full_heads(const kvd_config *c)
     return n;
 }
 
-/* Returns the tokens that all KV heads with a window hold together. `pages`: in whole pages. */
+/* Returns the number of cached tokens of an n-token request, summed over KV heads with a sliding
+ * window. If `pages`, counts whole pages. */
 static double near_entries(const kvd_config *c, size_t n, bool pages)
 {
     const size_t window = window_of(c), first = window && n + 1 > window ? n + 1 - window : 0,
@@ -72,7 +77,8 @@ static void result_release(result *r)
     host_free(r->logits, r->entries, r->position, r->kept);
 }
 
-/* Returns 1 in a request's last decode step, whose kept tokens both engines must agree on. */
+/* Returns 1 if this is the last decode step of request r. The tests compare which tokens the two
+ * engines keep in that step. */
 static int compared(size_t r, size_t tokens)
 {
     return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
@@ -97,7 +103,8 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
 }
 
-/* Replaces the method's `step`, and records the kept tokens. */
+/* Runs the method's function `step`, then records which tokens it keeps. The test installs this
+ * function in its place. */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
 {
@@ -125,7 +132,8 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/* Called instead of the method's function `prompt`, to record how many tokens KV heads keep. */
+/* Runs the method's function `prompt`, then records how many tokens each KV head keeps. The test
+ * installs this function in its place. */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -144,13 +152,15 @@ static int watch_prompt_heads(const void *self, void *const *state, const kvd_pr
     return status;
 }
 
-/* Returns true if the method drops prompt tokens and chooses which cached tokens a step reads. */
+/* Returns true if the method both drops prompt tokens and selects which cached tokens a decode step
+ * reads. */
 static bool drops(const kvd_tokens_method *t)
 {
     return t->select && t->prompt_heads;
 }
 
-/* Replaces the method's `select`, and records what the last layer reads. */
+/* Runs the method's function `select`, then records how many tokens the last layer reads. The test
+ * installs this function in its place. */
 static int watch_select(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                         kvd_err *err)
 {
@@ -185,7 +195,8 @@ static bool notes(const kvd_tokens_method *t)
            t != &kvd_tokens_elasticcache && !t->select;
 }
 
-/* Returns the bytes per token in addition to K and V, such as those of score and position. */
+/* Returns the bytes that the cache stores for a token in addition to K and V: its score, position
+ * and similar data. */
 static double noted_bytes(const kvd_tokens_method *t)
 {
     return !notes(t) ? 0 : t == &kvd_tokens_scissorhands ? 16 : 8;
@@ -248,8 +259,8 @@ static const setting apart = {.name = "apart, graphs",
                      pieces = {
                          .name = "prompts in chunks", .max_batch = 4, .chunk = 53, .mixed = true};
 
-/* Returns the engine's method that drops tokens. If palu is combined with that method, palu's data
- * contain it. */
+/* Returns the engine's eviction method. If the method palu is combined with an eviction method,
+ * takes the latter from palu's data. */
 static const kvd_gpu_method *evicting(const kvd_engine *e)
 {
     const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)e)->cache.method;
@@ -273,7 +284,8 @@ static int read_kept(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, 
     return status;
 }
 
-/* Reads how many tokens KV heads keep. Returns the number of heads whose pages do not fit these. */
+/* Records how many tokens each KV head keeps. Returns the number of KV heads that have too few or
+ * too many pages for these tokens. */
 static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t slot, result *to)
 {
     const kvd_gpu_method *const m = ((kvd_cuda_engine *)(void *)e)->cache.method;
@@ -291,17 +303,21 @@ static size_t read_heads(kvd_engine *e, const kvd_config *c, size_t r, size_t sl
 typedef struct {
     const load *l;
     const kvd_config *config;
-    /* [outputs] expected number of cached tokens per KV head, mean over heads, or NULL */
+    /* [outputs] expected number of cached tokens per KV head when this output token is computed,
+     * mean over heads, or NULL */
     const double *want;
     double entry;
-    /* cached tokens of requests: in a KV head without a window, and in all heads with a window */
+    /* number of cached tokens of each request: in one KV head without a sliding window, and in all
+     * KV heads with one */
     double here[MOST], near[MOST];
-    /* true if the engine stores every token's score and position, to evict tokens in steps */
+    /* true if the method evicts tokens in decode steps; the cache then stores each token's score
+     * and position */
     bool steps;
     bool uneven;
-    /* true if pages store latent vectors, and the position of every token and KV head */
+    /* true if pages store latent vectors instead of K and V; each KV head then also stores the
+     * positions of its tokens */
     bool latents;
-    /* number of tokens of a page if steps choose pages to read, otherwise 0 */
+    /* number of tokens per page if decode steps select pages to read, otherwise 0 */
     size_t page;
     result *to;
     size_t wrong;
@@ -386,7 +402,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         const double token = 4.0 * (double)config->d_head;
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
-        /* The engine stores 32 bits per probability and 16 per code; the CPU counts fewer. */
+        /* Per token, the GPU stores each past attention probability in 32 bits, or codes in 16
+         * bits. The CPU engine counts fewer bits, so the expected number of bytes is scaled. */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
                        (token + plan->tokens->select_bits(plan->tokens_self, NULL, NULL, 1,
@@ -399,7 +416,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     return status;
 }
 
-/* Returns the smallest overlap of a KV head's kept positions, relative to the larger set. */
+/* Compares the tokens that each KV head keeps in results a and b. Returns the smallest, over KV
+ * heads, of (tokens in both) / (tokens in the larger set). *mean: their mean. */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
 {
@@ -427,7 +445,8 @@ static double overlap(const load *l, const kvd_config *c, const result *a, const
 static int plan_of(const char *text, const kvd_config *c, kvd_plan *plan, kvd_err *err)
 {
     static kvd_method m; /* static, because the plan keeps pointers to its values */
-    /* Without a calibration file, locret's networks get random weights. */
+    /* The networks of the eviction method locret get random weights, because no calibration file is
+     * given. */
     const kvd_method_setup setup = {.config = c,
                                     .calibration = strstr(text, "locret") ? NULL : &calibration,
                                     .drawn = true,

@@ -15,7 +15,7 @@
 enum { Q_PRE, Q, K_PRE, K, V, O, LOGITS, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", "o", "logits"};
 
-/* Lists models with gradients on CPU and GPU. */
+/* Lists test models for which kvdim computes gradients on the CPU and on GPUs. */
 #define GPU_FAMILIES(X)                                                                            \
     X("llama-biases"), X("mistral-window"), X("mistral-full"), X("qwen2-gqa"), X("qwen2-window"),  \
         X("qwen3-gqa"), X("qwen3-mqa"), X("phi3-short"), X("phi3-long"), X("phi3-window"),         \
@@ -23,7 +23,7 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
         X("falcon-11b"), X("falcon-mha"), X("starcoder2-window"), X("starcoder2-nobias"),          \
         X("starcoder2-mha"), X("qwen3-yarn"), X("llama-yarn"), X("ministral"), X("seed-oss"),      \
         X("ernie"), X("internlm3"), X("mistral3"), X("arcee"), X("internlm2")
-/* Lists models with gradients on the CPU only. */
+/* Lists test models for which kvdim computes gradients on the CPU, but not on GPUs. */
 #define CPU_FAMILIES(X)                                                                            \
     X("gemma-mha"), X("gemma-mqa"), X("gemma2-caps"), X("gemma2-mqa"), X("gemma2-wide"),           \
         X("gemma3-text"), X("gemma3-vision"), X("gemma3-mqa"), X("olmo2-gqa"), X("olmo2-mha"),     \
@@ -34,7 +34,7 @@ static const char *const kind_name[N_KINDS] = {"q_pre", "q", "k_pre", "k", "v", 
 /* Lists models without routed experts. */
 #define FAMILIES(X) GPU_FAMILIES(X), CPU_FAMILIES(X)
 
-/* Lists models with routed experts, without gradients on GPUs. */
+/* Lists test models with routed experts. kvdim does not compute their gradients on GPUs. */
 #define ROUTED(X)                                                                                  \
     X("mixtral-full"), X("mixtral-window"), X("mixtral-mha"), X("qwen3-moe-norm"),                 \
         X("qwen3-moe-plain"), X("qwen3-moe-mqa"), X("qwen2-moe"), X("qwen2-moe-nobias"),           \
@@ -60,13 +60,15 @@ static inline size_t width_of(const kvd_config *c, int kind)
     }
 }
 
-/* activations of one sequence that Transformers computed; must be zero before expected_read */
+/* activations of one sequence, computed by Transformers and read from a file by expected_read; the
+ * caller must set all fields to 0 before that */
 typedef struct {
     size_t n, n_rows, n_layers;
     uint32_t *id; /* token ids, [n] */
-    /* indices of the tokens [n_rows] and layers [n_layers] in the file, as float32 */
+    /* indices of the tokens [n_rows] and of the layers [n_layers] whose activations the file has,
+     * as float32 */
     float *row, *layer;
-    /* activations [n_layers][n_rows][width] of each kind; logits [n_rows][vocab] */
+    /* per kind of activation: values [n_layers][n_rows][width], or logits [n_rows][vocab] */
     float *want[N_KINDS];
 } expectation;
 
@@ -134,7 +136,8 @@ static inline size_t expected_layers(const expectation *e, int kind)
     return kind == LOGITS ? 1 : e->n_layers;
 }
 
-/* Returns the relative error of x [layers][n][width] in the l-th layer with expected values. */
+/* Returns the relative error of activations x [layers][n][width] against the file's. l counts only
+ * the layers that the file has. */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)
 {
@@ -151,7 +154,8 @@ static inline double expected_error(const expectation *e, const kvd_config *c, i
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/* activations; x[kind] is [n_layers][n][width_of(kind)], all 0 for layers that did not run */
+/* activations of n tokens: x[kind] is [n_layers][n][width_of(kind)], 0 in layers that did not
+ * run */
 typedef struct {
     const kvd_config *c;
     size_t n;

@@ -17,7 +17,7 @@
  * o            attention output before W_O, [n_layers][n][n_heads][d_head] */
 typedef struct {
     double *logits, *q_pre, *k_pre, *q, *k, *v, *o;
-    /* function that changes a layer's keys before RoPE and its values, or NULL */
+    /* function that may change a layer's keys before RoPE and its values, or NULL for none */
     void (*nudge)(void *ctx, size_t layer, double *k_pre, double *v);
     void *ctx;
 } forward_ref_out;
@@ -41,7 +41,8 @@ static inline double *ref_doubles(size_t n)
     return unit_alloc(n * sizeof(double));
 }
 
-/* Returns a weight or bias as float64, which the caller frees, or NULL. */
+/* Returns a weight (or bias) of the model in float64, which the caller frees. Returns NULL if the
+ * model has no such weight. */
 static inline double *ref_load(const ref_state *s, kvd_part part, bool bias, size_t layer)
 {
     kvd_weight w;
@@ -113,7 +114,8 @@ static inline void ref_model_norm(const ref_state *s, kvd_part part, size_t laye
     ref_norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y);
 }
 
-/* Returns the real index of the RoPE frequency with `turns` turns in the original context. */
+/* Returns the index i, a real number, at which RoPE pair i makes `turns` full turns over the
+ * original context length. */
 static inline double ref_yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /
@@ -131,7 +133,8 @@ static inline double ref_yarn(const kvd_config *c, double dims, double omega, si
     return omega * (slow / c->rope_factor + (1 - slow));
 }
 
-/* Returns the angle per position of RoPE frequency i in a sequence of n tokens. */
+/* Returns omega_i, the angle by which RoPE rotates pair i per position. It can depend on the
+ * sequence length n. */
 static inline double ref_turn(const kvd_config *c, bool local, size_t n, size_t i)
 {
     const double dims = c->rope_dims ? c->rope_dims : c->d_head;
@@ -145,7 +148,8 @@ static inline double ref_turn(const kvd_config *c, bool local, size_t n, size_t 
     if (c->rope_scaling == KVD_ROPE_LINEAR)
         return omega / c->rope_factor;
     if (c->rope_scaling == KVD_ROPE_LLAMA3) {
-        /* Frequencies with few turns are divided by rope_factor, those with many are kept. */
+        /* RoPE pairs that make few turns over the original context get slower by rope_factor. Pairs
+         * that make many turns keep their frequency. */
         const double turns = (double)c->rope_original_positions * omega / (2 * M_PI);
         double keep = (turns - c->rope_low_freq_factor) /
                       (c->rope_high_freq_factor - c->rope_low_freq_factor);
@@ -233,7 +237,8 @@ static inline const double *ref_expand(const ref_state *s, const double *up, siz
     return up + (h * (nope + wide) + (values ? nope : 0)) * (size_t)s->c->latent;
 }
 
-/* Computes the rotated dimensions of queries, then W_UK^T times the others. */
+/* Computes queries of latent attention: per head first the dimensions that RoPE rotates, then
+ * W_UK^T times the other dimensions. */
 static inline void ref_latent_queries(const ref_state *s, size_t layer, const double *y,
                                       const double *up)
 {
@@ -256,7 +261,8 @@ static inline void ref_latent_queries(const ref_state *s, size_t layer, const do
         }
 }
 
-/* Computes keys (rotated dimensions, then latent) and values (zeros, then latent). */
+/* Computes cached vectors of latent attention: keys are the dimensions that RoPE rotates, then the
+ * latent; values are zeros, then the latent. */
 static inline void ref_latent_keys(const ref_state *s, size_t layer, const double *y)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;
@@ -293,7 +299,7 @@ static inline void ref_latent_output(const ref_state *s, size_t layer)
 static inline void ref_queries_keys_values(const ref_state *s, size_t layer, const double *y)
 {
     const size_t width_q = s->heads * s->d_head, width_k = s->kv_heads * s->d_head, n = s->n;
-    /* number of heads that one norm of Q, or of K, covers */
+    /* number of heads that are normalised together in Q and in K: all of them, or 1 */
     const size_t at_once_q = s->c->qk_norm_whole ? s->heads : 1,
                  at_once_k = s->c->qk_norm_whole ? s->kv_heads : 1;
     if (s->c->latent) {
@@ -349,7 +355,8 @@ static inline double ref_activate(kvd_activation a, double gate, double up)
     return NAN;
 }
 
-/* Adds a block's output s->sum to x, in some models after the norm `part`. */
+/* Adds the output s->sum of an attention or feed-forward block to the residual stream s->x. In some
+ * model families, the output is first normalised by the norm `part`. */
 static inline void ref_add_block(const ref_state *s, kvd_part part, size_t layer)
 {
     if (s->c->order == KVD_ORDER_AROUND || s->c->order == KVD_ORDER_BRANCH)
@@ -374,7 +381,8 @@ static inline double ref_clamped(const kvd_config *c, double gate, double up)
     return g / (1 + exp(-c->expert_alpha * g)) * (u + 1);
 }
 
-/* Computes s->sum [n][d_model], the output of the feed-forward block that begins at `gate`. */
+/* Computes the output s->sum [n][d_model] of a feed-forward block. `gate` names its gate weight;
+ * the up and down weights follow it in the enum. */
 static inline void ref_feed_forward(const ref_state *s, size_t layer, kvd_part gate,
                                     const double *y, size_t width)
 {
@@ -398,7 +406,8 @@ static inline size_t ref_rank_of(const double *x, size_t n, size_t i)
     return before;
 }
 
-/* Computes the factors p [n_experts] of a token's experts from logits z, biases b, and groups. */
+/* Computes the factors p [n_experts] of a token's experts, 0 if not chosen, from router logits z
+ * and biases b. First the best groups of experts are chosen, then experts in these. */
 static inline void ref_route_groups(const kvd_config *c, const double *z, const double *b,
                                     double *p)
 {
@@ -424,7 +433,8 @@ static inline void ref_route_groups(const kvd_config *c, const double *z, const 
         p[e] *= c->expert_scale / (c->chosen_add_up ? sum : 1);
 }
 
-/* Computes the factors p [n][n_experts] of experts, 0 if not chosen. */
+/* Computes for each token the factors p [n][n_experts] of its routed experts, 0 for experts not
+ * chosen. */
 static inline void ref_route(const ref_state *s, size_t layer, const double *y, double *p)
 {
     const size_t experts = (size_t)s->c->n_experts;
@@ -522,7 +532,8 @@ static inline void ref_run_layer(const ref_state *s, size_t layer, const forward
     }
 }
 
-/* Computes x = W_in e(id) + p(position + 2), with embeddings e and learned positions p. */
+/* Computes the residual stream before the first layer: token embeddings, projected if they are
+ * narrower, plus learned position embeddings if the model has these. */
 static inline void ref_embed(const ref_state *s, const uint32_t *id)
 {
     double *const table = ref_load(s, KVD_PART_EMBEDDING, false, 0), *const positions = ref_load(

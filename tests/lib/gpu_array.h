@@ -15,7 +15,8 @@ enum { GUARD = 64, POISON = 0xff };
 static int failed;
 static kvd_rng rng;
 
-/* array on host and device, there `shift` elements after an aligned address */
+/* array in host and device memory; `shift`: elements between an aligned device address and its
+ * start */
 typedef struct {
     kvd_dtype type;
     size_t n, shift;
@@ -70,7 +71,8 @@ static inline array values(kvd_dtype type, size_t n, size_t shift, double scale)
     return a;
 }
 
-/* Copies the device's values to the host. Returns true if the guards are unchanged. */
+/* Copies the array from the device to the host. Returns true if the guard elements around it are
+ * unchanged. */
 static inline bool fetch(array *a)
 {
     const size_t e = kvd_dtype_bytes(a->type), all = (a->shift + a->n + GUARD) * e;
@@ -97,7 +99,8 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
     return b;
 }
 
-/* Returns the largest error beyond rounding, relative to scale[i] or, if NULL, |want[i]|. */
+/* Returns the largest error |got - want|, less the error of rounding to the array's type, relative
+ * to scale[i] or, if scale is NULL, to |want[i]|. */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
     double most = 0;
@@ -109,7 +112,7 @@ static inline double distance(const array *got, const float *want, const float *
             continue;
         double e = fabs(g - w);
         if (got->type != KVD_F32)
-            /* Subtracts the error of rounding to bf16, at most 2^-8 of the value. */
+            /* Rounding to bf16 may add an error of 2^-8 of the value, which is not counted. */
             e -= fabs(w) * ldexp(1, -8);
         const double s = fabs(scale ? (double)scale[i] : w);
         e = e <= 0 ? 0 : e / (s > 0 ? s : 1e-30);
@@ -120,7 +123,8 @@ static inline double distance(const array *got, const float *want, const float *
     return most;
 }
 
-/* Counts a comparison named "kernel, case". After a kernel's last one, prints its result. */
+/* Counts a comparison called "kernel, case". When the next kernel's first comparison comes, prints
+ * the result of the previous kernel. */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {
     static char block[32];

@@ -18,7 +18,7 @@
 static const char *test_subject = "";
 static int failures;
 
-/* Starts the program again with OpenMP threads that sleep while they wait, not loop. */
+/* Restarts the program with OMP_WAIT_POLICY=passive, which lets waiting OpenMP threads sleep. */
 __attribute__((constructor)) static void wait_asleep(int argc, char **argv)
 {
     (void)argc;
@@ -40,14 +40,15 @@ __attribute__((format(printf, 3, 4))) static inline void test_result(int ok, con
     failures += !ok;
 }
 
-/* Like test_result(), but prints an error's message if `status` is not 0. */
+/* Reports a test result. If `status` is not 0, the test fails with the message in err. */
 #define test_after(status, err, ok, name, ...)                                                     \
     ((status) ? test_result(0, name, "%s", (err)->msg) : test_result(ok, name, __VA_ARGS__))
 
-/* Every `case_parts`-th case is run, from `case_part` on. */
+/* The program runs every `case_parts`-th test case, beginning with number `case_part`. */
 static size_t case_part, case_parts = 1;
 
-/* Reads "I/N", for part I of N of the test cases, from 1 on. Returns false for other arguments. */
+/* Reads "I/N": run only part I (1 .. N) of the test cases, divided into N parts. Returns false if
+ * `arg` has another form. */
 static inline int read_part(const char *arg)
 {
     size_t i, n;
@@ -63,7 +64,8 @@ static inline int in_this_part(size_t number)
     return number % case_parts == case_part;
 }
 
-/* Returns the number of GPUs, or 0 and a skip line if fewer than `needed`. */
+/* Returns the number of GPUs. If there are fewer than `needed`, prints that the test is skipped and
+ * returns 0. */
 static inline int gpu_devices(const char *subject, int needed)
 {
     int n = 0;
@@ -85,14 +87,14 @@ static inline void *or_out_of_memory(void *p)
 }
 
 #ifdef CASE_MEMORY
-/* blocks of host and device memory since the last end_case() */
+/* blocks of host and device memory that the next end_case() frees */
 static struct {
     void *at;
     int device;
 } * case_memory;
 static size_t case_blocks;
 
-/* Lets end_case() free `p`. Not for parallel regions. */
+/* Registers p, so that end_case() frees it. Must not be called in OpenMP parallel regions. */
 static inline void *until_end_case(void *p, int device)
 {
     case_memory = or_out_of_memory(realloc(case_memory, (case_blocks + 1) * sizeof *case_memory));
@@ -101,7 +103,7 @@ static inline void *until_end_case(void *p, int device)
     return p;
 }
 
-/* Frees memory of need() and on_device() since the last call, in programs with CASE_MEMORY. */
+/* Frees the memory that need() and on_device() returned since the last end_case(). */
 static inline void end_case(void)
 {
     while (case_blocks)
@@ -119,7 +121,7 @@ static inline void *need(size_t bytes)
     return until_end_case(or_out_of_memory(calloc(1, bytes ? bytes : 1)), 0);
 }
 
-/* Ends the program with a failed test if `status` is not 0. */
+/* If `status` is not 0, prints a failed test and ends the program. */
 static inline void or_end(int status, const char *what, const char *why)
 {
     if (status) {
@@ -151,7 +153,7 @@ static inline void timer_start(cudaStream_t stream)
     check(cudaEventRecord(timer_event(0), stream), "event");
 }
 
-/* Returns the milliseconds on the GPU since timer_start(). */
+/* Returns the milliseconds that the GPU took since the call of timer_start(). */
 static inline double timer_ms(cudaStream_t stream)
 {
     float ms;

@@ -58,7 +58,8 @@ static inline kvd_checkpoint *family_or_end(const char *name)
     return checkpoint_or_end(path);
 }
 
-/* Copies a layer's activations of one kind. Rows of `from` are ld elements apart. */
+/* Copies one kind of activations (queries, keys, ...) of one layer from the GPU. Rows of `from` are
+ * ld elements apart. */
 static inline int fetch(recording *to, const kvd_gpu_attention_in *in, int kind, int first,
                         int heads, const void *from, size_t ld, kvd_err *err)
 {

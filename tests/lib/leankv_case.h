@@ -39,7 +39,7 @@ typedef struct {
     int max_pages, n_q8;
     /* Q, K and V; vectors of a head are contiguous */
     float *q, *k, *v;
-    /* [n_heads][tokens] attention from later tokens */
+    /* [n_heads][tokens] sum of the attention probabilities that later tokens give to this token */
     double *mass;
     kvd_leankv_pool pool;
     size_t bytes_of_pages;
@@ -249,7 +249,8 @@ static const item *at_position(const section *x, int position)
     return NULL;
 }
 
-/* Returns how many quantised numbers of a token differ from the reference's. */
+/* Quantises a token's K and V by the CPU reference. Returns how many numbers differ from those that
+ * the GPU stored. */
 static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
 {
     const size_t d = (size_t)f->s->d;

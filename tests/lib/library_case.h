@@ -18,7 +18,7 @@ typedef struct {
     void *(*take)(size_t bytes);
     void (*release)(void *p);
     void (*put)(void *to, const void *from, size_t bytes);
-    /* Waits for the device, then copies from it. */
+    /* Waits until the device has finished, then copies memory from the device to the host. */
     void (*get)(void *to, const void *from, size_t bytes);
 } case_memory;
 
@@ -62,7 +62,8 @@ static void case_free(void *const *p, size_t n)
         free(p[i]);
 }
 
-/* Returns the largest ||o - ref|| / ||ref||; negative if a call fails or unused memory changes. */
+/* Runs attention by the public library. Returns the largest relative error ||o - ref|| / ||ref|| of
+ * outputs, or a negative number if a call fails or memory that must stay unchanged changes. */
 static double library_case_run(const library_case *c, const case_memory *m, double *lse_error)
 {
     enum { MAX_PAGES = 8 };
@@ -139,7 +140,8 @@ static double library_case_run(const library_case *c, const case_memory *m, doub
         const kvd_attn_batch batch = {c->n_requests, q_len, kv_len};
         const kvdim_batch call = {sizeof call, c->n_requests, MAX_PAGES,   (int32_t)pool_pages,
                                   q_len,       kv_len,        table_device};
-        /* Prompt and first step make a new plan, which divides the work. Later steps advance it. */
+        /* The prompt and the first decode step each make a new plan of how the work is divided.
+         * Later decode steps reuse the plan and only advance it by a token. */
         if (step < 2) {
             size_t bytes = 0;
             kvdim_plan_destroy(plan);

@@ -18,7 +18,7 @@ typedef struct {
     uint64_t seed;
     int zero; /* all elements are 0 */
     int nan;  /* one element of K is NaN (layer 1, head 1, token 3, dimension 2) */
-    /* number of distinct tokens, which later ones repeat; 0: all differ */
+    /* token t has the same vectors as token t % distinct; 0: all tokens have different vectors */
     size_t distinct;
 } dump_plan;
 
@@ -154,7 +154,8 @@ static inline int write_moments(const char *dump, const char *path, const kvd_ru
     return status ? -1 : 0;
 }
 
-/* Sets float32, two layers, four query heads, two KV heads, d_head 8, d_model 32. */
+/* Describes a file of n_tokens tokens: float32, 2 layers, 4 query heads, 2 KV heads, d_head 8,
+ * d_model 32. */
 static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
 {
     *p = (dump_plan){.seed = seed};

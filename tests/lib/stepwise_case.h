@@ -1,4 +1,5 @@
-/* A random attention problem, token by token through a cache and by dense attention. */
+/* Random Q, K and V whose attention output is computed twice: token by token from a cache, and by
+ * dense attention over all tokens. */
 #ifndef KVD_TESTS_STEPWISE_CASE_H
 #define KVD_TESTS_STEPWISE_CASE_H
 
@@ -83,7 +84,7 @@ static double worst(const float *a, const float *b)
 
 static float want[TOKENS * HEADS * D], got[TOKENS * HEADS * D];
 
-/* Function state_bytes of methods without state. */
+/* The method's function state_bytes, for methods that store no state: returns 0 bytes. */
 static inline size_t no_state(const void *self, size_t n)
 {
     (void)self, (void)n;

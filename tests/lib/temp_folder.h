@@ -23,14 +23,16 @@ static inline int temp_folder_remove_one(const char *path, const struct stat *s,
     return remove(path);
 }
 
-/* Forked children call exit too, so only the maker removes the folder. */
+/* Removes the folder when the program exits. Forked children also run this function at their exit,
+ * but only the process that made the folder removes it. */
 static inline void temp_folder_remove(void)
 {
     if (getpid() == temp_folder_owner)
         (void)nftw(temp_folder_path, temp_folder_remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The first call makes the folder. A failure ends the program. */
+/* Returns the path of the temporary folder, which the first call makes. A failure ends the
+ * program. */
 static inline const char *temp_folder(void)
 {
     if (temp_folder_owner)

@@ -13,7 +13,8 @@ static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,
                  n = (size_t)setup->config->n_layers * heads * KVD_N_SIDES;
-    /* smallest scale; with it, the largest number is 14 in fp8 and 8 in nvfp4 */
+    /* Smallest of the made-up scales. With it, fp8 represents numbers up to 448 * 0.031 = 14, and
+     * nvfp4 numbers up to 6 * 448 * 0.0031 = 8. */
     const float first = plan->bits == &kvd_bits_nvfp4 ? 0.0031f : 0.031f;
     double of = 0;
     for (size_t i = 0; plan->bits && plan->bits->info.parameter[i].key; i++)

@@ -46,7 +46,8 @@ static inline const uint16_t *set(const char *name, size_t n)
     return tensor_of(file, name, n);
 }
 
-/* Checks tokens kept at each step against `name` [KV heads][STEPS][N], computed by public code. */
+/* Checks which tokens the method keeps after each decode step. Tensor `name` [KV heads][STEPS][N]
+ * holds the tokens that a public implementation keeps. */
 static inline void same_steps(const char *text, const char *name)
 {
     const uint16_t *const want = set(name, KV * STEPS * N);
@@ -69,7 +70,8 @@ static inline kvd_stepwise_account same_outputs(const char *text, const char *na
     return a;
 }
 
-/* Checks the kept prompt tokens of a layer: want [KV heads][PROMPT] is 1 for these. */
+/* Checks which prompt tokens the method `text` keeps in a layer: those for which want [KV
+ * heads][PROMPT] is not 0. */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {
     run(text, layer, PROMPT);
@@ -84,8 +86,8 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
                              t < PROMPT ? want[g * PROMPT + t] != 0 : 1);
 }
 
-/* Checks that methods which read the prompt `times` times keep the tokens for which `want`
- * [LAYERS][KV heads][prompt] is not 0. Queries of layer l are multiplied by 2^(l - 1). */
+/* Runs the prompt, repeated `times` times, through the method `text`. Checks that the method keeps
+ * the tokens for which want [LAYERS][KV heads][prompt] is not 0. */
 static inline void first_pass_keeps(const char *text, const uint16_t *want, size_t prompt,
                                     size_t times)
 {
@@ -119,8 +121,8 @@ static inline void first_pass_keeps(const char *text, const uint16_t *want, size
     kvd_plan_close(&plan);
 }
 
-/* Checks that methods which read the prompt `times` times keep the same prompt tokens as a public
- * implementation, whose result is tensor `name`. */
+/* Runs the prompt, repeated `times` times, through the method `text`. Checks that the method keeps
+ * the prompt tokens that a public implementation keeps (tensor `name`). */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {
     first_pass_keeps(text, set(name, LAYERS * KV * prompt), prompt, times);
@@ -134,7 +136,8 @@ static inline size_t stored(size_t g, size_t step)
     return n;
 }
 
-/* Checks that no token is dropped and that outputs equal dense attention. */
+/* Checks that the method `text` drops no token and that its outputs equal those of dense
+ * attention. */
 static inline void same_as_dense(const char *text)
 {
     static float want[N * HEADS * D];

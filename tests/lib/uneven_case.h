@@ -22,7 +22,8 @@ typedef struct {
         .n_len = sizeof((int[]){__VA_ARGS__}) / sizeof(int), .width = {{d_k, d_v}}, .n_width = 1   \
     }
 
-/* Computes lse [n_heads][n_q8] and the last `window` queries' probabilities recent [n_heads][n]. */
+/* Computes log-sum-exps lse [n_heads][n_q8] of the prompt's last `window` queries, and recent
+ * [n_heads][n], the attention probabilities of all tokens summed over these queries. */
 static void attend(const fixture *f, int b, int window, double *recent, float *lse)
 {
     const int n = f->len[b], from = n > window ? n - window : 0;
@@ -52,7 +53,8 @@ static void attend(const fixture *f, int b, int window, double *recent, float *l
 }
 
 typedef struct {
-    /* [n_heads][n] probabilities, summed over the last `window` queries */
+    /* [n_heads][n] attention probabilities of tokens, summed over the prompt's last `window`
+     * queries */
     double *recent;
     kvd_prompt_attention *p;
     uint8_t **level;
@@ -65,8 +67,8 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
 }
 
-/* Compares the tokens that the GPU keeps with c->level. Tokens before `old` may differ if their
- * scores are nearly equal. Returns how many others differ. */
+/* Compares the tokens that the GPU keeps with those of the CPU (c->level). Returns the number of
+ * differences, except tokens before position `old` whose scores are equal up to rounding. */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
 {
@@ -113,8 +115,8 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/* Returns how many elements of K and V are wrong. The rows must be those of the m kept tokens, then
- * of token 0 if `step`, then zeros up to a multiple of 8 rows. */
+/* Returns how many elements of K and V in the pages are wrong. Expected rows are the m kept tokens,
+ * then token 0 if `step`, then zeros up to a multiple of 8 rows. */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {

@@ -48,7 +48,7 @@ static struct unit_end {
     void *what;
 } * unit_ends;
 
-/* Calls release(what) at the end of the test. */
+/* Registers release(what) to be called at the end of the test. */
 static inline void unit_at_end(void (*release)(void *), void *what)
 {
     struct unit_end *const e = malloc(sizeof *e);
@@ -120,7 +120,8 @@ static struct {
     size_t n;
 } unit_tests;
 
-/* Adds a test. Constructors call this before main, in any order. */
+/* Adds a test to the list. Constructors call this function before main, in an order that is not
+ * defined. */
 static inline void unit_add(struct CMUnitTest added, int place)
 {
     size_t i = unit_tests.n++;
@@ -145,7 +146,8 @@ static inline void unit_add(struct CMUnitTest added, int place)
     }                                                                                              \
     static void name(void **unused_state __attribute__((unused)))
 
-/* Adds a test that gets its parameter as *state and runs after those of TEST. */
+/* Adds a test that takes a parameter, which it gets as *state. It runs after the tests without
+ * parameter. */
 static inline void unit_with(const char *name, CMUnitTestFunction test, const char *parameter)
 {
     unit_add((struct CMUnitTest){name, test, NULL, NULL, (void *)(uintptr_t)parameter}, INT_MAX);

@@ -1,4 +1,4 @@
-/* Maximum that, unlike fmax, is NaN if one number is. */
+/* A maximum that, unlike fmax, is NaN if one of the two numbers is NaN. */
 #ifndef WORST_H
 #define WORST_H
 

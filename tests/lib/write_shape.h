@@ -25,7 +25,8 @@ typedef struct {
     size_t n, n_shards, bytes;
 } written_shape;
 
-/* Lists a weight or bias, unless listed already or absent. */
+/* Adds a weight (or bias) of the model to the list, unless it is already there or the model does
+ * not have it. */
 static inline int written_add(written_shape *w, const kvd_checkpoint *c, kvd_part part, bool bias,
                               int layer, int expert, kvd_err *err)
 {

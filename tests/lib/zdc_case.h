@@ -1,4 +1,5 @@
-/* Cases of gpu_zdc.c: important tokens keep more dimensions (high) than others (low). */
+/* Test cases of gpu_zdc.c. In the method zdc, important tokens keep more dimensions of K and V
+ * (`high`) than other tokens (`low`). */
 #ifndef KVD_TESTS_ZDC_CASE_H
 #define KVD_TESTS_ZDC_CASE_H
 
@@ -12,7 +13,7 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    /* value of `overlap` that no two layers' important tokens reach */
+    /* Value of `overlap` above 1: no two layers have such an overlap of important tokens. */
     NEVER_LENT = 2
 };
 
@@ -20,11 +21,14 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    /* Dimensions of K and V: of important tokens (HIGH), others (LOW), and LOW unpadded (KEPT) */
+    /* dims[HIGH]: dimensions of K and V for important tokens; dims[LOW]: for other tokens, padded
+     * to a multiple of 16; dims[KEPT]: for other tokens, unpadded */
     const int (*dims)[KV_MOST][2];
-    /* fraction of important tokens; overlap from which a layer uses an earlier layer's tokens */
+    /* fraction of tokens that are important; overlap of two layers' important tokens at which the
+     * later layer uses those of the earlier one */
     double share, overlap;
-    /* mean: 1 to divide attention sums by the number of keys; equal: 1 for equal importance */
+    /* mean: 1 to divide a token's importance by the number of keys that its query attends to;
+     * equal: 1 to make all tokens equally important */
     int mean, equal;
 } test_case;
 
@@ -65,13 +69,15 @@ static uint16_t some(double scale)
 /* pages, page tables and important tokens of one layer */
 typedef struct {
     const test_case *c;
-    /* layout of important tokens, of others, and of both one after the other */
+    /* memory layout of pages of important tokens, of other tokens, and of both as one set of
+     * heads */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
     int32_t len[BATCH], start[BATCH], slot[BATCH], *table;
     size_t pool_n;
-    /* pages on the device: `scratch` in the tokens' order, `store` important tokens first */
+    /* cache pages on the device: `scratch` has tokens in prompt order, `store` has important tokens
+     * first */
     uint16_t *scratch, *store;
     int32_t n_low[BATCH + 1][LAYERS];
     uint8_t *level;
@@ -94,7 +100,8 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/* Returns a layout of the heads of `high`, then of `low`. Heads h of both read one query. */
+/* Returns a layout with twice the heads: first those of `high`, then those of `low`. Head h of both
+ * parts reads the same query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;

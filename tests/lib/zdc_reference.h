@@ -1,4 +1,5 @@
-/* CPU reference of zdc: important tokens keep more dimensions (high) than others (low). */
+/* CPU reference of the method zdc. Important tokens keep more dimensions of K and V (`high`) than
+ * other tokens (`low`). */
 #ifndef KVD_TESTS_ZDC_REFERENCE_H
 #define KVD_TESTS_ZDC_REFERENCE_H
 
@@ -10,7 +11,8 @@
 #include "methods/cache.h"
 #include "methods/method.h"
 
-/* attention that projects Q, K and V to important tokens' dimensions and back, then runs `inner` */
+/* attention hook that projects Q, K and V to the dimensions that important tokens keep and back,
+ * then calls the hook `inner` */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;
@@ -18,7 +20,7 @@ typedef struct {
     float *q, *k, *v, *work; /* copies of Q, K and V, and scratch [rows][d_head] */
 } cutter;
 
-/* Computes x a b^T with b [d][width] if `transposed`, else x a b with b [width][d]. */
+/* Replaces x by x a b^T with b [d][width] if `transposed`, otherwise by x a b with b [width][d]. */
 static inline void there_and_back(size_t n, size_t d, int width, float *x, size_t ld,
                                   const float *a, const float *b, bool transposed, float *work)
 {
@@ -138,7 +140,8 @@ static inline float *reference(const kvd_checkpoint *c, const load *l, const kvd
     return NULL;
 }
 
-/* a model and requests, with projections for important tokens (high) and others (low) */
+/* a model, its requests, and the projections for important tokens (`high`) and for other tokens
+ * (`low`) */
 typedef struct {
     kvd_checkpoint *c;
     const kvd_config *config;
@@ -176,7 +179,7 @@ static inline void model_close(model *m)
 
 static inline int plan_of(const model *m, const char *text, kvd_plan *plan, kvd_err *err)
 {
-    /* static, as an open kvd_plan keeps pointers into it */
+    /* Static, because an open kvd_plan keeps pointers into this variable. */
     static kvd_method method;
     const kvd_method_setup setup = {.config = m->config, .seed = 3};
     if (kvd_method_parse(text, &method, err))
