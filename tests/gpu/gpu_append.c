@@ -1,4 +1,5 @@
-/* Tests kvd_append, which projects and caches new K and V, against double precision. */
+/* Compares the kernel kvd_append, which rotates Q, K and V of new tokens and stores K and V in the
+ * cache, with a reference in double precision. */
 #include <math.h>
 
 #include "kernels/attention_ref.h"
@@ -6,18 +7,20 @@
 
 #include "gpu_case.h"
 
-/* LATE: RoPE position minus index in the cache. POISON: NaN in bf16 and f16. */
+/* LATE: number of positions by which a token's RoPE position exceeds its index in the cache, in
+ * tests of that case. POISON: a NaN in bf16 and f16. */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
 typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    /* number of kept dimensions; 0: d_head, 1: different for each head */
+    /* 0: heads keep all d_head dimensions, 1: each head keeps another number of dimensions */
     int widths;
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     int r_qk, r_v;
-    /* index of a list of lengths; -1: 256 requests with 1 new token, -2: 37 with 1 to 40 each */
+    /* index of a list of requests' lengths; -1: 256 requests with 1 new token each, -2: 37 requests
+     * with 1 to 40 new tokens each */
     int lengths;
 } scenario;
 
@@ -28,12 +31,12 @@ typedef struct {
     int batch, max_pages, n_pages;
     int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], start[MAX_BATCH];
     int32_t *page_table;
-    /* number of new tokens, and of elements of a token's Q, K and V */
+    /* number of new tokens, and of elements of Q, K and V together per token */
     size_t n_q, row;
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
     void *dev_r_qk, *dev_r_v, *dev_cos, *dev_sin, *dev_table;
-    /* 1 if RoPE positions exceed indices in the cache by LATE */
+    /* 1 if each token's RoPE position is its index in the cache plus LATE */
     int late;
     void *late_cos, *late_sin;
     size_t pool_elements;
@@ -65,7 +68,8 @@ static void make_batch(fixture *f, kvd_rng *rng)
     }
 }
 
-/* Copies a RoPE table after LATE positions of NaN, which the kernel must not read. */
+/* Copies a RoPE table to the device. In front of it are LATE rows of NaN, which the kernel must not
+ * read. */
 static void *late_table(const float *x, size_t n, size_t half)
 {
     float *to = need((LATE * half + n) * sizeof *to);
@@ -169,7 +173,8 @@ static void *poisoned(size_t elements)
     return dev;
 }
 
-/* Appends new tokens from[b] .. from[b] + n[b] - 1 of request b. Returns their Q, to be freed. */
+/* Runs the kernel on the new tokens from[b] .. from[b] + n[b] - 1 of each request b. Returns their
+ * Q, which the caller frees. */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
 {
@@ -271,7 +276,8 @@ static void differ(frobenius *s, kvd_dtype dtype, uint16_t got, double want)
     s->norm += want * want;
 }
 
-/* Compares Q and cache with the reference. Other memory must keep POISON. Fills f->pool. */
+/* Compares Q and the cache after one launch with the reference. Memory that the kernel must not
+ * write has to keep POISON. Stores the cache in f->pool. */
 static void against_reference(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -297,7 +303,8 @@ static void against_reference(fixture *f, int decode)
                           want_v, &err),
            f->c.name, err.msg);
 
-    /* copy of the cache, whose checked elements become POISON, so that unchecked writes show */
+    /* copy of the cache: checked elements are set to POISON, so that afterwards any other number
+     * shows a write to a wrong place */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};

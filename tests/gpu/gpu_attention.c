@@ -1,4 +1,5 @@
-/* Tests dense attention on the GPU. Memory that must not be written holds NaN. */
+/* Compares dense attention on the GPU with the CPU. Memory that the kernels must not read or write
+ * is filled with NaN. */
 #include <math.h>
 
 #include "kernels/attention_ref.h"
@@ -14,7 +15,8 @@ static const kvd_cublas *lib;
 static cublasHandle_t blas;
 static cudaStream_t stream;
 
-/* Q, K and V of several sequences. `gap` unused elements follow each token's. */
+/* Q, K and V of several sequences, on host and device. Rows of tokens are ld elements apart, which
+ * may be more than a token has. */
 typedef struct {
     size_t n_sequences, offset[SEQUENCES + 1], n, ld, longest;
     float *x;
@@ -89,8 +91,8 @@ static float *gather(const batch *b, size_t first, size_t n, size_t at, size_t d
     return m;
 }
 
-/* Adds to *error and *norm the squared errors and squared norms of a head's attention outputs, for
- * every `step`-th token. got: outputs [tokens][heads * d]. */
+/* Compares every `step`-th attention output of a head with the reference. Adds the squared errors
+ * to *error and the squared norms to *norm. got: outputs [tokens][heads * d] of the GPU. */
 static void head_error(const batch *b, const scenario *c, size_t s, int head, size_t step,
                        const float *got, double *error, double *norm)
 {
@@ -207,7 +209,8 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /* The second launch must not overwrite the first one's scratch memory. */
+    /* Each run is queued twice, because the second must not overwrite scratch memory that the first
+     * still uses. */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);
@@ -256,7 +259,8 @@ static void test_neighbours(const scenario *c)
     kvd_gpu_dense_free(dense);
 }
 
-/* Tests attention whose scores exceed the scratch memory. */
+/* Tests attention over so many tokens that the matrix of scores does not fit into the scratch
+ * memory at once. */
 static void test_large(const scenario *c, size_t n)
 {
     kvd_err err = {""};

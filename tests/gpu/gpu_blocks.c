@@ -41,7 +41,8 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    /* add: adds an array to x first; plain: copies x, without a norm; in_place: overwrites x */
+    /* add: first adds an array to x. plain: copies x instead of normalising it. in_place: the
+     * result overwrites x. */
     bool add, plain, in_place;
 } norm_case;
 
@@ -91,7 +92,7 @@ static void test_norm(const norm_case *c)
                        bias.dev, 1e-5, c->n, c->d, c->in_place ? x.dev : y.dev, 3, bad, NULL),
           name);
     const bool intact_x = fetch(&x), intact_y = fetch(&y);
-    /* With d = 1, layer norm must give only the bias. */
+    /* With d = 1, layer norm subtracts x from itself, so the result must be the bias alone. */
     verdict(name, distance(c->in_place ? &x : &y, want, scale), 1e-6, intact_x && intact_y);
     if (!c->in_place)
         verdict(name, distance(&x, sum, NULL), 0, true);
@@ -120,7 +121,7 @@ static void test_norm_bad(size_t d)
             if (i != 17 && i != 9 && i != 30 && !isfinite(y.host[i * d + j]))
                 failed = printf("not ok norm: row %zu suffers from others\n", i) > 0;
 
-    /* The earliest of several failed checks must be reported. */
+    /* If several checks find a NaN, the error must name the one that comes first in the model. */
     bad = bad_new();
     check(kvd_gpu_check(x.dev, N, d, 5, bad, NULL), "check");
     check(kvd_gpu_check(x.dev, 9, d, 1, bad, NULL), "check");
@@ -146,7 +147,7 @@ static void test_norm_bad(size_t d)
     arrays_free(&x, &y, &gain, &big);
 }
 
-/* Computes x += norm(branch), then y = norm(x), or y = x if `gain` is NULL. */
+/* Adds norm(branch) to x, then sets y to norm(x). If `gain` is NULL, sets y to x. */
 static void reference_branch(const float *branch, const float *gain_branch, const float *gain,
                              size_t n, size_t d, float *x, float *y)
 {
@@ -217,8 +218,8 @@ typedef struct {
 
 enum { QKV_MOST = 37 /* number of tokens */, QKV_POSITIONS = 50 };
 
-/* Replaces x [tokens][heads + 2 kv][d] by Q, K and V after bias, norm and RoPE. pre [tokens][heads
- * + kv][d]: before RoPE. */
+/* Replaces the projections x [tokens][heads + 2 kv][d] by Q, K and V after bias, norm and RoPE.
+ * Writes Q and K before RoPE to pre [tokens][heads + kv][d]. */
 static void reference_qkv(const qkv_case *c, const float *bias, const float *gain_q,
                           const float *gain_k, const float *cosine, const float *sine,
                           const uint32_t *row, float *x, float *pre)

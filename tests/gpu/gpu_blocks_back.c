@@ -1,4 +1,5 @@
-/* Tests gradient kernels in double precision. Argument "small": for compute-sanitizer. */
+/* Compares GPU kernels that compute gradients with references in double precision. The argument
+ * "small" selects small cases for compute-sanitizer. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -19,8 +20,8 @@ static double term_distance(const array *got, const double *want, const double *
     return e;
 }
 
-/* Computes dx [d], the gradient of a norm's input, from dy [d]. terms, dy_terms [d]: sums of the
- * absolute terms that add up to dx and dy, to which errors are relative. */
+/* Computes dx [d], the gradient of a norm's input, from its output's gradient dy [d]. dy_terms and
+ * terms [d] hold the sums of absolute terms of dy and dx; errors are relative to these sums. */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
 {
@@ -139,8 +140,8 @@ typedef struct {
     int rope; /* kvd_rope_layout; -1: no RoPE */
 } qkv_case;
 
-/* Computes a head's gradients before RoPE (pre) and before the norm (raw): [d] gradients, then [d]
- * sums of their absolute terms, to which errors are relative. */
+/* Computes gradients of a query or key head before RoPE (pre) and before the norm (raw). Each array
+ * has [d] gradients, then [d] sums of absolute terms, to which errors are relative. */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
                            double *pre, double *raw)
@@ -286,8 +287,8 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
     free(x);
 }
 
-/* Returns true if `token` is the first whose cumulative probability exceeds u, up to rounding.
- * *sum: sum of exp(logit - top). */
+/* Returns true if `token` is, up to rounding, the first at which the cumulative probability exceeds
+ * u. *sum: sum over the vocabulary of exp(logit - top). */
 static bool is_drawn(const float *row, size_t vocab, double top, double u, uint32_t token,
                      double *sum)
 {
@@ -334,16 +335,19 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             worst = INFINITY;
         const uint32_t want = none || !fits || !draws ? target[i] : got[i];
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
-        /* The loss in float64 must be 1e6 times as accurate as gradients. */
+        /* The loss is computed in float64. The factor 1e6 makes its accepted error a millionth of
+         * that of gradients. */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;
             x[i * vocab + j] = none ? 0 : (float)(j == want ? expm1(-nats) : p);
-            /* The float64 loss gives p(target) - 1 an absolute error near 1e-14. */
+            /* The target's gradient p - 1 is computed from the loss, with an absolute error near
+             * 1e-14. Errors of this gradient are therefore divided by at least 1e-8. */
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), j == want ? 1e-8F : 1e-30F);
         }
     }
-    /* Exponents up to 40 * sharp are rounded to float32, so the limit grows with `sharp`. */
+    /* Exponents reach 40 * sharp and are rounded to float32, so larger values of `sharp` allow
+     * larger errors. */
     verdict(name, worse(worst, distance(&d, x, scale)), 1e-6 * (1 + 3 * sharp), intact);
     arrays_free(&logits, &d);
     device_free(dev_target, dev_u, dev_loss);

@@ -1,4 +1,5 @@
-/* Tests the GPU's compressed cache against the CPU's. Byte counts and errors must be equal. */
+/* Compares the compressed KV cache on the GPU with that on the CPU. Both must count equal bytes;
+ * attention outputs may differ by rounding. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -17,15 +18,16 @@ typedef struct {
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
     const kvd_dims_method *method;
-    /* heads keep different multiples of this many dimensions; 0: all keep d_head */
+    /* each head keeps a different multiple of this number of dimensions; 0: all heads keep
+     * d_head */
     int step;
-    /* heads that lose dimensions: 0 all, 1 Q and K of head 0, 2 V of head 0 */
+    /* heads that keep fewer dimensions; 0: all, 1: only Q and K of head 0, 2: only V of head 0 */
     int only;
     int window;
     int short_ones; /* 1: sequence lengths are no multiples of 8 */
     int prompt;
     int latents; /* KV heads that share a latent; 0: no latents */
-    /* number of bits per quantised number; 0: not quantised */
+    /* number of bits per quantised element of K and V; 0: no quantisation */
     int bits;
     double limit;
     const char *engine; /* part of the engine's name; NULL: cuBLAS */
@@ -61,7 +63,7 @@ static float *random_numbers(kvd_rng *r, size_t n, double scale)
     return x;
 }
 
-/* Makes random projections to latents that KV heads share, with different ranks. */
+/* Makes random projections to latents that several KV heads share. Ranks differ between latents. */
 static void latents_make(kvd_dims *dims, const scenario *c)
 {
     kvd_rng r;
@@ -163,7 +165,8 @@ static void *rows_on_device(const bench *b, kvd_dtype pass)
     return to;
 }
 
-/* Runs attention with the compressed cache twice, with outputs set to NaN before each run. */
+/* Runs attention with the compressed cache twice on the GPU. Outputs are set to NaN before each
+ * run, so that an element that is not written shows. */
 static int on_gpu(const bench *b, const scenario *c, size_t max_len, float *out,
                   kvd_cache_account *account, char *engine, kvd_err *err)
 {
@@ -293,7 +296,8 @@ static void refusal(const scenario *c)
     bench_free(&b);
 }
 
-/* Replaces K or V of n tokens, `rows` [][2 d], by numbers that were quantised and restored. */
+/* Replaces K or V of n tokens in `rows` [tokens][2 d] by their quantised and restored values,
+ * computed on the CPU. */
 static void code_on_cpu(const kvd_bits_method *m, const void *self, uint16_t *rows, size_t d,
                         size_t first, size_t n, int side)
 {
@@ -314,8 +318,8 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
                        const kvd_packed_form *form)
 {
     enum { ROWS = 150, GROUP = 1 /* of kivi's parameters */ };
-    /* one element per head: first token to quantise in {K, V}, numbers of tokens, scales; the four
-     * heads quantise tokens of K and V, of neither, of K only, of V only */
+    /* One element per head: first token to quantise in {K, V}, number of tokens in {K, V}, scales.
+     * The four heads quantise both K and V, neither, only K, and only V. */
     static const kvd_cache_codes list[] = {{{3, 5}, {64, 61}, {1, 1}},
                                            {{0, 0}, {0, 0}, {1, 1}},
                                            {{70, 0}, {33, 0}, {1, 1}},
@@ -346,7 +350,8 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
     to_host(got, on, bytes);
     for (size_t i = 0; i < n; i++)
         wrong += rows[i] != got[i];
-    /* With groups of one number, quantisation changes a number by rounding at most. */
+    /* Quantisation must change many numbers. With groups of a single number, it changes nothing
+     * beyond rounding. */
     test_result(!wrong && (changed > n / 8 || group == 1), "codes of rows",
                 "%zu of %zu numbers are not those of the CPU: %s, %zu dimensions", wrong, n,
                 m->info.name, d);
@@ -374,7 +379,8 @@ static void test_all_codes(void)
 
 enum { REQUESTS = 3, PAGES = 3, POOL = REQUESTS * PAGES, BLOCK = 20, NEWEST = 23 };
 
-/* Host copies of the arrays of kvd_cache_receive, which sums the attention that tokens receive. */
+/* Host copies of the arrays of kvd_cache_receive, a kernel that sums the attention probabilities
+ * each token receives from queries. */
 typedef struct {
     kvd_cache_received a; /* with addresses of the copies */
     uint16_t *q, *pool;
@@ -409,7 +415,8 @@ static double probability(const received *x, int b, int head, int q, int t)
                                            : (size_t)(b * map->n_heads + head)]);
 }
 
-/* Fills want [n_sum] with the attention that tokens receive, -1 where none is written. */
+/* Fills want [n_sum] with the sum of attention probabilities that each token receives, and with -1
+ * where the kernel must not write. */
 static void receive_on_cpu(const received *x, float *want)
 {
     const kvd_attn_map *const map = &x->a.map;
@@ -517,7 +524,7 @@ static bool all_are(const uint8_t *x, size_t n, int byte)
     return i == n;
 }
 
-/* Fills more arrays than a new list has room for, each with its own number. */
+/* Allocates many arrays and fills each with its own number, so that arrays that overlap show. */
 static void test_memory(void)
 {
     enum { ARRAYS = 400, BYTES = 3000 };

@@ -1,4 +1,5 @@
-/* GPU properties and peak rates must be within 15 % of known GPUs'. */
+/* Compares GPU properties and peak rates that kvdim computes with published ones of known GPUs;
+ * they may differ by 15 %. */
 
 #include "gpu_case.h"
 #include "kernels/cuda/ceilings.h"

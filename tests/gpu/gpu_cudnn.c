@@ -61,7 +61,8 @@ static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int 
     return out;
 }
 
-/* Computes outputs [n_heads][q_len][d_v] of queries t .. t + n - 1, the sequence's last tokens. */
+/* Computes attention outputs [n_heads][n][d_v] of the queries t .. t + n - 1, which belong to the
+ * last n of kv_len tokens. */
 static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v,
                       int b, int t, int n, int kv_len, double *want)
 {
@@ -227,7 +228,7 @@ static void check_refusals(void)
     }
 }
 
-/* Returns n random 16-bit numbers on the device, copies of one block. */
+/* Returns n 16-bit numbers on the device: one block of random numbers, repeated. */
 static void *random_device(size_t n, int dtype)
 {
     const size_t block = (size_t)1 << 22;

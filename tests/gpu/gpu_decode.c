@@ -66,11 +66,12 @@ static const test_case cases[] = {
     {"wide sharp", KVD_BF16, 8, 2, 3, 1, {1000, 65, 4099}, 3, {{256, 256}, {240, 144}}, 2},
 };
 
-/* number of tested divisions of the work: by kvd_decode_plan, with three schedules and three
- * numbers of CTAs; with 1, 2, 4, 8 or 16 CTAs per KV head */
+/* Number of tested ways to divide the work among CTAs. PLANNED: by kvd_decode_plan, with several
+ * schedules and numbers of CTAs. UNPLANNED: with 1, 2, 4, 8 or 16 CTAs per KV head. */
 enum { PLANNED = 6, UNPLANNED = 5 };
 
-/* Sets 2^i CTAs per KV head without kvd_decode_plan. Returns 0 if the kernel cannot take them. */
+/* Sets 2^i CTAs per KV head, without a plan from kvd_decode_plan. Returns 0 if the kernel does not
+ * support that. */
 static int without_plan(kvd_decode_args *args, int i)
 {
     const int tasks = args->batch * args->map.n_kv_heads, ctas = 1 << i;
@@ -80,7 +81,8 @@ static int without_plan(kvd_decode_args *args, int i)
            kvd_attn_widest(&args->map) <= KVD_WIDTH_NARROW && tasks * ctas <= 1000;
 }
 
-/* Returns 1 if a launch for the first request writes only this request's output. */
+/* Launches decode with only the first request live. Returns 1 if that request's output is as before
+ * and no other output is written. */
 static int first_only(kvd_decode_args args, const uint16_t *o)
 {
     const int32_t one = 1;
@@ -99,8 +101,8 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/* Gives requests with odd and even numbers different attention sinks. Returns 1 if each request's
- * output equals that of a launch in which all have its sinks. */
+/* Gives requests with even and odd index different sink logits. Returns 1 if each output equals
+ * that of a launch in which all requests have the same sink logits as this request. */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
     const size_t heads = (size_t)args.map.n_heads, row = (size_t)args.map.o_pitch,
@@ -126,7 +128,8 @@ static int own_sinks(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/* Tests kvd_decode_ctas_per_task() against measured times in docs/kernels.md. */
+/* Tests that kvd_decode_ctas_per_task() returns the number of CTAs that was fastest in the
+ * measurements of docs/kernels.md. */
 static void run_choices(void)
 {
     static const struct {
@@ -274,7 +277,8 @@ static void run_case(const test_case *c, int launches, int window, bool sinks)
         to_host(busy, args.busy, (size_t)args.n_ctas * sizeof *busy);
         int busy_ok = 1;
         for (int i = 0; i < args.n_ctas; i++)
-            /* CTA i must take less than 60 s, which leaves room for a profiler. */
+            /* A CTA's measured run time must be below 60 s. More would be a wrong time stamp; a
+             * profiler can make CTAs slow. */
             busy_ok = busy_ok && busy[i] < 60000000000ull;
         err = sqrt(err / norm);
         test_result(

@@ -65,7 +65,7 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     for (int t = 0; t < tasks; t++)
         begin[t + 1] = begin[t] + (len[t / N_KV] + CUT - 1) / CUT;
     n_pages = (size_t)begin[tasks];
-    /* for each half page: 1 + the CTA that reads it, or 0 */
+    /* for each half page of the cache: 0, or 1 + index of the CTA that reads it */
     int *owner = need(n_pages * sizeof *owner);
     const char *why = NULL;
     for (int c = 0; c < n_ctas && !why; c++) {
@@ -128,7 +128,8 @@ static const char *wrong(const plan *p, const int32_t *len, kvd_schedule schedul
     return why;
 }
 
-/* Finds a CTA's most pages and segments (token ranges). Adds to *split KV heads on several CTAs. */
+/* Computes the largest number of pages and of segments (token ranges) that a CTA gets. Adds to
+ * *split the number of KV heads that several CTAs share. */
 static void measure(const plan *p, int *pages, int *segments, int *split)
 {
     for (int c = 0; c < p->args.n_ctas; c++) {
@@ -154,7 +155,8 @@ static int same(const plan *a, const plan *b)
            !memcmp(a->work.slot_ml, b->work.slot_ml, 2 * n * GROUP * 2 * sizeof *a->work.slot_ml);
 }
 
-/* Tests that requests after the first `live` ones do not change the division of the work. */
+/* Only the first `live` requests of a batch are in use. Tests that the lengths of the others do not
+ * change how the work is divided. */
 static void run_live(const test_case *c, int w)
 {
     const kvd_schedule schedule = (kvd_schedule)w;

@@ -57,7 +57,7 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
 }
 
 typedef struct {
-    /* largest errors over all matrices, as in check_matrix() */
+    /* largest errors over all matrices; check_matrix() computes them */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;

@@ -66,12 +66,13 @@ static void test_activate_plain(kvd_activation kind, size_t n, size_t shift)
 
 typedef struct {
     size_t heads, rows, ld, first, n_keys, window, shift;
-    /* standard deviation of the scores, and bound of a softcap (0: none) */
+    /* standard deviation of the attention scores; bound of the scores' softcap (0: no softcap) */
     double sharp, softcap;
     bool sinks;
 } softmax_case;
 
-/* Returns the logit of a head's attention sink. The tested array has the heads 1, 2, ..., 0. */
+/* Returns the sink logit of head `head`. The tested array starts with head 1 and ends with head
+ * 0. */
 static float sink_of(size_t head)
 {
     return 1.5F - 2.0F * (float)head;
@@ -83,7 +84,8 @@ static double score_of(const softmax_case *c, float product, double scale)
     return c->softcap > 0 ? c->softcap * tanh(s / c->softcap) : s;
 }
 
-/* Computes probabilities: -0 for masked keys, NaN after the last key. */
+/* Computes attention probabilities of all keys: -0 for masked keys, NaN in elements after the last
+ * key. */
 static void reference_softmax(const softmax_case *c, const float *scores, double scale, float *want)
 {
     for (size_t r = 0; r < c->heads * c->rows; r++) {
@@ -116,7 +118,7 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
         c->softcap, c->sinks ? ", sinks" : "", in_place ? ", in place" : "");
     const size_t n = c->heads * c->rows * c->ld;
     array scores = values(KVD_F32, n, c->shift, c->sharp), prob = array_new(type, n, c->shift);
-    /* Sets scores of keys after the query to NaN, because they must not be used. */
+    /* Scores of keys after the query must not be used, so they are set to NaN. */
     for (size_t i = 0; i < n; i++) {
         const size_t j = i % c->ld;
         if (j > c->first + i / c->ld % c->rows)
@@ -141,8 +143,8 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     array_free(&sinks);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
-    /* values of at least 1e-6 by which errors are divided, because rounding an exponent near -100
-     * changes e^x by 1e-5 of its size */
+    /* Errors are divided by the probability, but at least by 1e-6: rounding an exponent near -100
+     * already changes e^x by 1e-5 of its size. */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)
         floor[i] = fabsf(want[i]) > 1e-6F ? want[i] : 1e-6F;

@@ -1,4 +1,5 @@
-/* Tests the CUDA engine against passes over whole sequences on one GPU. */
+/* Compares logits of the CUDA engine with those of a forward pass over whole sequences on one
+ * GPU. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -51,7 +52,7 @@ static bool indivisible(const kvd_checkpoint *c, const char *name)
     return true;
 }
 
-/* parts of config.json of models that the engine supports */
+/* parts of config.json, for models of families that the engine supports */
 #define GPT_OSS                                                                                    \
     "\"architectures\":[\"GptOssForCausalLM\"],\"model_type\":\"gpt_oss\","                        \
     "\"attention_bias\":true,\"num_local_experts\":8,\"num_experts_per_tok\":3,"                   \
@@ -223,7 +224,8 @@ static const kvd_shape windowed[] = {
 static const request beyond_windows[] = {{300, 100}, {70, 9},  {1, 120},
                                          {129, 3},   {200, 8}, {448, 33}};
 
-/* Tests that requests hold whole pages, in layers with a window only those of visible tokens. */
+/* Tests that a request holds the cache pages of all its tokens. In layers with a sliding window, it
+ * must hold only pages with tokens that are still visible. */
 static void test_held(const kvd_checkpoint *c, const char *name)
 {
     enum { INPUT = 400, PIECE = 48, STEPS = 100, PAGE = 64 };
@@ -376,13 +378,15 @@ static void test_refused(void)
     kvd_checkpoint_close(sinks);
 }
 
-/* Tests a NaN weight: the message must name the request and the token's position. */
+/* Tests models with one NaN weight. The error message must name the first wrong activation, its
+ * request and its token position. */
 static void test_nonfinite(void)
 {
     static const struct {
         const char *tensor;
         size_t i;
-        /* expected parts of the messages; NULL: no error */
+        /* text that the error message of prompts, or of a decode step, must contain; NULL: no
+         * error */
         const char *prompts, *step;
     } bad[] = {
         {"model.embed_tokens.weight", 17 * 64 + 3, NULL,
@@ -441,7 +445,8 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
-/* Tests 2,600 tokens at once: GPUs add results of one half while they multiply the other half. */
+/* Tests 2,600 tokens in an iteration. On several GPUs, the sums over GPUs of one half of the tokens
+ * overlap with matrix products of the other half. */
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};

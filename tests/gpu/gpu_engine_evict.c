@@ -1,10 +1,12 @@
-/* Tests eviction in the CUDA engine against the CPU, by kept tokens and logits. */
+/* Compares token eviction in the CUDA engine with the CPU engine: which tokens are kept, and the
+ * logits. */
 
 #include "dims_fixture.h"
 #include "evict_engine_case.h"
 #include "make_dump.h"
 
-/* Compares both engines. bar: median distance of their logits without a method. */
+/* Compares a method in the CUDA engine with the CPU engine. bar: median distance of the two
+ * engines' logits without a method. */
 static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text, double bar)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);
@@ -21,12 +23,14 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
                numbers = is_uneven(plan.tokens) || moves;
-    /* required fraction of equal tokens; in mpcache a near tie changes a whole cluster */
+    /* Required fraction of tokens kept by both engines. It is lower if the method also selects
+     * tokens to read. */
     const double share = selects(plan.tokens) && drops(plan.tokens) ? 0.92 : 0.95;
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
-        /* true if KV heads must keep equal numbers of tokens on CPU and GPU, despite rounding */
+        /* true if each KV head must keep as many tokens on the GPU as on the CPU, even if rounding
+         * changes which tokens these are */
         const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger &&
                            !(selects(plan.tokens) && drops(plan.tokens));
         const double *const counts = exact ? want.entries : NULL;
@@ -76,8 +80,8 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
     result_release(&got);
 }
 
-/* Tests method `text` with heads compressed by `dims` or, if NULL, by method `with`. Heads must
- * keep as many tokens as on the CPU without that compression. */
+/* Tests the eviction method `text` combined with projections `dims` or, if NULL, with method
+ * `with`. Each head must keep as many tokens as the CPU does for `text` alone. */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
                       const kvd_dims *dims, const char *with)
 {
@@ -113,7 +117,8 @@ static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
     result_release(&again);
 }
 
-/* Returns how many requests hold more than their budget or less than 4/5. *dropped: lost tokens. */
+/* Returns how many requests keep more tokens than their budget, or less than 4/5 of it. *dropped:
+ * number of tokens that are not kept. */
 static size_t beyond_budget(const load *l, const kvd_config *c, const kvd_plan *plan,
                             const result *got, size_t *dropped)
 {
@@ -218,8 +223,8 @@ static void refused(const kvd_checkpoint *c, const char *text, const kvd_dims *d
     kvd_plan_close(&plan);
 }
 
-/* Tests a step after tokens that were never computed. A part of a prompt must be refused; this is
- * not tested if KV heads keep different numbers of tokens (`uneven`). */
+/* Runs a decode step after tokens that were never computed; this must work. Then runs a part of a
+ * prompt, which must be refused, unless KV heads keep different numbers of tokens (`uneven`). */
 static void test_context(const kvd_checkpoint *c, const char *text, bool uneven)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 100, 100);
@@ -271,7 +276,8 @@ static void refused_window(const char *text, const char *shape, const char *why)
     "\"rope_local_base_freq\":5000.0,\"layer_types\":[\"sliding_attention\","                      \
     "\"full_attention\",\"sliding_attention\",\"full_attention\"],\"sliding_window\":40,"
 
-/* Tests a model in which only layers 1 and 3 have no window. */
+/* Tests a Gemma model in which layers 1 and 3 have full attention and all others have a sliding
+ * window. */
 static void test_gemma(const kvd_shape *gemma, const char *const *text, size_t n, int few)
 {
     static const kvd_plan none = {.type = KVD_BF16};

@@ -1,4 +1,4 @@
-/* Tests the CUDA engine with low-rank latents instead of K and V. */
+/* Compares the CUDA engine with the CPU if the cache stores low-rank latents instead of K and V. */
 #include <math.h>
 
 #include "common/linalg.h"
@@ -13,7 +13,7 @@ typedef struct {
     size_t rows, other;
 } outcome;
 
-/* expected bytes in the cache: for each token, and for each request regardless of its length */
+/* expected bytes of the cache: `token` for each cached token, `slot` once for each request */
 typedef struct {
     double token, slot;
 } bytes;
@@ -60,7 +60,8 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return 0;
 }
 
-/* Compares logits with l->want and cache bytes with `each`. `fused`: steps must use palu_decode. */
+/* Compares the engine's logits with l->want and the cache bytes with `each`. `fused`: decode steps
+ * must use the kernel palu_decode. */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {
@@ -89,7 +90,8 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
     engine_free(e);
 }
 
-/* Makes random projections to latents of `heads` KV heads, with different ranks. */
+/* Makes random projections to latents. `heads` KV heads share a latent, and ranks differ between
+ * latents. */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
 {
@@ -129,7 +131,7 @@ static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *
     return status;
 }
 
-/* Returns the expected bytes per cached token. Ranks are padded to multiples of 16. */
+/* Returns the number of cache bytes that each token needs. Ranks are padded to multiples of 16. */
 static bytes latent_bytes(const kvd_dims *d)
 {
     bytes b = {0, 0};
@@ -201,7 +203,8 @@ static double padded_bytes(const kvd_plan *plan, const kvd_config *c)
     return sum;
 }
 
-/* Tests method strawman. All prompts have `prompt` tokens, as the reference requires. */
+/* Tests the method strawman. All prompts have `prompt` tokens, because the reference supports only
+ * equal lengths. */
 static void test_strawman(const char *path, const char *model, size_t prompt, size_t n,
                           const char *text, const setting *const *set)
 {
@@ -311,7 +314,8 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* Compares A A^T of projections A on GPU and CPU. Rank is n - 1, because two rows are equal. */
+/* Compares A A^T of projections A that the GPU and the CPU compute from n vectors. Two of the
+ * vectors are equal, so their rank is n - 1. */
 static void test_complete(size_t d, size_t n, size_t w)
 {
     const size_t square = d * d;
@@ -369,7 +373,8 @@ static void test_complete(size_t d, size_t n, size_t w)
 
 enum { CODES = 40, CODE_PAGES = 5, CODE_PAGE = CODES * KVD_PAGE_TOKENS, SINK = 3, SLOTS = 4 };
 
-/* Makes random quantisation tables of 0 to 8 bits. Returns the bits of a token. */
+/* Makes random quantisation tables for the elements of a latent, with 0 to 8 bits per element.
+ * Returns the sum of these bits. */
 static int32_t make_codes(kvd_rng *rng, kvd_latent_code *code)
 {
     int32_t bit = 0;
@@ -433,7 +438,7 @@ static void test_codes(void)
     const int32_t *const steps = on_device(one, sizeof one);
     a.s.q_len = steps;
     a.s.most = 1;
-    /* The second time, a sliding window hides the first page of the first request. */
+    /* The second run has a sliding window, which hides the first page of the first request. */
     for (a.window = 0; a.window <= 50; a.window += 50) {
         fill_bytes(pool, 0xff, n * sizeof *back);
         check(kvd_latent_code_restore(&a, 4, NULL), "decoding");
@@ -459,7 +464,8 @@ static void test_codes(void)
 
 enum { GROUPS = 2, RANKS = 80, RANKS_PAGE = RANKS * KVD_PAGE_TOKENS, BITS = 3, TOKENS = 130 };
 
-/* latents of two groups of heads, quantised by kvquant on CPU and GPU */
+/* Latents of two groups of KV heads, quantised by the method kvquant. CPU and GPU each keep a
+ * copy. */
 typedef struct {
     kvd_method method;
     void *self;
@@ -469,7 +475,8 @@ typedef struct {
     int32_t words, page_words, room, n_sink;
 } quantised;
 
-/* Opens kvquant with ranges of values that differ between channels, and fills kernels' tables. */
+/* Opens the method kvquant with ranges that differ between channels, and fills the tables of its
+ * kernels from these ranges. */
 static int make_quantised(quantised *q, const char *text, int room, kvd_err *err)
 {
     static const int rank[GROUPS][2] = {{24, 24}, {16, 16}},
@@ -535,7 +542,8 @@ static int make_quantised(quantised *q, const char *text, int room, kvd_err *err
     return 0;
 }
 
-/* Quantises latents x [TOKENS][RANKS] on the CPU. Returns how many outliers of K are stored. */
+/* Quantises and restores latents x [TOKENS][RANKS] of n tokens on the CPU. Returns how many
+ * outliers of K are stored apart. */
 static size_t quantise(const quantised *q, float *x, size_t n)
 {
     static float block[TOKENS * 24], back[TOKENS * 24];
@@ -568,7 +576,8 @@ static size_t quantise(const quantised *q, float *x, size_t n)
     return apart;
 }
 
-/* Quantises latents of two prompts, then of a decode step, and compares them with the CPU's. */
+/* Quantises latents of two prompts, then of a decode step, on the GPU and the CPU, and compares the
+ * results. */
 static void test_quantised(const char *text, int n_sink, int room)
 {
     static const int32_t prompt[2] = {128, 63}, step[2] = {129, 64}, next[2] = {130, 65},

@@ -1,4 +1,5 @@
-/* Tests LeanKV in the CUDA engine against the CPU engine, up to rounding. */
+/* Compares the method LeanKV in the CUDA engine with the CPU engine. Rounding may change which
+ * tokens are quantised or dropped. */
 #include <math.h>
 
 #include "engine_schedule.h"
@@ -40,8 +41,8 @@ static apart compare(const load *l, const served *x, const served *y, int steps_
     return a;
 }
 
-/* Returns true if the GPU's and the CPU's logits differ little (`is`): on average by less than
- * twice the rounding error (`rounding`) plus half of the change that the method causes (`does`). */
+/* Compares the distance `is` between GPU and CPU logits with two others: `rounding`, between them
+ * without a method, and `does`, which the method causes. Returns true if `is` is small. */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
     return is->mean < 2 * rounding->mean + does->mean / 2 &&

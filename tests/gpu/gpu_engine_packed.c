@@ -1,4 +1,5 @@
-/* Compares quantised caches on GPU and CPU; logits may differ by a part of the method's effect. */
+/* Compares quantised caches in the CUDA and CPU engines. Their logits may differ by a fraction of
+ * the change that the method itself causes. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -6,7 +7,7 @@
 #include "methods/method.h"
 #include "tensor_scales.h"
 
-/* projections combined with the tested method, or NULL */
+/* projections to fewer dimensions that are combined with the tested method; NULL for none */
 static const kvd_dims *cut;
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
@@ -23,7 +24,8 @@ static int open_plan(const kvd_config *c, const char *method, const load *l, kvd
     return open_with_scales(plan, &setup, err);
 }
 
-/* Serves requests. `exact`: prompts attend to uncompressed K and V, as on the CPU. */
+/* Serves all requests on the GPU or the CPU. With `exact`, prompts attend to K and V before
+ * quantisation, as the CPU engine always does. */
 static int run_with(const load *l, size_t slots, const char *method, int gpu, int graphs,
                     bool exact, served *o, kvd_err *err)
 {
@@ -31,7 +33,8 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
     const setting set = {.max_batch = slots, .graphs = graphs, .phases = graphs};
     kvd_engine_spec spec = spec_of(&set, l->max_len, 4 * l->max_len);
     kvd_plan plan;
-    /* Makes room for coded blocks, which are long if random frequencies do not fit the data. */
+    /* Room for entropy-coded blocks. The random frequency tables do not fit the data, so the blocks
+     * become long. */
     spec.outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0;
     spec.exact_prompts = gpu && exact;
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, err))
@@ -64,7 +67,8 @@ static double off(const load *l, const float *x, const float *want, double *most
 
 typedef struct {
     const char *method;
-    /* accepted distance of logits / the method's change of logits; accepted error of cache bytes */
+    /* share: accepted distance of GPU and CPU logits, divided by the distance that the method
+     * causes; held: accepted relative difference of cache bytes */
     double share, held;
 } test_case;
 
@@ -148,7 +152,7 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
     kvd_plan_close(&plan);
 }
 
-/* Steps that attend to tokens whose K and V were never computed must succeed. */
+/* Tests that decode steps succeed if they attend to tokens whose K and V were never computed. */
 static void test_unwritten(const char *method)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 900, 64);
@@ -169,7 +173,8 @@ static void test_unwritten(const char *method)
     kvd_checkpoint_close(c);
 }
 
-/* Prompts attend to projected K and V, as in kvdim-jct. CUDA graphs must not change logits. */
+/* Tests engines in which prompts attend to projected K and V, as in measurements of kvdim-jct. CUDA
+ * graphs must not change the logits. */
 static void test_timed(const load *l, size_t slots, const char *method)
 {
     kvd_err err = {""};
@@ -195,7 +200,8 @@ static int fixture_even(const kvd_config *c, int i, int side)
     return c->d_head - 3;
 }
 
-/* Quantises heads that are projected to fewer dimensions, different numbers if `uneven`. */
+/* Tests quantisation of heads that are projected to fewer dimensions. If `uneven`, heads keep
+ * different numbers of dimensions. */
 static void test_cut(const char *path, const request *r, size_t n, const test_case *t,
                      size_t n_cases, bool uneven, bool timed)
 {
@@ -248,7 +254,8 @@ static void test_context(const load *l, const char *method)
     kvd_plan_close(&plan);
 }
 
-/* Tests xkv at full rank, which loses nothing. K is tall for one prompt, wide for the other. */
+/* Tests the method xkv at full rank, which must change logits only by rounding. One prompt has more
+ * tokens, the other fewer, than a token's keys have elements. */
 static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {
     kvd_err err = {""};
@@ -373,7 +380,8 @@ static void test_windows(const request *r, size_t n, bool quick)
                                       {"turboquant,bits=3", 0.7, 1e-9}};
     static const request one[] = {{40, 100}};
     test_shape(&gemma, r, n, 5, cases, quick ? 2 : sizeof cases / sizeof *cases);
-    /* Leaves out turboquant, whose kernels take heads of up to 128 dimensions. */
+    /* Leaves out the last method, turboquant, whose kernels do not support heads of 256
+     * dimensions. */
     test_shape(&wide, r, n < 4 ? n : 3, 2, cases, quick ? 1 : 7);
     kvd_checkpoint *const c = shape_or_end(&gemma, 5);
     load l = load_make(c, one, 1, 17);
@@ -413,7 +421,8 @@ static void test_heads_of_128(const request *r, size_t n)
     test_shape(&qwen3_of_128, r, n, 2, cases + 2, sizeof cases / sizeof *cases - 2);
 }
 
-/* Tests many requests: a page table of wrong size would overwrite other arrays. */
+/* Tests 16 requests at a time. If the engine's page table were too small, it would overwrite other
+ * arrays. */
 static void test_many(void)
 {
     static const request r[MOST] = {{100, 20}, {70, 20}, {1, 40},  {200, 3}, {32, 12}, {31, 40},
@@ -471,7 +480,8 @@ int main(int argc, char **argv)
                                      {"fp8,mantissa=2", 0.5, 1e-9},
                                      {"fp8,scale=2", 0.5, 1e-9},
                                      {"mxfp4", 0.5, 1e-9},
-                                     /* nvfp4: a differently rounded scale changes 16 numbers */
+                                     /* In nvfp4, one scale rounded differently changes 16
+                                      * numbers. */
                                      {"nvfp4", 0.6, 1e-9},
                                      {"nvfp4,scale=2", 0.5, 1e-9},
                                      {"allot,bits=4", 0.5, 1e-9},

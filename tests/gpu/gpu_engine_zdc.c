@@ -1,4 +1,5 @@
-/* Tests method zdc in the CUDA engine against the CPU. Important tokens keep more dimensions. */
+/* Compares the method zdc in the CUDA engine with the CPU. In zdc, important tokens keep more
+ * dimensions of K and V than other tokens. */
 #include <math.h>
 
 #include "engine/cuda/engine_parts.h"
@@ -30,7 +31,8 @@ static const setting
              .phases = true,
              .attention = KVD_ATTENTION_STOCK};
 
-/* Returns the bytes of a token in a layer. Stock attention pads heads to the widest. */
+/* Returns the cache bytes of a token in a layer. With the attention choice KVD_ATTENTION_STOCK, all
+ * heads are padded to the widest head of the layer. */
 static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
 {
     int sum = 0, most[2] = {0, 0};
@@ -44,8 +46,8 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
     return 2.0 * (stock_attention ? d->n_kv_heads * (most[0] + most[1]) : sum);
 }
 
-/* Returns the bytes that a request holds if low[layer] of its tokens are unimportant. Each layer
- * stores this number in 4 more bytes. */
+/* Returns the cache bytes of a request of which low[layer] tokens are unimportant. In each layer, 4
+ * more bytes store the number low[layer]. */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
     double bytes = 0;
@@ -58,7 +60,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
     return bytes;
 }
 
-/* Returns the expected number of unimportant tokens. `lent`: layers use those of layer 0. */
+/* Returns the expected number of unimportant prompt tokens of a layer. With `lent`, all layers use
+ * layer 0's important tokens, so the number does not depend on the layer. */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
     const double *const v = plan->tokens_values.value;
@@ -67,7 +70,8 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 }
 
 typedef struct {
-    /* number of iterations with wrong cache sizes, and with wrong numbers of unimportant tokens */
+    /* number of iterations after which the cache has a wrong size, or a wrong number of unimportant
+     * tokens */
     size_t bytes, counts;
 } wrongs;
 
@@ -75,9 +79,10 @@ typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
-    /* choice of important tokens: own (0), layer 0's (1), an earlier layer's (-1) */
+    /* whose important tokens a layer uses; 0: its own, 1: those of layer 0, -1: its own or those of
+     * an earlier layer */
     int lent;
-    /* logits [outputs][vocab] */
+    /* [outputs][vocab] logits of all output tokens */
     float *logits;
     double held[MOST];
     /* number of unimportant tokens [request][layer] */
@@ -153,8 +158,8 @@ typedef struct {
     int lent;
 } variant;
 
-/* Compares the GPU's logits of zdc variant v with the CPU's. `whole`: the CPU's logits if every
- * token is important; `bar`: the GPU's distance from these. */
+/* Compares GPU and CPU logits of variant v of the method zdc. `whole`: CPU logits if all tokens are
+ * important. `bar`: the GPU's distance from these. */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {
@@ -258,7 +263,8 @@ static void refuses(const model *m, const char *text, size_t chunk, const char *
     kvd_plan_close(&plan);
 }
 
-/* Tests that a far later step does not change which prompt tokens are unimportant. */
+/* Tests a decode step at position 700 after a prompt of 101 tokens. The step must not change which
+ * prompt tokens are unimportant. */
 static void test_left_out(kvd_engine *e)
 {
     enum { PROMPT = 101 };

@@ -1,4 +1,5 @@
-/* Tests zdc with layers=N, whose groups of layers share the important tokens. */
+/* Tests the method zdc with the parameter layers=N: N consecutive layers share the important
+ * tokens. */
 #include <math.h>
 
 #include "engine/cuda/engine_parts.h"
@@ -15,7 +16,7 @@ typedef struct {
     kvd_attention hook;
     const kvd_plan *plan;
     size_t prompt;
-    /* true if prompt tokens attend to all tokens with all dimensions, as on the CPU */
+    /* true if prompt tokens attend to all prompt tokens with full K and V, as in the CPU engine */
     bool whole_prompts;
     uint8_t *level;    /* [prompt] 1 for important tokens */
     float *x[4], *out; /* q, k, v, scratch; out: [tokens][n_heads * d_head] */
@@ -189,7 +190,8 @@ static double held_bytes(const kvd_plan *plan, size_t prompt, size_t tokens, int
     return bytes;
 }
 
-/* Computes bytes between GPUs for n tokens: [0] Q, K, V and tokens' importance, [1] outputs. */
+/* Computes how many bytes the GPUs must send each other for a prompt of n tokens. bytes[0]: Q, K, V
+ * and importance of tokens; bytes[1]: attention outputs. */
 static void sent_bytes(const kvd_plan *plan, const kvd_config *c, size_t n, int gpus,
                        double bytes[2])
 {
@@ -219,7 +221,8 @@ typedef struct {
     size_t held, sent;
 } wrongs;
 
-/* Returns logits [outputs][vocab]. Several GPUs only compute prompts; later logits are 0. */
+/* Returns logits [outputs][vocab] of the CUDA engine. With several GPUs, only prompts are computed;
+ * logits of later tokens are 0. */
 static float *by_engine(const model *m, const kvd_plan *plan, int gpus, bool sequence, bool graphs,
                         bool equal, wrongs *wrong, kvd_err *err)
 {
@@ -278,8 +281,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
     return x;
 }
 
-/* Compares the engine's logits with `want`. The accepted distance is twice that between the
- * engine's logits with all tokens important and `whole`. */
+/* Compares the engine's logits with `want`. They may differ twice as much as the engine's logits
+ * with all tokens important differ from `whole`. */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
 {
@@ -306,7 +309,8 @@ static void compare(const model *m, const char *name, const kvd_plan *plan, cons
     free(got);
 }
 
-/* Returns how many dimensions important tokens keep: about 3/4. */
+/* Returns the number of dimensions that an important token keeps in KV head i: about 3/4 of
+ * d_head. */
 static int kept_high(const kvd_config *c, int i, int side)
 {
     return c->d_head * 3 / 4 + (side ? -1 : 1) * (i / c->n_kv_heads % 3);

@@ -1,4 +1,5 @@
-/* Tests kernels for eviction in double precision. Nearly tied tokens may be exchanged. */
+/* Compares eviction kernels with a reference in double precision. They may keep another token only
+ * if the scores of both are nearly equal. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -19,8 +20,8 @@ static double product(const double *a, const double *b, int d)
     return sum;
 }
 
-/* Computes the importance of keys [n][d]: minus their length for the ranking KVD_EVICT_SHORT_KEYS,
- * otherwise minus their cosine with the mean direction of the keys. */
+/* Computes the importance `want` of keys [n][d]. For the ranking KVD_EVICT_SHORT_KEYS, it is minus
+ * a key's length, otherwise minus its cosine with the mean direction of the keys. */
 static void reference_keys(const fixture *f, const double *keys, int n, int d, double *want)
 {
     double anchor[KVD_WIDTH_MAX] = {0};
@@ -35,7 +36,8 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
     }
 }
 
-/* cosines and sines of RoPE [positions][half]; future: their means over later positions */
+/* tables [positions][half] of RoPE: cosines and sines; `future`: their means over the positions
+ * after each one */
 typedef struct {
     int half, positions;
     float *cosine, *sine, *future;
@@ -75,7 +77,7 @@ static void rope_release(rope *r)
     host_free(r->cosine, r->sine, r->future);
 }
 
-/* Rotates x [d] by RoPE, backwards with sign -1. */
+/* Rotates x [d] by RoPE for sign 1, or by the opposite angles for sign -1. */
 static void rotate(const test_case *c, double (*turn)(const rope *, int, int, int), const rope *r,
                    int row, double sign, double *x)
 {
@@ -97,7 +99,8 @@ static double of_future(const rope *r, int n, int i, int side)
     return (double)r->future[(n * r->half + i) * 2 + side];
 }
 
-/* Adds the attention that later queries of head h are expected to pay. */
+/* For each token, adds the attention probability that head h's later queries are expected to give
+ * it. */
 static void add_expected(const fixture *f, int b, int h, const double *keys, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[0], sink = f->c->rule.sink, rows = n - sink;
@@ -137,7 +140,8 @@ static void add_expected(const fixture *f, int b, int h, const double *keys, dou
     rope_release(&r);
 }
 
-/* Computes logarithms of expected attention, infinity for the first `sink` tokens. */
+/* Computes for each token the log of the expected attention of later queries; infinity for the
+ * first `sink` tokens, which are always kept. */
 static void reference_expected(const fixture *f, int b, int g, const double *keys, double *want)
 {
     const int n = f->len[b], sink = f->c->rule.sink, group = f->map.group;
@@ -154,9 +158,8 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
     }
 }
 
-/* Computes the importance `want` [n_kv_heads][n_q8] of tokens for KV head g of request b. If it is
- * the attention that tokens receive, also computes lse [n_heads][n_q8], the logs of the softmax
- * denominators. */
+/* Computes the importance `want` of the tokens of request b in KV head g. If importance is the
+ * attention that tokens receive, also computes lse [n_heads][n_q8], the log-sum-exps of scores. */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[g], window = f->c->rule.window;
@@ -198,7 +201,8 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
-/* Records a score's relative error. If scores are logarithms, takes exp of both. */
+/* Records the relative error of a score that the GPU computed. If scores are logarithms, compares
+ * their exponentials. */
 static void note(fixture *f, double got, double want)
 {
     const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;
@@ -207,7 +211,8 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, e);
 }
 
-/* Checks that the kept tokens have the best scores, up to near ties. Returns how many do not. */
+/* Checks that the kept tokens are those with the highest scores. Returns how many are not, except
+ * tokens whose scores are equal up to rounding. */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
 {
@@ -405,7 +410,8 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
-/* Checks a head with m of n tokens. `victim`: evicted, or -1. Returns how many are wrong. */
+/* Checks K and V of a KV head after a step that evicts token `victim` (-1: none) of n and leaves m.
+ * Returns how many elements are wrong. */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
 {
@@ -418,7 +424,8 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
     return wrong;
 }
 
-/* Checks a step that evicts the oldest token. f->position: expected positions. */
+/* Checks a decode step that evicts the oldest token of a KV head if the budget is exceeded. Updates
+ * f->position to the expected positions. */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
     const kvd_evict_budget *const budget = &f->c->budget;

@@ -1,4 +1,5 @@
-/* Tests eviction on the GPU against the CPU. Rounding may decide near ties. */
+/* Compares eviction methods on the GPU with the CPU. They may evict different tokens only if
+ * rounding decides. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -52,7 +53,8 @@ typedef struct {
     void *state;
     size_t n;
     uint32_t *position;
-    /* true after rounding let GPU and CPU keep different tokens; no longer compared then */
+    /* true after rounding made GPU and CPU evict different tokens of this KV head; it is then no
+     * longer compared */
     bool ended;
 } cpu_head;
 
@@ -68,7 +70,8 @@ typedef struct {
     kvd_evict_state state;
     uint16_t *pool; /* on the device */
     size_t wrong, rounded, compared, dropped;
-    /* number of merged tokens, of targets of merges, and of targets that differ from the CPU's */
+    /* number of tokens that were merged into others; of tokens that took them up; and of the latter
+     * whose K or V differ from the CPU's */
     size_t merged, rows, rows_off;
     size_t merged_before; /* merged tokens after the prompts */
     kvd_evict_merging merging;
@@ -164,9 +167,9 @@ static void close_run(method_run *r)
     release(f);
 }
 
-/* Compares mass [n_heads][n_q8] with the CPU's: the sum of a token's attention probabilities or,
- * for KVD_EVICT_PIVOTAL, minus the number of queries that give it less than their mean probability.
- * Writes lse. */
+/* Compares mass [n_heads][n_q8] with the CPU: each token's sum of attention probabilities or, for
+ * KVD_EVICT_PIVOTAL, minus the number of queries that give it less than their mean probability.
+ * Also writes log-sum-exps lse. */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
     fixture *const f = &r->f;
@@ -202,8 +205,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
         check_mass(r, i / heads, i % heads, mass, lse);
 }
 
-/* Decides for each token if it is dropped or stored with low or high precision. mass, last
- * [n_heads][n_q8]: attention that tokens receive from all queries, and from the last ones. */
+/* Decides for each token whether it is dropped or stored with low or high precision. mass and last
+ * [n_heads][n_q8] are the attention it receives from all queries and from the last ones. */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
 {
@@ -266,7 +269,8 @@ static void forget(method_run *r, cpu_head *h, const uint8_t *level)
     free(kept);
 }
 
-/* tokens of a KV head by position; `merged` marks targets of merges */
+/* K and V of the tokens of a KV head, ordered by position; merged[i] is 1 if others were merged
+ * into token i */
 typedef struct {
     size_t n, d[2];
     float *x[2];
@@ -326,7 +330,8 @@ static head_rows rows_of(method_run *r, int b, int g, const int32_t *place, cons
     return h;
 }
 
-/* Compares a token of CPU and GPU. Merged ones may differ by one step of bf16. */
+/* Returns true if K and V of a token on the GPU equal the CPU's. If other tokens were merged into
+ * it, they may differ by one rounding step of bf16. */
 static bool same_row(const fixture *f, uint16_t *after, int b, int g, const head_rows *h, size_t i,
                      int place)
 {
@@ -390,7 +395,8 @@ static void check_prompt(method_run *r, int b, const float *mass, const float *l
     host_free(count, level);
 }
 
-/* Copies probabilities to `mass`, summed over the last `window` queries (0: all). */
+/* Computes the attention probabilities each token receives, summed over the last `window` queries
+ * (0: all), on the GPU. Copies the sums to `mass`. */
 static void fetch_mass(const kvd_evict_prompts_args *args, int window, float *mass)
 {
     kvd_evict_prompts_args a = *args;
@@ -449,7 +455,8 @@ static void report(const method_run *r, const char *part)
         part, r->compared, r->rounded, r->dropped, r->merged, r->rows, r->rows_off, r->wrong);
 }
 
-/* Computes a step's probabilities [group][n]. Returns true if one is nearly their mean, 1 / n. */
+/* Computes attention probabilities [group][n] of a decode step. Returns true if one of them equals
+ * the mean 1 / n up to rounding. */
 static bool probabilities(const fixture *f, int b, int g, const uint16_t *q, const int32_t *place,
                           size_t n, float *prob)
 {
@@ -495,7 +502,8 @@ static size_t left_of(const uint8_t *level, size_t n)
     return left;
 }
 
-/* Returns true if rounding decides which of two tokens is evicted. */
+/* Returns true if the two lowest scores are equal up to rounding, so that either token may be
+ * evicted. */
 static bool near_least(const method_run *r, int b, const float *score, const int32_t *place,
                        const float *prob, size_t n)
 {

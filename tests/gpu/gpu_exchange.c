@@ -1,4 +1,5 @@
-/* Tests exchanges between GPUs bit for bit. Each number encodes its index. */
+/* Tests transfers between GPUs. Each number is a hash of its index, and all must arrive
+ * unchanged. */
 
 #include "dims_fixture.h"
 #include "engine/cuda/sequence.h"
@@ -27,7 +28,8 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
     return some[(size_t)(7 * a + 3 * b + 5 * i + 4 * x->round) % (sizeof some / sizeof *some)];
 }
 
-/* Lists blocks of bytes that GPU a sends or receives, in `at` with gaps. Returns bytes needed. */
+/* Lists the blocks that GPU a sends (or, if `receives`, receives), placed in memory `at` with gaps
+ * between them. Returns the bytes needed. */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
     size_t where = 0, n = 0;
@@ -64,7 +66,8 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/* Returns memory for all blocks that GPU a sends or receives. Gaps between them hold 0xff. */
+/* Allocates memory for all blocks that GPU a sends or receives, and fills the gaps between blocks
+ * with 0xff. */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
     const size_t room = lay_out(x, a, receives, NULL, NULL);
@@ -140,7 +143,7 @@ static void test_pieces(int gpus)
 
 enum { QUERIES, PAGES, OUTPUT };
 
-/* Returns a 16-bit hash of element b of query head, page or token a. */
+/* Returns a 16-bit hash as test data for element b of query head, page or token a. */
 static uint16_t mark(int kind, size_t a, size_t b)
 {
     const uint64_t h = ((uint64_t)a * 1000003 + b) * 0x9e3779b97f4a7c15u + (uint64_t)kind;

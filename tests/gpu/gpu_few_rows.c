@@ -21,14 +21,14 @@ static int is_gated(kvd_few_kind kind)
     return kind == KVD_FEW_SWIGLU || kind == KVD_FEW_GEGLU_TANH;
 }
 
-/* Rounds w [rows][in] to 4 bits. */
+/* Replaces w [rows][in] by the values that remain after quantisation to 4 bits. */
 static void quantise(float *w, size_t rows, size_t in)
 {
     for (size_t at = 0; at < rows * in; at += KVD_FEW_UNIT)
         (void)kvd_quantise_group(w + at, KVD_FEW_UNIT, 1, 4, w + at);
 }
 
-/* Packs w in 4 bits on the device. Replaces w by the restored weights. */
+/* Quantises w to 4 bits on the device, and replaces w by the restored weights. */
 static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *device)
 {
     const bool gated = is_gated(c->kind);
@@ -95,7 +95,7 @@ static double distance(const scenario *c, const float *w, const double *x, const
 static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "geglu_tanh", "logits"};
-    /* true for kernels that round to bf16 several times */
+    /* true for kernels that round intermediate results to bf16 several times */
     const int narrow = c->kind == KVD_FEW_STORE || is_gated(c->kind);
     const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;
     const size_t rows = is_gated(c->kind) ? 2 * c->out : c->out, n_y = c->n * c->out;
@@ -206,7 +206,8 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
     return 0;
 }
 
-/* Compares logits of 4-bit and of equal 16-bit weights. *same: prompts are equal bit for bit. */
+/* Compares logits of a model with 4-bit weights and of one whose 16-bit weights have equal values.
+ * *same: true if the prompts' logits are equal bit for bit. */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {
     static const uint32_t length[REQUESTS] = {40, 17};

@@ -5,9 +5,11 @@
 #include "gpu_forward_case.h"
 #include "model/checkpoint/shapes.h"
 
-/* accepted relative distance of activations; in bf16, Transformers itself has up to 4 % */
+/* accepted relative distance of activations from those of Transformers; in bf16, Transformers
+ * differs from float32 by up to 4 % */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
-/* accepted relative distance of bf16 activations with experts, as rounding may choose others */
+/* accepted relative distance of bf16 activations in models with experts, because rounding may
+ * change which experts are chosen */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
@@ -102,7 +104,8 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/* Makes sequences of up to the model's largest length. Returns the number of all tokens. */
+/* Sets the offsets of several sequences; the longest has 128 tokens or the model's maximum. Returns
+ * the number of tokens. */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;
@@ -281,7 +284,8 @@ static void test_logits_in_pieces(void)
     kvd_checkpoint_close(c);
 }
 
-/* a DeepSeek model with rows of 16-byte multiples, so that one cuBLAS call takes all heads */
+/* Shape of a DeepSeek model. Its rows are multiples of 16 bytes, which lets one cuBLAS call process
+ * all heads. */
 static const kvd_shape latent = {
     "latent", "latent", "made up",
     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\","

@@ -1,4 +1,4 @@
-/* The forward pass on a GPU must fail with the CPU's messages. */
+/* Tests that the forward pass on a GPU fails with the same error messages as on the CPU. */
 #include <math.h>
 
 #include "gpu_forward_case.h"
@@ -147,7 +147,8 @@ static void test_nonfinite(kvd_dtype type, int last_layer)
     }
 }
 
-/* Makes an element not finite that no later matrix product reads. */
+/* Attention hook whose outputs are 0, except for NaN in row 7, so that the forward pass must
+ * fail. */
 static int spoil(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void *out, kvd_err *err)
 {
     (void)self;

@@ -3,12 +3,14 @@
 
 #include "gpu_forward_case.h"
 
-/* accepted relative distances from one GPU; another order of sums may change a rounding to bf16 */
+/* Accepted relative distance of activations from those on one GPU. Several GPUs sum in another
+ * order, which may change how a sum is rounded to bf16. */
 static const double bar[] = {[KVD_F32] = 5e-6, [KVD_BF16] = 1e-2};
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static int compared;
 
-/* number of tokens of the small and the large batch, and of sequences of the latter */
+/* N_FEW, N_MANY: number of tokens in the small and in the large batch. SEQUENCES: number of
+ * sequences in the large batch. */
 enum { N_FEW = 9 + 50 + 25, N_MANY = 2150, SEQUENCES = 43 };
 static const size_t few_offset[] = {0, 9, 59, N_FEW};
 static size_t many_offset[SEQUENCES + 1];
@@ -84,7 +86,7 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
 }
 
 typedef struct {
-    /* must be the first member */
+    /* Must be the first member, because pointers to the hook are cast to this type. */
     kvd_gpu_attention hook;
     kvd_gpu_attention *dense;
     int layer; /* first layer at which the hook fails */
@@ -98,7 +100,7 @@ static int refuse(kvd_gpu_attention *self, const kvd_gpu_attention_in *in, void 
                : kvd_fail(err, "share %d of layer %d is refused", in->share->index, in->layer);
 }
 
-/* Tests that after a failure on one GPU, all later runs fail on all. */
+/* Lets attention fail on one GPU. Tests that this run and all later runs then fail on all GPUs. */
 static void test_failure(const char *family, int n_gpus, int many)
 {
     kvd_err err = {""}, again = {""};
@@ -122,7 +124,7 @@ static void test_failure(const char *family, int n_gpus, int many)
 }
 
 typedef struct {
-    /* must be the first member */
+    /* Must be the first member, because pointers to the hook are cast to this type. */
     kvd_gpu_attention hook;
     size_t row;
 } spoiling;

@@ -1,4 +1,5 @@
-/* Tests kernels for low-rank latents in double precision. Memory not to be read holds NaN. */
+/* Compares kernels that restore K and V from low-rank latents with a reference in double precision.
+ * Memory that they must not read is filled with NaN. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -31,7 +32,7 @@ typedef struct {
     uint16_t *latents, *matrix;
     void *device_latents, *device_matrix, *pages;
     float *cosine, *sine, *device_cosine, *device_sine;
-    /* host copies of positions, biases and norm factors, set only by test_finished */
+    /* host copies of token positions, biases and norm factors; NULL except in test_finished */
     const int32_t *position;
     const float *bias, *gain;
     bool stored; /* the positions in the pages are used */
@@ -197,7 +198,8 @@ static int32_t *stored_position(const problem *p, int b, int g, int t)
     return (int32_t *)(void *)page + g * 64 + t % 64;
 }
 
-/* Returns the position of row t of KV head g. Rows after the last token have the position t. */
+/* Returns the RoPE position of row t of KV head g of request b. After the request's last token, it
+ * is t. */
 static int position_of(const problem *p, int b, int g, int t)
 {
     return t >= p->c->kv_len[b] ? t
@@ -284,7 +286,7 @@ static void test_restored(const problem *p, const kvd_latent_restore_args *a, co
     free(got);
 }
 
-/* Tests that the field `newest` excludes the newest tokens from restoring. */
+/* Tests that the kernel does not restore the newest 3 tokens if the argument `newest` is 3. */
 static void test_newest(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;
@@ -309,7 +311,8 @@ static void test_newest(const problem *p, const kvd_latent_restore_args *from)
     free(got);
 }
 
-/* Tests restoring: pages before a sliding window must not change, others be as without window. */
+/* Tests restoring with a sliding window. Pages before the window must not change; pages in it must
+ * be restored as without a window. */
 static void test_window(const problem *p, const kvd_latent_restore_args *from)
 {
     enum { WINDOW = 70 };
@@ -339,7 +342,7 @@ static void test_window(const problem *p, const kvd_latent_restore_args *from)
     free(got);
 }
 
-/* Tests page tables of latents that differ from the page tables of the restored K and V. */
+/* Tests latents that are stored in other pages than the K and V restored from them. */
 static void test_tables(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;
@@ -383,8 +386,8 @@ static void test_restore(const problem *p)
     test_tables(p, &a);
 }
 
-/* Copies to the device the matrices B^T that rebuild the heads that share latents with head g, then
- * NaN up to `columns`, which kernels must ignore. */
+/* Copies to the device the matrices B^T that restore K or V of all heads that share latents with
+ * head g. Columns after these, up to `columns`, are NaN; kernels must ignore them. */
 static uint16_t *shared_matrix(const problem *p, size_t slot, int g, int side, size_t columns)
 {
     const latent_case *const c = p->c;
@@ -405,7 +408,7 @@ static bool joins(const problem *p)
     return !p->c->direct && kvd_latent_joins(p->c->group, p->c->d);
 }
 
-/* Tests that V is not written if only keys are wanted. */
+/* Tests that the kernel leaves V unchanged if only keys are to be restored. */
 static void test_joint_keys(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;
@@ -434,7 +437,8 @@ typedef struct {
     kvd_latent_head *head;
 } joint_matrices;
 
-/* Joins the matrices of heads that share latents, and sets them in *a. The caller frees them. */
+/* Joins the restoring matrices of heads that share latents into one matrix each, and sets them in
+ * *a. The caller frees the result. */
 static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
 {
     const latent_case *const c = p->c;
@@ -467,7 +471,7 @@ static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
     return (joint_matrices){matrix, device_head};
 }
 
-/* Tests restoring K and V of all heads that share latent vectors together. */
+/* Tests a kernel that restores K and V of all heads that share a latent vector at the same time. */
 static void test_joint(const problem *p)
 {
     kvd_latent_restore_args a = restored(p);
@@ -479,7 +483,7 @@ static void test_joint(const problem *p)
     device_free(m.matrix, m.head);
 }
 
-/* Tests `a` with biases and norms, if heads that share latents are restored together. */
+/* Tests restoring all heads that share latents at the same time, with biases and norms. */
 static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
 {
     const joint_matrices m = use_joint(p, &a);
@@ -488,7 +492,8 @@ static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
     device_free(m.matrix, m.head);
 }
 
-/* Tests restoring with biases, norms and positions. Rows with position -1 must not change. */
+/* Tests restoring with biases, norms and given RoPE positions. Rows with position -1 must not
+ * change. */
 static void test_finished(problem *p)
 {
     const latent_case *const c = p->c;
@@ -551,7 +556,8 @@ static void test_stored(problem *p)
 static void test_put(problem *p)
 {
     const latent_case *const c = p->c;
-    /* true for more than 3 requests: rows of x then have gaps, and `source` locates the latents */
+    /* True with more than 3 requests. Rows of x then have gaps, and the array `source` says where
+     * each latent is. */
     const bool gaps = c->n > 3;
     const int wide = (c->rank[0] > c->rank[1] ? c->rank[0] : c->rank[1]) + 16,
               groups = c->kv / c->group;

@@ -1,4 +1,4 @@
-/* Tests LeanKV's kernels against a reference in double precision and the CPU's method. */
+/* Compares kernels of the method LeanKV with a reference in double precision and with the CPU. */
 #include <math.h>
 
 #include "leankv_case.h"
@@ -27,7 +27,8 @@ static void check_masses(fixture *f)
 }
 
 typedef struct {
-    /* tokens with wrong codes, tokens at wrong precision levels, wrong thresholds or counts */
+    /* number of tokens with wrong quantised numbers; of tokens at a wrong precision level; of wrong
+     * thresholds or counts */
     int codes, levels, counts;
     double score;
     int64_t n[KVD_LEANKV_LEVELS];
@@ -105,7 +106,8 @@ static void check_prompts(fixture *f, char *page)
 
 typedef struct {
     double out, lse, score;
-    /* tokens at a wrong precision level, tokens with wrong codes, heads with a wrong token count */
+    /* number of tokens at a wrong precision level; of tokens with wrong quantised numbers; of heads
+     * with a wrong number of tokens */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;
@@ -144,8 +146,8 @@ static void attend_in_double(const fixture *f, head_step *h, int g, int j, doubl
     free(p);
 }
 
-/* Computes the precision level to [n + 1] of each token after a step of LeanKV's Algorithm 1 in a
- * KV head. Returns 0 if rounding may decide otherwise. */
+/* Computes the precision level to [n + 1] of each token after one decode step of LeanKV's Algorithm
+ * 1 in a KV head. Returns 0 if two choices differ only by rounding. */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
     const int n = h->x.n, window = f->s->window;
@@ -363,8 +365,8 @@ static void check_steps(fixture *f, char *page)
             n[1] += x.head.n[1];
             free(x.item);
         }
-    /* The kernel multiplies quantised keys that are 1024 too large, as float16, and subtracts the
-     * excess later, which gives errors of lse of about 1e-4. */
+    /* The kernel multiplies float16 keys to which 1024 was added and later subtracts that part.
+     * This gives the log-sum-exp an error of about 1e-4. */
     test_result(
         r.out < 1.5e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
             r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&

@@ -281,7 +281,8 @@ static void test_short(void)
     check(kvd_leankv_grow(&p, slots, SLOTS, 0, LAYERS, 1, 0), "grow");
     to_host(&s, p.state, sizeof s);
     to_host(head, p.head, sizeof head);
-    /* The pool has 149 pages: the first call takes 3 * 45; the second wants 90 and must fail. */
+    /* The pool has 149 pages. The first call takes 3 * 45 of these; the second needs 90 more and
+     * must fail. */
     test_result(
         s.wanted == 2 * HEADS && s.left == PAGES - 3 * HEADS && s.start == 3 * HEADS &&
             s.entries[0] == HEADS * 3 * KVD_LEANKV_PAGE_TOKENS && head[7].pages[0] == 3 &&

@@ -21,7 +21,8 @@ typedef struct {
     /* accepted error of x, divided by 1 + |x| */
     double bar;
     int group;
-    /* true if token 0 gets almost all attention, so that errors of small probabilities show */
+    /* true if token 0 gets nearly all attention; wrong small probabilities of other tokens then
+     * show */
     bool peak;
 } test_case;
 
@@ -58,13 +59,14 @@ typedef struct {
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
     float *sink; /* [heads] sink logits, or NULL */
-    /* attention of each token [N][N_KV][most tokens], and log-sum-exps [N][heads] */
+    /* mass: attention that each token receives [N][N_KV][most tokens]; lse: log-sum-exps
+     * [N][heads] */
     double *mass;
     float *lse;
     void *device_lse, *queries;
 } bench;
 
-/* Returns the first token that the newest of m tokens sees in its sliding window. */
+/* Returns the first of m tokens that is in the sliding window of the last one. */
 static int first_seen(const bench *w, int m)
 {
     return w->kind.window && m > w->kind.window ? m - w->kind.window : 0;
@@ -81,7 +83,8 @@ static int padded(const bench *w, int side, int g)
     return side ? w->a.map.d_v[g] : w->a.map.d_qk[g];
 }
 
-/* Returns the index within a page of element i of token t's K (side 0) or V (1). */
+/* Returns the index, within its cache page, of element i of the K (side 0) or V (side 1) of token
+ * t. */
 static size_t place(const bench *w, int side, int g, int t, int i)
 {
     return (size_t)w->a.map.kv_offset[g] + (side ? KVD_PAGE_TOKENS * (size_t)w->a.map.d_qk[g] : 0) +
@@ -174,7 +177,8 @@ static void make_rows(bench *w)
         w->x[0][i] = bf16_rounded(w->x[0][i]);
 }
 
-/* Opens a bench with the method of case t. `narrow`: kept dimensions of each KV head; NULL: all. */
+/* Sets up the test of case t and opens its method. `narrow`: number of kept dimensions per KV head,
+ * or NULL for all dimensions. */
 static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
                       kvd_err *err)
 {
@@ -241,7 +245,8 @@ static void make_allot(bench *w)
                                         sizeof(float));
 }
 
-/* Makes random attention sums and queries, by which methods choose the precision of tokens. */
+/* Makes random queries and attention sums. Methods use these to choose each token's number of
+ * bits. */
 static void make_classes(bench *w, size_t slots)
 {
     kvd_packed_class_codes *const c = &w->a.classes;
@@ -505,7 +510,8 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
         memcpy(y + i * to, x + i * from, width * sizeof *y);
 }
 
-/* Quantises and decodes n tokens of request `of`. The caller sets b but not n, x, seen, prompt. */
+/* Quantises and restores n tokens of request `of`. The caller sets the fields of b, except n, x,
+ * seen and prompt. */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
 {
@@ -536,7 +542,8 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     }
 }
 
-/* Quantises tokens over all KV heads. Writes decoded [n][d] of head g. */
+/* Quantises tokens in groups that span all KV heads. Writes the restored vectors of head g to
+ * decoded [n][d]. */
 static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n, float *decoded)
 {
     const size_t d = (size_t)w->t->d, wide = N_KV * d;
@@ -548,7 +555,8 @@ static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n
     copy_rows(y + (size_t)g * d, wide, decoded, d, (size_t)n, d);
 }
 
-/* Returns the K or V of m tokens [m][d] that the GPU should read, *coded of which are quantised. */
+/* Returns K or V of m tokens [m][d] as attention on the GPU should read them. The first *coded
+ * tokens are quantised. */
 static float *expected(const bench *w, int side, int b, int g, int m, int *coded)
 {
     const size_t d = (size_t)w->t->d, width = (size_t)w->width.of[side][g];
@@ -587,7 +595,8 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/* Returns how many restored elements of a head are wrong. Rows after its last token must be 0. */
+/* Returns how many elements of K or V that the GPU restored are wrong. Rows after the last token
+ * must be 0. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {
@@ -607,7 +616,8 @@ static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, co
     return n;
 }
 
-/* Returns the relative error of query head h's output, which attends to KV head g. */
+/* Returns the relative error of the attention output of query head h on the GPU. The head reads KV
+ * head g. */
 static double attention_off(const bench *w, int g, int h, int m, const float *k, const float *v,
                             const uint16_t *q, const uint16_t *o)
 {
@@ -709,7 +719,8 @@ static void run_decoder(const bench *w, decoder *x, int step)
                (size_t)map->d_v[i % heads / (size_t)map->group] * sizeof *x->o);
 }
 
-/* Returns how many NaN are left: gear marks outliers with NaN while it quantises. */
+/* Returns the number of NaN in the buffer of recent tokens. The method gear marks outliers by NaN
+ * during quantisation and must remove all marks. */
 static size_t marks_left(const bench *w)
 {
     const size_t n = (size_t)(2 * N * w->a.ring_pages) * (size_t)w->a.map.page_elements;
@@ -766,9 +777,10 @@ static void test(const test_case *t, const widths *narrow, layer_kind kind)
         r.bad, r.first_bad, r.worst, beyond,
         decodes ? "attention on codes off by" : "no attention on codes", r.attention, r.tokens,
         r.head, sums);
-    /* true for kernels that round probabilities to bf16 */
+    /* true for kernels that round attention probabilities to bf16 */
     const bool coarse = kvd_gpu_packed_has_levels(&w.plan) || kvd_gpu_packed_has_floats(&w.plan);
-    /* accepted number of wrong elements; in turboquant one different code changes several */
+    /* accepted number of wrong elements; in the method turboquant, one quantised number that
+     * differs changes several elements */
     const size_t most = w.a.split.of.bits ? 2 * (size_t)(t->d * t->steps) : 0;
     test_result(r.bad <= most && !beyond && sums < 1e-4 && r.attention <= (coarse ? 1e-2 : 6e-3),
                 name, "%s", text);

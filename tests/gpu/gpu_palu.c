@@ -1,5 +1,6 @@
 /* usage: gpu_palu [CASE]
- * Tests Palu's decode kernel in double precision. CASE: part of the names of cases to run. */
+ * Compares the decode kernel of the method Palu with a reference in double precision. CASE: part of
+ * the names of cases to run. */
 #include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"
 #include "kernels/rivals/palu_layout.h"

@@ -1,4 +1,5 @@
-/* Tests attention of prompts. Memory not to be read holds NaN. */
+/* Compares attention of prompts on the GPU with a reference. Memory that the kernels must not read
+ * is filled with NaN. */
 #include <math.h>
 #include <stdbool.h>
 

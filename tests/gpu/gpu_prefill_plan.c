@@ -115,7 +115,7 @@ static int static_lists_whole(const layer *l, const lists *r)
     return ok;
 }
 
-/* Checks that the tiles of a head are in order of falling numbers of keys, up to a tolerance. */
+/* Returns 1 if each head's tiles are ordered from many keys to few, up to a tolerance. */
 static int ours_falls(const layer *l, const lists *r)
 {
     const size_t n_heads = (size_t)l->heads->n_heads;
@@ -159,7 +159,8 @@ static int by_place(const void *a, const void *b)
                                     : (x->row > y->row) - (x->row < y->row);
 }
 
-/* Tests that one launch for all layers gives the tiles (of queries) of a launch per layer. */
+/* Tests that a single launch for all layers computes the same tiles of queries as one launch per
+ * layer. */
 static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_attn_batch *batch,
                         kvd_schedule schedule)
 {
@@ -202,7 +203,8 @@ static void many_layers(const kvd_attn_heads *heads, int n_layers, const kvd_att
     free(described);
 }
 
-/* Returns microseconds per launch in a series, which hides the latency of one. */
+/* Returns the mean time of a launch in microseconds. Launches are queued one after the other, which
+ * hides their latency. */
 static double time_launches(layer *l, kvd_schedule schedule, const void *layers, int n_layers)
 {
     enum { WARM = 300, RUNS = 200 };

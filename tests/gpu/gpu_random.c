@@ -14,7 +14,8 @@ static void make(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_
     free(row);
 }
 
-/* Compares a random tensor with the CPU's. Memory around it must not change. */
+/* Compares a random tensor made on the GPU with that made on the CPU. Memory around it must not
+ * change. */
 static void compare(const char *name, kvd_dtype type, const kvd_random_tensor *t, size_t first,
                     size_t stride, size_t rows, size_t cols, size_t out_stride, size_t shift)
 {

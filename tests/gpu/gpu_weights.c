@@ -10,7 +10,8 @@
 
 static int expert;
 
-/* Returns n rows or columns from `first` on; 0 means all. *size: 0 if the model lacks them. */
+/* Returns n rows (or columns) of a weight in float32, from `first` on; n = 0 means all. *size:
+ * number of elements, 0 if the model does not have this weight. */
 static float *part_of(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, int columns,
                       int first, int n, size_t *size)
 {
@@ -77,8 +78,8 @@ static void whole(comparison *to, const char *what, int layer, bool bias, kvd_pa
     compare(to, what, layer, bias, &(slice){part, 0, 0, 0}, 1, type, device);
 }
 
-/* Compares an expert's gate (`part`), up and down matrices on the GPU with the checkpoint's: rows
- * first .. first + n - 1 of gate and up, these columns of down. */
+/* Compares an expert's matrices on the GPU with the checkpoint: rows first .. first + n - 1 of its
+ * gate (`part`) and up matrices, and the same columns of its down matrix. */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {

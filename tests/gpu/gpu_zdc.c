@@ -1,4 +1,5 @@
-/* Tests kernels of zdc, which store important tokens with more dimensions, and of think. */
+/* Tests kernels of the methods zdc, which stores important tokens with more dimensions than others,
+ * and think, which drops channels of keys. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -6,7 +7,8 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/* Replaces each log-sum-exp by `alike` times itself plus 1 - `alike` times a random number. */
+/* Mixes log-sum-exps with random numbers r: lse becomes alike * lse + (1 - alike) * r. They are all
+ * equal if the case asks for that. */
 static void draw(const fixture *f, float *lse, double alike)
 {
     for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)
@@ -25,7 +27,8 @@ static double value_of(const fixture *f, const float *lse, int b, int t)
     return x - (f->c->mean ? log((double)t + 1) : 0);
 }
 
-/* Checks which tokens are important. Among ties, earlier ones must be. */
+/* Checks that the right number of tokens is important and that their importance is highest. Among
+ * equally important tokens, earlier ones must be chosen. */
 static int chosen_well(const fixture *f, const float *lse, const uint8_t *level, int b)
 {
     const int n = f->len[b], want = (int)lround(f->c->share * n);
@@ -43,7 +46,8 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
     return high == want && least > most - 1e-5 && (!f->c->equal || last < first);
 }
 
-/* Returns true if two layers' important tokens agree enough for the later to use the earlier's. */
+/* Returns true if the important tokens of two layers overlap so much that the later layer must use
+ * those of the earlier one. */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
     int in_a = 0, in_b = 0, both = 0;
@@ -109,8 +113,8 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/* Returns the index of element i of the K (side 0) or V (1) that is number `place` among a
- * request's important or other tokens (`store`). */
+/* Returns the index in the pages of element i of a K (side 0) or V (side 1). `place` counts the
+ * tokens of one kind: important (`store` is KVD_ZDC_HIGH) or others (KVD_ZDC_LOW). */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
     const int w = f->head[g].width[store][side];
@@ -165,7 +169,7 @@ static void fill_store(fixture *f)
             }
 }
 
-/* Returns arguments of kvd_zdc_move. The caller must set place, from and store. */
+/* Returns arguments for kvd_zdc_move. The caller must still set place, from and store. */
 static kvd_zdc_move_args move_args(const fixture *f)
 {
     return (kvd_zdc_move_args){.pages = pages_of(f, LAYERS - 1),
@@ -398,7 +402,8 @@ static void decode(const fixture *f, const steps *s, kvd_schedule schedule, void
     check(cudaFree(a.workspace), "cudaFree");
 }
 
-/* Returns the largest error relative to the head's largest output. */
+/* Returns the largest error of attention outputs on the GPU, relative to the largest output of the
+ * head. */
 static double distance(const fixture *f, const steps *s, const uint16_t *got)
 {
     double worst = 0;
@@ -482,7 +487,7 @@ typedef struct {
     double p, window; /* parameters of method think */
 } channels_case;
 
-/* a prompt for method think, in slot 0 and layer 0, in pages in ascending order */
+/* a prompt for the method think, in slot 0 and layer 0; its pages are in ascending order */
 typedef struct {
     const channels_case *c;
     kvd_attn_map map;
@@ -542,7 +547,8 @@ static void make_channels(channels *x, const channels_case *c)
     free(k);
 }
 
-/* Marks the key channels that the CPU keeps in KV head g, by the keys from token `from` on. */
+/* Lets the CPU choose which channels of keys KV head g keeps, from the keys of tokens from `from`
+ * on. Marks these channels in keep. */
 static int mark_kept(const channels *x, int g, int from, uint8_t *keep)
 {
     const channels_case *const c = x->c;
@@ -558,7 +564,8 @@ static int mark_kept(const channels *x, int g, int from, uint8_t *keep)
     return kvd_channels_think.prune(&v, &in, keep, &newest, NULL);
 }
 
-/* Returns how many of the first columns, which must be kept key channels, are dropped channels. */
+/* The array `order` lists each head's channels of keys, kept ones first. Returns how many channels
+ * are listed as kept that the CPU drops. */
 static int misplaced(const channels *x, const int16_t *order)
 {
     const channels_case *const c = x->c;
@@ -573,7 +580,8 @@ static int misplaced(const channels *x, const int16_t *order)
     return wrong;
 }
 
-/* Tests that keys in a sliding window of `near` tokens lose the channels that the CPU drops. */
+/* Tests dropping of key channels in a layer with a sliding window of `near` tokens. The GPU must
+ * drop the channels that the CPU drops. */
 static void test_pruned(const channels *x, const kvd_zdc_channels_args *from, int near)
 {
     const channels_case *const c = x->c;
