@@ -1,4 +1,4 @@
-/* Tests cachegen's kernels that code and restore pages against the CPU. */
+/* Compares kernels of the method cachegen, which encode and restore cache pages, with the CPU. */
 #include <string.h>
 
 #include "gpu_case.h"
@@ -14,7 +14,8 @@ enum {
 };
 static kvd_rng rng;
 
-/* Returns the bytes of the decoder's lookup tables: `room`, or the device's maximum if 0. */
+/* Returns `room`, the bytes for the decoder's lookup tables in shared memory. If it is 0, returns
+ * the most that the device allows. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -46,7 +47,8 @@ typedef struct {
     float *x;               /* [N][kv][2][MOST][d] rounded to bf16 */
 } cachegen_problem;
 
-/* Opens cachegen for numbers from N(0, 1), with layer 1's entropy coding tables on the device. */
+/* Opens the method cachegen with statistics of normally distributed numbers, and copies layer 1's
+ * entropy-coding tables to the device. */
 static void open_cachegen(cachegen_problem *p)
 {
     const cachegen_case *const c = p->c;
@@ -143,7 +145,8 @@ static const float *vector(const cachegen_problem *p, int b, int g, int side, in
     return p->x + (row + (size_t)t) * (size_t)p->c->d;
 }
 
-/* Returns the index of dimension i of token t of K (side 0) or V (1), in page number `page`. */
+/* Returns the index, in the array of pages, of dimension i of the K (side 0) or V (side 1) of token
+ * t in KV head g. */
 static size_t row_index(const cachegen_problem *p, size_t page, int g, int side, int t, int i)
 {
     const size_t d = (size_t)p->c->d;
@@ -151,7 +154,8 @@ static size_t row_index(const cachegen_problem *p, size_t page, int g, int side,
            (size_t)side * PAGE * d + kvd_blocked_index((size_t)(t % PAGE), (size_t)i, d);
 }
 
-/* Stores prompts in pages, or last tokens in a ring buffer, as kvd_append does. */
+/* Writes K and V of all prompt tokens to pages or, for a decode step, of each request's last token
+ * to a ring buffer. The kernel kvd_append does this in an engine. */
 static void append_tokens(const cachegen_problem *p, bool prompts)
 {
     const size_t page = (size_t)p->layer.map.page_elements, n = prompts ? PAGES * page : N * page;
@@ -195,7 +199,8 @@ static void run_cachegen(cachegen_problem *p)
     }
 }
 
-/* Compares a head with the CPU after a step. Returns how many elements are wrong. */
+/* Compares K or V of a head with the CPU's after a decode step. Returns how many elements are
+ * wrong. */
 static size_t wrong_rows(const cachegen_problem *p, const uint16_t *rows, int b, int h,
                          uint32_t *units)
 {

@@ -1,4 +1,5 @@
-/* Tests kernels for layers that share data: merging, and singular vectors of prompts. */
+/* Tests kernels of methods that use several layers together: merging of two layers, and singular
+ * vectors of prompts. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -14,14 +15,15 @@
 
 enum { MOST = 5, MAX_PAGES = 10, PAGES = MOST * MAX_PAGES };
 
-/* largest relative error of a merged vector: direction, length and product are rounded to bf16 */
+/* Accepted relative error of a merged vector. Its direction, its length and their product are each
+ * rounded to bf16. */
 #define BOUND 0x3p-9
 
 static kvd_rng rng;
 
 typedef struct {
     int d, kv, n;
-    /* number of tokens of each request: its prompt and one step's token */
+    /* number of tokens of each request: those of its prompt and one of a decode step */
     int32_t kv_len[MOST];
 } layers_case;
 
@@ -39,7 +41,8 @@ static size_t page_elements(const layers_case *c)
     return (size_t)(2 * c->kv * KVD_PAGE_TOKENS * c->d);
 }
 
-/* Returns the index of element i of token t; v is 2 g for K, 2 g + 1 for V of KV head g. */
+/* Returns the index, in the array of pages, of element i of token t of request b. v is 2 g for K
+ * and 2 g + 1 for V of KV head g. */
 static size_t at_of(const layers_case *c, int b, int t, int v, int i)
 {
     return (size_t)table[b * MAX_PAGES + t / KVD_PAGE_TOKENS] * page_elements(c) +
@@ -58,7 +61,8 @@ static void shuffle_pages(void)
     }
 }
 
-/* Makes two layers whose vectors differ by an angle that grows with the token. */
+/* Fills two layers with random vectors. The angle between a token's vectors in the two layers grows
+ * with the token's index. */
 static void make_layers(const layers_case *c, uint16_t *const layer[2])
 {
     for (int b = 0; b < c->n; b++)
@@ -124,7 +128,8 @@ static void copy_pages(uint16_t *to, const uint16_t *from, const layers_case *c)
     check(cudaMemcpy(to, from, PAGES * page_elements(c) * sizeof *to, cudaMemcpyDefault), "copy");
 }
 
-/* Copies all pages to or from the GPU's rows, in which pages are in reverse order. */
+/* Copies all pages between two arrays and reverses their order, because the GPU's pages are in
+ * reverse order. */
 static void copy_rows(uint16_t *to, const uint16_t *from, const layers_case *c)
 {
     const size_t page = page_elements(c);
@@ -135,7 +140,8 @@ static void copy_rows(uint16_t *to, const uint16_t *from, const layers_case *c)
               "copy");
 }
 
-/* Merges two layers' K and V of prompts on the GPU. Returns how many pairs are not merged. */
+/* Merges K and V of all prompts in two layers on the GPU. Returns the number of vector pairs that
+ * stay unmerged. */
 static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], double t,
                     double gamma)
 {
@@ -154,7 +160,8 @@ static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], d
     return sum;
 }
 
-/* Stores the newest tokens in layer l, and writes its restored K and V to `got`. */
+/* Writes the newest tokens' K and V to layer l's pages on the GPU, restores the layer, and copies
+ * the result to `got`. */
 static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *layer, uint16_t *got)
 {
     copy_pages(got, g->stored[l], c);
@@ -171,7 +178,8 @@ static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *laye
     copy_rows(got, g->args.rows, c);
 }
 
-/* Writes the restored K and V of layer l to `got`, for requests that have only their prompt. */
+/* Restores layer l of the prompts from merged vectors on the GPU, and copies the result to
+ * `got`. */
 static void restore_prompts(on_gpu *g, const layers_case *c, int l, uint16_t *got)
 {
     fill_bytes(g->args.rows, 0xff, PAGES * page_elements(c) * sizeof *got);
@@ -182,7 +190,7 @@ static void restore_prompts(on_gpu *g, const layers_case *c, int l, uint16_t *go
     copy_rows(got, g->args.rows, c);
 }
 
-/* Returns how many numbers of the prompts' tokens differ between two arrays of pages. */
+/* Returns how many elements of prompt tokens differ between two arrays of pages. */
 static size_t other_prompts(const layers_case *c, const uint16_t *x, const uint16_t *y)
 {
     size_t other = 0;
@@ -312,7 +320,7 @@ static void test_later(const layers_case *c)
     free(got);
 }
 
-/* how singular values fall with the index */
+/* rule by which singular values of a test matrix fall with their index */
 typedef enum { FLAT, ROOT, INVERSE, FLOOR, OUTLIERS } spectrum;
 
 static double value_of(spectrum s, size_t i, size_t most)
@@ -330,7 +338,8 @@ typedef struct {
     size_t n, wide, width, batch;
 } span_case;
 
-/* Makes random numbers, or a diagonal matrix of singular values between two reflections. */
+/* Fills x with random numbers or, for given singular values, with a diagonal matrix between two
+ * reflections, which keep its singular values. */
 static void fill_span(const span_case *c, uint16_t *x)
 {
     const size_t n = c->n, wide = c->wide, most = n < wide ? n : wide;
@@ -360,7 +369,8 @@ static void fill_span(const span_case *c, uint16_t *x)
     host_free(u, v);
 }
 
-/* Returns the sum of squares of x [n][wide] outside of the span of b's columns. */
+/* Projects the rows of x [n][wide] onto the span of b's columns. Returns the sum of squares of the
+ * remainder; *all: that of x. */
 static double outside(const uint16_t *x, const span_case *c, const uint16_t *b, size_t rank,
                       double *all)
 {
@@ -391,7 +401,8 @@ static double outside(const uint16_t *x, const span_case *c, const uint16_t *b, 
     return rest;
 }
 
-/* Returns the smallest sum of squares of x outside of `width` directions, by LAPACK. */
+/* Returns the sum of squares of x that the best `width` directions leave out, computed by
+ * LAPACK. */
 static double least_outside(const uint16_t *x, const span_case *c)
 {
     const size_t wide = c->wide;
@@ -410,8 +421,8 @@ static double least_outside(const uint16_t *x, const span_case *c)
     return rest;
 }
 
-/* Checks that `basis` leaves out hardly more of the squares of x than the best basis. `captured`:
- * fraction inside its span, as computed on the GPU. */
+/* Checks that the columns of `basis` capture nearly as much of the squares of x as the best basis.
+ * `captured`: the captured fraction that the GPU computed. */
 static void check_span(const span_case *c, const uint16_t *x, const uint16_t *basis, size_t rank,
                        float captured)
 {

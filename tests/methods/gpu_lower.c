@@ -1,4 +1,5 @@
-/* Tests lower+hetero's kernels (fewer bits for some tokens) against CPU and double precision. */
+/* Compares kernels of the method pair lower+hetero, which gives some tokens fewer bits than others,
+ * with the CPU. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static const lower_case cases[] = {
 
 static const int32_t slot[MOST] = {2, 0, 3, 1};
 
-/* a KV head of a request on the CPU */
+/* CPU copy of one KV head of a request: K and V, and each token's precision level and score */
 typedef struct {
     float x[2][TOKENS][KVD_WIDTH_MAX];
     uint8_t level[TOKENS];
@@ -128,7 +129,7 @@ static head *head_of(const problem *p, int b, int g)
     return &p->head[b * p->c->kv + g];
 }
 
-/* Draws random K and V of token t, on device and CPU. */
+/* Sets K and V of token t to random numbers, on the device and on the CPU. */
 static void draw_token(problem *p, int b, int t)
 {
     for (int h = 0; h < 2 * p->c->kv; h++)
@@ -139,7 +140,8 @@ static void draw_token(problem *p, int b, int t)
         }
 }
 
-/* Quantises a token as hetero does at precision `level`. */
+/* Quantises and restores K and V of token t on the CPU by the method hetero, with the number of
+ * bits that `level` gives. */
 static void code_token(const problem *p, head *h, int t, uint8_t level)
 {
     kvd_err err = {""};
@@ -161,7 +163,8 @@ static void code_token(const problem *p, head *h, int t, uint8_t level)
     }
 }
 
-/* Lowers the precision of all tokens but recent ones and the `heavy` best older ones. */
+/* Gives low precision to all n tokens except the `recent` newest ones and the `heavy` older ones
+ * with the highest scores. */
 static void choose(const problem *p, head *h, int n)
 {
     for (int t = 0; t < n; t++) {
@@ -236,7 +239,8 @@ static void run_prompts(problem *p)
     free(q);
 }
 
-/* Compares restored K and V with the CPU's. The newest token must be equal bit for bit. */
+/* Compares K and V that the GPU restored with the CPU's. The newest token is not quantised and must
+ * be equal bit for bit. */
 static void compare(problem *p, int step)
 {
     double off = 0, rest = 0;
@@ -257,7 +261,8 @@ static void compare(problem *p, int step)
                 "step %d, rows off by %.3g of %.3g, other rows by %.3g", step, off, 0x1p-7, rest);
 }
 
-/* Computes a decode step on the CPU: queries q [n][q_pitch], lse [n][n_heads]. */
+/* Computes attention of a decode step on the CPU, with queries q [n][q_pitch]. Writes log-sum-exps
+ * to lse [n][n_heads]. */
 static void step_on_cpu(problem *p, const float *q, float *lse)
 {
     const lower_case *const c = p->c;
@@ -324,7 +329,8 @@ static void test(const lower_case *c)
     release(&p);
 }
 
-/* Tests that the newest tokens are quantised, decoded and put back. Others must not change. */
+/* Tests a kernel that quantises the newest 30 tokens and restores them in place. Other tokens must
+ * not change. */
 static void test_round(const lower_case *c)
 {
     enum { NEWEST = 30 };

@@ -1,4 +1,5 @@
-/* Tests turboquant and xquant on the GPU. Rounding may go either way between two levels. */
+/* Tests kernels of the methods turboquant and xquant against the CPU. A number nearly halfway
+ * between two levels may be rounded to either. */
 #include <math.h>
 #include <string.h>
 
@@ -30,7 +31,7 @@ typedef struct {
     uint16_t *q;  /* queries [N requests][heads][d] */
     double *y[2]; /* K and V decoded from the device's codes, [N][most][N_KV][d] */
     size_t n_pages;
-    /* number of compared vectors, and of those that differ from the CPU's */
+    /* number of compared vectors, and of those whose restored numbers differ from the CPU's */
     size_t rows, other;
     double worst, attention;
     void *device[24];
@@ -223,7 +224,8 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Writes to want [d] the vector at w->x[side] + from, quantised and restored on the CPU. */
+/* Quantises and restores the vector at w->x[side] + from on the CPU, and writes the result to want
+ * [d]. */
 static void code_on_host(const bench *w, int side, int t, int g, size_t from, float *want)
 {
     const uint8_t level = KVD_LEVEL_HIGH;
@@ -254,7 +256,8 @@ static void compare_token(bench *w, int b, int t, int g)
             square += (double)want[i] * (double)want[i];
         }
         const double off = square > 0 ? sqrt(error / square) : sqrt(error);
-        /* Counts relative errors of 2e-4 or more. A wrong quantised number gives 1e-3 or more. */
+        /* Counts vectors with a relative error of at least 2e-4. A single wrong quantised number
+         * gives 1e-3 or more, rounding less. */
         w->rows++;
         w->other += !(off < 2e-4);
         w->worst = worse(w->worst, off);
@@ -276,7 +279,8 @@ static void compare_codes(bench *w, int step)
     free(codes);
 }
 
-/* Compares attention outputs with a reference: the newest token is in bf16, others are decoded. */
+/* Compares the GPU's attention outputs with a reference. In the reference, the newest token has
+ * bf16 K and V, and other tokens have restored ones. */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
     const int d = w->t->d;
@@ -405,8 +409,8 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
-/* Compares restored K and V with decoded tokens, and counts in w->other those that differ. Returns
- * how many other rows are wrong: the newest token's, which must be exact, and those after it, which
+/* Compares K and V restored in pages with the expected ones, and counts differing vectors in
+ * w->other. Returns how many other rows are wrong: the newest token must be exact, rows after it
  * must be 0. */
 static size_t compare_restored(bench *w, int step)
 {
@@ -475,7 +479,8 @@ typedef struct {
     int rank, bits, group, channels, prompt, steps;
 } vector_case;
 
-/* inputs x [tokens][pitch] of a request, and expected want [tokens][pitch] */
+/* layer inputs x [tokens][pitch] of a request, and their values want [tokens][pitch] after
+ * quantisation */
 typedef struct {
     const vector_case *c;
     int pitch, tokens, pages;
@@ -509,7 +514,7 @@ static void decode_vectors(const vectors *v, int m)
         }
 }
 
-/* Stores token m - 1 in slot 1's ring buffer, as before a step. */
+/* Writes token m - 1 to the ring buffer of slot 1, where a decode step expects the newest token. */
 static void put_newest(const vectors *v, int m)
 {
     const int pages = v->a.form.ring_pages, t = m - 1;
@@ -606,7 +611,8 @@ typedef struct {
 
 enum { DIMS = 128 };
 
-/* Returns the largest error of o [heads][rank], as a fraction of the largest |V|. */
+/* Returns the largest error of attention outputs o [heads][rank], divided by the largest absolute
+ * element of V. */
 static double attend_error(const attend_case *c, const vectors *v, int m, const float *q,
                            const float *k, const float *sinks, double scale, const uint16_t *o)
 {
@@ -637,7 +643,8 @@ static double attend_error(const attend_case *c, const vectors *v, int m, const 
     return worst / most;
 }
 
-/* Writes keys k [tokens][kv][DIMS] to pages. Other numbers of the pages are NaN. */
+/* Copies keys k [tokens][kv][DIMS] to cache pages on the device. All other elements of the pages
+ * are NaN. */
 static uint16_t *key_pages(const vectors *v, int kv, const float *k)
 {
     const size_t page = (size_t)(kv * 2 * KVD_PAGE_TOKENS * DIMS), n = (size_t)v->pages * page;

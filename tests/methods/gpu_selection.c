@@ -1,4 +1,5 @@
-/* Tests which pages a step reads, against the CPU's quest, alisa, a2ats and mpcache. */
+/* Tests which cache pages decode steps read, against the CPU's implementation of the methods quest,
+ * alisa, a2ats and mpcache. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -72,7 +73,8 @@ static uint16_t *cell(const fixture *f, int b, int g, int side, int t, int i)
            kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)d);
 }
 
-/* Makes pages in random order; unused elements are NaN. The batch's last row is padding. */
+/* Makes cache pages in random order, with NaN in unused elements. One more request than the case
+ * has is added as padding. */
 static fixture fixture_make(const selection_case *c, size_t page)
 {
     fixture f = {.c = c, .page = page};
@@ -125,8 +127,8 @@ static fixture fixture_make(const selection_case *c, size_t page)
     return f;
 }
 
-/* Computes probabilities p [n] of query q over n tokens or, unless `read` is NULL, over those with
- * read[t] = 1. Returns the log-sum-exp. */
+/* Computes the attention probabilities p [n] of query q for n tokens. If `read` is not NULL, only
+ * tokens t with read[t] = 1 take part. Returns the log-sum-exp of their scores. */
 static double attend(const fixture *f, int b, int g, const uint16_t *q, int n, const uint8_t *read,
                      double *p)
 {
@@ -150,7 +152,8 @@ static const uint16_t *row_of(const fixture *f, int b, int t, int h)
     return f->rows[b] + (size_t)((t * f->c->n_heads + h) * f->c->d_k);
 }
 
-/* Returns the newest position t < n with t % history = row; negative if there is none. */
+/* The buffer of recent probabilities has `history` rows; query t uses row t % history. Returns the
+ * newest t < n in this row, or a negative number for none. */
 static int position_of(int n, int row, int history)
 {
     int t = n - 1;
@@ -159,7 +162,8 @@ static int position_of(int n, int row, int history)
     return t;
 }
 
-/* Stores the probabilities of queries from[b] .. to[b] - 1 of each request. */
+/* Runs the kernel that stores attention probabilities of recent queries, for the queries from[b] ..
+ * to[b] - 1 of each request b. */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
 {
@@ -199,7 +203,8 @@ static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t
     check(cudaDeviceSynchronize(), "rows of prompts");
 }
 
-/* Runs all tokens but the last of each request, in two chunks. */
+/* Runs the kernels on all tokens of each request except the last, in two parts, as if prompts were
+ * split. */
 static void run_prompts(const fixture *f, const kvd_selection *s)
 {
     int32_t at[3][BATCH + 1] = {{0}};
@@ -211,7 +216,7 @@ static void run_prompts(const fixture *f, const kvd_selection *s)
     recall_rows(f, s, at[1], at[2]);
 }
 
-/* Returns the stored probability of token t in row `row` of `recent`. */
+/* Returns the attention probability of token t that row `row` of the buffer `recent` holds. */
 static float recent_of(const fixture *f, const float *recent, int history, int b, int g, int t,
                        int row)
 {
@@ -221,7 +226,8 @@ static float recent_of(const fixture *f, const float *recent, int history, int b
                   (size_t)(t % KVD_PAGE_TOKENS)];
 }
 
-/* Returns how many probabilities in `recent` are wrong. `read`: tokens read by the last query. */
+/* Returns how many attention probabilities in the buffer `recent` are wrong. `read` marks the
+ * tokens that the last query attended to. */
 static size_t check_recent(const fixture *f, const float *recent, int history, int b, int g,
                            const uint8_t *read)
 {
@@ -248,7 +254,8 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
     return wrong;
 }
 
-/* Computes codes of keys or bounds of pages (`codes` is NULL) in three calls. */
+/* Computes the codes of all keys or, if `codes` is NULL, the key bounds of all pages, in three
+ * calls with some of the tokens each. */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
     const selection_case *const c = f->c;
@@ -270,7 +277,8 @@ static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selec
     }
 }
 
-/* Returns how many bounds (largest and smallest key of page and channel) are wrong. */
+/* Returns how many key bounds are wrong. Each page has, for every key channel, its largest and
+ * smallest element. */
 static size_t check_bounds(const fixture *f, const kvd_selection *on)
 {
     const selection_case *const c = f->c;
@@ -297,7 +305,7 @@ static size_t check_bounds(const fixture *f, const kvd_selection *on)
     return wrong;
 }
 
-/* a KV head on the CPU: K in float32, and its queries */
+/* one KV head on the CPU: keys in float32, and the queries that attend to them */
 typedef struct {
     float *k, *q;
     uint32_t *position;
@@ -339,7 +347,8 @@ static double bound(const fixture *f, const head *h, int n, size_t page)
 typedef struct {
     const kvd_tokens_method *method;
     void *self;
-    /* attention probabilities of the last `history` queries; NULL if the method needs none */
+    /* attention probabilities of the last `history` queries, as the GPU stored them; NULL if the
+     * method does not use them */
     float *recent;
     int history;
     uint16_t *code; /* codes of keys, or NULL */
@@ -352,7 +361,8 @@ typedef struct {
     uint16_t code[];
 } coded;
 
-/* Returns a state of the CPU's a2ats.c with the codes of n tokens that the GPU computed. */
+/* Returns a state of the CPU's method a2ats that holds the key codes which the GPU computed for n
+ * tokens. */
 static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t n)
 {
     coded *const x = need(sizeof *x + (size_t)f->c->len[b] * sizeof *x->code);
@@ -365,7 +375,8 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
     return x;
 }
 
-/* Returns the CPU method's state with codes or probabilities of the GPU, or NULL without state. */
+/* Returns a state of the CPU's method that holds the GPU's key codes or probabilities, or NULL if
+ * the method has no state. */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
 {
     const int n = f->c->len[b];
@@ -394,7 +405,8 @@ typedef struct {
     size_t codes, other; /* number of codes, and of those that differ from the CPU */
 } found;
 
-/* Compares the chosen pages with the CPU's. h->read receives the GPU's. */
+/* Compares the pages that the GPU chose for a decode step with the CPU's choice. Sets h->read to 1
+ * for tokens in the GPU's pages. */
 static void check_choice(const fixture *f, int b, int g, const chooser *m, head *h,
                          const int32_t *chosen, int32_t tokens, found *x)
 {
@@ -476,7 +488,7 @@ static void check_output(const fixture *f, int b, int g, const head *h, const ui
     }
 }
 
-/* Writes and opens random Q and K of one layer as calibration data. */
+/* Writes a file with random Q and K of one layer, and opens it as calibration data. */
 static int calibrate(chooser *by, const kvd_config *c, kvd_err *err)
 {
     static char path[160];

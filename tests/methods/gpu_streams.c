@@ -1,4 +1,5 @@
-/* Tests the entropy coder's kernels against methods/bits/rans.h, bit by bit. */
+/* Compares kernels of the entropy coder with the CPU's coder (methods/bits/rans.h). Streams must be
+ * equal bit for bit. */
 #include <math.h>
 #include <string.h>
 
@@ -18,14 +19,16 @@ static kvd_rng rng;
 
 typedef struct {
     const char *name;
-    /* coded components of K and V, and the largest number of integers that a component can be */
+    /* number of encoded components of K and of V; most different integers that a component can
+     * take */
     int kept[2], most_n;
     int n_sink, words;
     /* number of prompt tokens of each request, and of decode steps */
     int32_t prompt[N], steps;
-    /* number of components that share a scale; 0: a fixed step */
+    /* number of components that share a scale; 0: all components have one fixed quantisation
+     * step */
     int group;
-    /* bytes of lookup tables; 0: the device's maximum */
+    /* bytes for the decoder's lookup tables; 0: as many as the device allows */
     size_t room;
 } test_case;
 
@@ -33,7 +36,7 @@ typedef struct {
     kvd_stream_side side;
     kvd_stream_tables tables; /* on the host */
     float *y, *bias;          /* [N][MOST][kept], [kept] */
-    /* [N][MOST][kept] integers to code, of which some are not in the table of frequencies */
+    /* [N][MOST][kept] integers to encode; some are missing in the table of frequencies */
     int32_t *q;
     uint8_t *blocks; /* [PAGES][bytes] blocks written by the CPU */
     float *scale;    /* [N][MOST][groups][2] scales and zero points */
@@ -44,12 +47,13 @@ typedef struct {
     one_side of[2];
     int32_t table[N * MAX_PAGES], slot[N], length[N];
     int32_t *device_table, *device_slot, *device_length, *device_q_len, *device_start, *live;
-    /* units[slot]: number of 16-bit words of a slot's streams; units[N + 1]: number of words of the
-     * longest stream that did not fit */
+    /* units[slot]: number of 16-bit words in a slot's streams; units[N + 1]: number of words of the
+     * longest stream that did not fit into its memory */
     uint32_t units[N + 2], *device_units;
 } problem;
 
-/* Draws frequencies of the integers of component j, which fall with their distance from 0. */
+/* Makes random frequencies of the integers that component j can take. Integers further from 0 are
+ * less frequent. */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)
 {
@@ -67,7 +71,7 @@ static int draw_component(const test_case *c, int j, int kept, kvd_stream_compon
     return n + 1;
 }
 
-/* Quantises the components s->y to 2 bits, in groups of c->group that share a scale. */
+/* Quantises the components s->y to 2 bits. Each c->group components share a scale. */
 static void draw_groups(const test_case *c, one_side *s)
 {
     enum { BITS = 2 };
@@ -100,7 +104,8 @@ static void draw_groups(const test_case *c, one_side *s)
     host_free(group, of, x, code);
 }
 
-/* Returns the bytes of lookup tables: `room`, or the device's maximum if 0. */
+/* Returns `room`, the bytes for the decoder's lookup tables in shared memory. If it is 0, returns
+ * the most that the device allows. */
 static size_t lookup_room(size_t room)
 {
     if (!room)
@@ -197,7 +202,7 @@ static void release(problem *p)
     check(cudaFree(p->device_units), "cudaFree");
 }
 
-/* Returns the scales and zero points of token t of request b. */
+/* Returns the address of the scales and zero points of token t in request b. */
 static float *scales(const one_side *s, int b, int t)
 {
     return s->scale + ((size_t)b * MOST + (size_t)t) * 2 * (size_t)s->side.room.scales;
@@ -208,7 +213,8 @@ static int32_t *integers(const one_side *s, int b, int t)
     return s->q + ((size_t)b * MOST + (size_t)t) * (size_t)s->tables.kept;
 }
 
-/* Lists integers that the coder's tables lack, in the kernel's order. Sets them to 0 in q. */
+/* Lists integers of token t that the coder's tables lack, in the order in which the kernel lists
+ * them, and sets them to 0 in q. */
 static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_t *counts,
                             kvd_stream_exception *to)
 {
@@ -227,7 +233,7 @@ static void list_exceptions(const one_side *s, int b, int t, int32_t *q, uint32_
             }
 }
 
-/* Encodes K or V of request b on the CPU. Returns the number of 16-bit words of its streams. */
+/* Encodes K or V of request b on the CPU. Returns how many 16-bit words the streams have. */
 static uint32_t code_request(const problem *p, one_side *s, int b)
 {
     const kvd_stream_parts parts = kvd_stream_parts_of(s->side.room);
@@ -283,7 +289,8 @@ static kvd_stream_batch batch_of(const problem *p, bool prompts)
                               .n_sms = 3};
 }
 
-/* Encodes the last n[b] tokens of each request b on the device. */
+/* Encodes the last n[b] tokens of each request b on the device, as part of a prompt or in a decode
+ * step. */
 static void code_tokens(problem *p, const int32_t n[N], bool prompts)
 {
     const kvd_stream_side side[2] = {p->of[0].side, p->of[1].side};

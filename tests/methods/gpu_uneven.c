@@ -1,4 +1,4 @@
-/* Tests eviction with different numbers of tokens per head against the CPU. */
+/* Compares eviction kernels for KV heads that keep different numbers of tokens with the CPU. */
 #include "uneven_case.h"
 
 static const uneven_case uneven_cases[] = {
@@ -94,7 +94,8 @@ static void run_prompts(fixture *f, const uneven_case *u, const kvd_evict_rule *
     device_free(a.prompt.pool, a.least, a.count, a.table, a.heads, a.vector, a.is_whole);
 }
 
-/* Runs a step that appends K and V of each request's token 0. Row f->batch is padding. */
+/* Runs a decode step, in which each request appends a copy of the K and V of its token 0. One more
+ * request is padding. */
 static void run_step(const fixture *f, outputs *o)
 {
     const size_t kv = (size_t)f->map.n_kv_heads, pitch = (size_t)f->max_pages;
@@ -234,7 +235,8 @@ static void run_case(const uneven_case *u)
         free(all[i]);
 }
 
-/* case of mpcache: fraction of last queries, and threshold of the mean probability */
+/* Test case of the method mpcache: fraction of the prompt's queries that count (the last ones), and
+ * threshold for a token's mean attention probability. */
 typedef struct {
     double rows, threshold;
     test_case shape;
@@ -249,7 +251,8 @@ static const marked_case marked_cases[] = {
     {0.3, 0.006, SHAPE(4, 2, 256, 208, 300, 33, 129)},
 };
 
-/* Finds per token the largest mean probability over heads, for the last `rows` queries. */
+/* For each of the last `rows` queries, takes the mean over heads of each token's attention
+ * probability. Writes a token's largest mean to `best`. */
 static void mean_probabilities(const fixture *f, int b, int rows, double *best)
 {
     const int n = f->len[b], heads = f->map.n_heads;

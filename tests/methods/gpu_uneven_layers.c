@@ -1,4 +1,5 @@
-/* Tests eviction whose budgets depend on all layers against the CPU. */
+/* Compares eviction kernels with the CPU for methods in which a layer's budget depends on all
+ * layers. */
 #include "uneven_case.h"
 
 enum { LAYERS_MOST = 4 };
@@ -25,8 +26,8 @@ static const uneven_case layer_cases[] = {
     {"kvzip,budget=0.1", 0, 2, SHAPE(10, 2, 96, 96, 700)},
 };
 
-/* arrays on the device: thresholds `least` [batch][n_kv_heads + 1], below which tokens are dropped,
- * and tokens' scores `rank` [layers][n_kv_heads][n_q8] */
+/* Arrays on the device. least [batch][n_kv_heads + 1]: score below which a token is dropped; rank
+ * [layers][n_kv_heads][n_q8]: scores of tokens. */
 typedef struct {
     unsigned long long *least;
     float *rank;
@@ -40,7 +41,8 @@ typedef struct {
     uint16_t *heads;
 } layer;
 
-/* Draws normal queries of standard deviation `sharp`. */
+/* Sets queries to normally distributed numbers with standard deviation `sharp`. Large values
+ * concentrate attention on few tokens. */
 static void draw_queries(fixture *f, double sharp)
 {
     for (int b = 0; b < f->batch; b++)
@@ -50,7 +52,7 @@ static void draw_queries(fixture *f, double sharp)
                     *(uint16_t *)query(f, b, h, t, i) = bf16_of(sharp * kvd_rng_normal(&rng));
 }
 
-/* Returns the keys (or queries) of the first n tokens of prompt b. */
+/* Returns the keys (or, with `keys` false, the queries) of the first n tokens of prompt b. */
 static float *rows_of(const fixture *f, int b, int n, bool keys)
 {
     const int heads = keys ? f->map.n_kv_heads : f->map.n_heads, d = f->map.d_qk[0];
@@ -110,7 +112,8 @@ static double score_of(const kvd_evict_rule *r, const layer *l, const found *x, 
     return t < r->sink ? INFINITY : o[r->review ? t / r->review : t];
 }
 
-/* Returns how many kept tokens are wrong. *off: heads with one token more or less. */
+/* Compares the tokens that the GPU keeps in layer i with the CPU's. Returns how many are wrong.
+ * *off: number of KV heads with one token more or less. */
 static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i, int b,
                        const int32_t *kept, const int32_t *count, int *off)
 {
@@ -152,7 +155,8 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
     return wrong;
 }
 
-/* Makes layer i's data in memory `to`. Doubles prompts if the eviction rule reads them twice. */
+/* Makes test data of layer i, with device arrays in `to`. If the eviction rule reads prompts twice,
+ * prompts are repeated. */
 static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, scratch to)
 {
     layer l = {.lse = NULL};
@@ -216,7 +220,8 @@ static size_t heads_bytes(const fixture *f)
            (size_t)(KVD_PAGE_TOKENS * (f->map.d_qk[0] + f->map.d_v[0])) * 2;
 }
 
-/* Checks the pages of tokens `kept` (NULL: all). Returns how many elements are wrong. */
+/* Compares K and V in layer l's pages with those of the tokens in `kept` (NULL: all tokens).
+ * Returns how many elements are wrong. */
 static int check_layer_rows(layer *l, const int32_t *table, const int32_t *kept,
                             const int32_t *count)
 {
@@ -265,7 +270,8 @@ static void divide(const kvd_method *m, layer *l, int layers, kvd_err *err)
     }
 }
 
-/* Returns 1 if the tokens of all layers differ in number from the CPU's. */
+/* Returns 1 if GPU and CPU keep different numbers of tokens of request b, summed over layers and KV
+ * heads. */
 static int check_total(const layer *l, int layers, int b, const found *x, const int32_t *count)
 {
     const size_t n = (size_t)l->f.len[b], kv = (size_t)l->f.map.n_kv_heads,

@@ -1,4 +1,5 @@
-/* Tests a2ats, which stores keys as centroids, against k-means. */
+/* Tests the method a2ats, which stores each key as the index of a centroid, against a k-means
+ * reference. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "model/pass/blocks.h"
@@ -12,7 +13,8 @@ static void rotate(uint32_t position, float *x)
     kvd_rope_apply(&config, cosine, sine, &position, 1, 1, x);
 }
 
-/* Runs a step with the last token's query. read [N]: 1 for tokens read. */
+/* Runs the method's choice of tokens to read for the query of the last token. Sets read [N] to 1
+ * for these tokens. */
 static void choose(const char *text, uint8_t *read)
 {
     static float k[N * D], q[KVD_CONFIG_WINDOW_LAYERS * D];
@@ -52,7 +54,8 @@ static void choose(const char *text, uint8_t *read)
     m.plan.tokens->close(self);
 }
 
-/* Sets want [N] to 1 for tokens that a step must read. keys [N][D] are before RoPE. */
+/* Computes with the reference which tokens a decode step must read, and sets want [N] to 1 for
+ * these. keys [N][D] are without RoPE. */
 static void expected(const double *keys, size_t budget, uint8_t *want)
 {
     const int group = config.n_heads / config.n_kv_heads;
@@ -103,7 +106,8 @@ TEST(centroids_of_all_keys_are_exact)
     compare(60, keys);
 }
 
-/* Centroids c minimise (k - c) H (k - c)^T over keys k, with the second moment H of queries. */
+/* The centroids must minimise the sum over keys k of (k - c) H (k - c)^T, with k's centroid c and
+ * the queries' second moment H. */
 TEST(few_centroids_are_those_of_queries)
 {
     enum { SIZE = 6 };
@@ -153,7 +157,8 @@ TEST(few_centroids_are_those_of_queries)
     compare(SIZE, keys);
 }
 
-/* For timing, codebooks are random and distances unweighted. */
+/* For timing without calibration data, the codebook has random centroids, and distances between
+ * keys and centroids are not weighted. */
 TEST(timing_draws_codebooks)
 {
     const kvd_method_setup setup = {.config = &config, .drawn = true, .seed = 3};

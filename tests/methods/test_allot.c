@@ -7,7 +7,8 @@ enum { N = 2000, PLACES = LAYERS * HEADS };
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/* Projects Q, K and V by a [D][D]. `qk`, `v`: spectra whose singular values decide the bits. */
+/* Sets the projections of Q, K and V to a [D][D]. The spectra named by `qk` and `v` have the
+ * singular values from which bits are chosen. */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)
@@ -66,7 +67,7 @@ static size_t distinct(size_t j)
     return n;
 }
 
-/* Sets a [D][D] to diag(1, ratio, ratio^2, ...). */
+/* Sets a [D][D] to the diagonal matrix with the elements 1, ratio, ratio^2, ... */
 static void falling(float *a, double ratio)
 {
     memset(a, 0, D * D * sizeof *a);
@@ -128,7 +129,8 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/* Bits follow the squared singular values of spectra of gradients, which are losses in nats. */
+/* With spectra of gradients, the numbers of bits follow the squared singular values, each of which
+ * is a loss in nats. */
 TEST(singular_values_decide)
 {
     float a[D * D];

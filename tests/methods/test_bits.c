@@ -1,4 +1,5 @@
-/* Tests quantisation methods: errors, bits and defining properties. */
+/* Tests quantisation methods: their errors, the bits they count, and the properties that define
+ * each method. */
 #include "code_rows.h"
 #include "common/quantise.h"
 #include "common/rng.h"
@@ -69,7 +70,8 @@ TEST(more_bits_lose_less)
                 count.payload == 16.0 * N * D);
 }
 
-/* kivi quantises keys per channel, so a channel of large numbers spoils only values. */
+/* The method kivi quantises keys per channel and values per token. One channel with large numbers
+ * therefore worsens other channels of values, but not of keys. */
 TEST(channels)
 {
     kvd_bits_count count;
@@ -77,7 +79,7 @@ TEST(channels)
     const double per_channel = error_of("kivi,bits=2", KVD_KEYS, &count);
     memcpy(other, y, sizeof y);
     const double per_token = error_of("kivi,bits=2", KVD_VALUES, &count);
-    /* squared errors of keys and values without channel 5 */
+    /* squared errors of keys (a) and values (b), without channel 5, which has large numbers */
     double a = 0, b = 0;
     for (size_t i = 0; i < N; i++)
         for (size_t j = 0; j < 32; j++)
@@ -86,7 +88,8 @@ TEST(channels)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /* Scale and zero point: 32 bits per 32 numbers, 5 groups per key channel, 2 per value of 48 */
+    /* 32 numbers share a scale and a zero point of 32 bits together. A key channel has 5 such
+     * groups of tokens, a value of 48 dimensions has 2. */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -135,7 +138,7 @@ TEST(outliers_and_low_rank)
     assert_memory_equal(kept, x, sizeof x);
 }
 
-/* comet has symmetric 4-bit quantisation, with errors up to half of max |x| / 7. */
+/* The method comet quantises symmetrically to 4 bits, so errors are at most half of max |x| / 7. */
 TEST(symmetric_channels)
 {
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -164,8 +167,8 @@ TEST(channels_of_two_bits_and_of_one)
     float range[D];
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
-    /* Half of vidkv's channels take 2 bits per number and 32 per group, the other half 1 and 16.
-     * Each channel has a flag of 1 bit. */
+    /* In the method vidkv, half of the key channels take 2 bits per number and 32 per group, the
+     * others 1 and 16. One bit per channel tells these apart. */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
         float lo = INFINITY, hi = -INFINITY;
@@ -185,9 +188,9 @@ TEST(channels_of_two_bits_and_of_one)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /* For each token, channels with 1 bit store only the signs of their Fourier transform. Its
-     * first coefficient is the sum of the token's numbers in these channels. Decoding keeps the
-     * sum's sign and replaces its magnitude by the mean over 32 tokens. */
+    /* A token's 1-bit channels store only the signs of their Fourier transform. The first
+     * coefficient is the sum of these channels: its sign survives, its magnitude becomes the mean
+     * over 32 tokens. */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;
@@ -211,7 +214,8 @@ TEST(channels_of_two_bits_and_of_one)
     assert_true(count.payload == 2.0 * N * D && two < one && count.side == 32.0 * 5 * D + D);
 }
 
-/* Values become s, 0 or -s, with the mean magnitude s. Five numbers take 8 bits. */
+/* In the method vidkv, values become s, 0 or -s, with the group's mean magnitude s. Five such
+ * numbers take 8 bits. */
 TEST(ternary_values)
 {
     kvd_bits_count count;
@@ -264,7 +268,8 @@ static double loss_of(const double *histogram, int bins, const double *found, in
     return sum;
 }
 
-/* Returns the least squared error of n ranges that divide bins `first` .. bins - 1. */
+/* Returns the least squared error with which n levels can represent the histogram's bins `first` ..
+ * bins - 1. */
 static double least_of(const double *histogram, int bins, int first, int n)
 {
     double best = INFINITY, weight = 0, mean = 0, square = 0;

@@ -102,7 +102,8 @@ TEST(test_full_rank_is_dense)
     }
 }
 
-/* Computes o = softmax(q A_q (k A_k)^T / sqrt(D)) v A_v B_v in double precision. */
+/* Computes attention with projected K and V in double precision: o = softmax(q A_q (k A_k)^T /
+ * sqrt(D)) v A_v B_v. */
 static void plain(const kvd_dims *dims, float *to)
 {
     for (size_t s = 0; s < SEQUENCES; s++)
@@ -206,7 +207,8 @@ TEST(test_cut_is_zero_padding)
     kvd_dims_release(&full);
 }
 
-/* For the projection A_v of V, outputs o must fulfil (o A_v) (A_v^T W_O) = o W_O. */
+/* A_v A_v^T projects values. Multiplying outputs by A_v and W_O by A_v^T must give the same as W_O
+ * alone, because outputs are already projected. */
 TEST(test_ragged_output_product)
 {
     enum { M = 32 };
@@ -297,7 +299,7 @@ TEST(test_rounded_store)
         const double error = distance(out, dense, TOKENS * HEADS * D);
         assert_true(error > unit[i] / 10 && error < 4 * unit[i]);
     }
-    /* The first token sees only itself, so its output is V. */
+    /* The first token attends only to itself, so its attention output must be its V. */
     uint16_t half[D];
     kvd_from_f32(KVD_F16, data.v + data.offset[1] * KV * D, half, D);
     kvd_to_f32(KVD_F16, half, v, D);

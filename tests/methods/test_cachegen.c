@@ -1,4 +1,5 @@
-/* Tests cachegen, which entropy-codes differences from a group's first token (anchor). */
+/* Tests the method cachegen, which entropy-codes the differences of tokens from the first token of
+ * their group. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "methods/bits/rans.h"
@@ -96,7 +97,8 @@ TEST(lanes_decode_the_same)
     refuse_plan("cachegen,own=1,lanes=1", 0, setup(), "use lanes=0");
 }
 
-/* If all blocks have one distribution, a table for each block changes the code length little. */
+/* If all blocks have the same distribution, separate coding tables per block must change the length
+ * of the coded numbers little. */
 TEST(blocks_with_tables_of_their_own)
 {
     kvd_bits_count count, own;

@@ -1,4 +1,5 @@
-/* Tests kvquant with calibration data and squared gradients. */
+/* Tests the method kvquant with calibration data and with squared gradients as weights of
+ * errors. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -27,7 +28,8 @@ static int by_size(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* A channel of keys has at most 2^bits numbers; each key becomes the nearest. */
+/* In the method kvquant, each key channel has at most 2^bits levels, and each key becomes the
+ * nearest level. */
 TEST(keys_have_levels)
 {
     for (int bits = 1; bits <= 4; bits++)
@@ -45,7 +47,8 @@ TEST(keys_have_levels)
                 for (size_t t = 0; t < N; t++)
                     sorted[t] = x[t * D + j];
                 qsort(sorted, N, sizeof *sorted, by_size);
-                /* Outliers are outside the quantiles 0.02 .. 0.98, as of numpy.quantile. */
+                /* Outliers are numbers outside of the quantiles 0.02 .. 0.98 of their channel,
+                 * computed as by numpy.quantile. */
                 const double at = outliers * 0.02 * (N - 1), part = at - floor(at);
                 const size_t i = (size_t)at;
                 const double lo = (1 - part) * (double)sorted[i] + part * (double)sorted[i + 1],
@@ -96,7 +99,8 @@ TEST(values_keep_both_ends)
     assert_true(count.side == N * (32.0 + 2 * 32));
 }
 
-/* The k smallest and k largest numbers of a row, also among equal ones, are stored in 16 bits. */
+/* The k smallest and the k largest numbers of a row are stored in 16 bits, even if other numbers of
+ * the row equal them. */
 TEST(many_outliers_of_wide_rows)
 {
     enum { WIDE = 96, ROWS = 50, K = 10 /* rounded up from 0.1 * WIDE */ };
@@ -177,7 +181,8 @@ TEST(qnorm_keeps_moments)
     assert_true(off[1] < 1e-2 && off[0] > 3 * off[1]);
 }
 
-/* Writes a file of squared gradients. `of` returns the value of an element. */
+/* Writes a file of squared gradients of K and V. The function `of` returns the element of a token,
+ * head and dimension. */
 static void write_fisher(size_t n_rows, const char *hash,
                          float (*of)(size_t token, int head, size_t dim))
 {
@@ -263,7 +268,8 @@ TEST(fisher_file_is_read_as_written)
     kvd_fisher_close(&f);
 }
 
-/* Quantises K and V. `use`: errors are weighted by the squared gradients f. */
+/* Quantises and restores K and V of all tokens. If `use`, the squared gradients f weight the
+ * errors. */
 static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char *settings)
 {
     static uint32_t position[N];
@@ -296,7 +302,8 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     m.plan.bits->close(self);
 }
 
-/* Computes quantisation errors of keys with squared gradient 1e-3 (error[0]), 1e-9 (error[1]). */
+/* Sums the squared quantisation errors of keys: those with the squared gradient 1e-3 in error[0],
+ * those with 1e-9 in error[1]. */
 static void errors_of_keys(const float *all, double error[2])
 {
     error[0] = error[1] = 0;

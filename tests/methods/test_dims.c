@@ -70,7 +70,8 @@ TEST(test_orthogonal_cut)
     }
 }
 
-/* Checks that x y is the identity. Element [i][k] of x is x[i * row + k * column]; y is [8][n]. */
+/* Checks that the matrix product x y is the n x n identity. Element [i][k] of x is x[i * row + k *
+ * column]; y is [8][n]. */
 static void identity(const float *x, int row, int column, const float *y, int n)
 {
     for (int i = 0; i < n; i++)
@@ -91,7 +92,8 @@ TEST(test_biorthogonal_cut)
     for (int i = 0; i < 4; i++) {
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
-        /* B_v A_v and A_k^T A_q must be the identity, so A_v B_v is a projection. */
+        /* B_v A_v and A_k^T A_q must be the identity. A_v B_v and A_q A_k^T are then
+         * projections. */
         identity(h->b_v, 8, 1, h->a_v, h->d_v);
         identity(h->a_k, 1, h->d_qk, h->a_q, h->d_qk);
     }
@@ -235,7 +237,8 @@ TEST(test_bytes)
     kvd_err err;
     kvd_dims d;
     kvd_cache_bytes b;
-    /* The 4 heads keep 17 of 32 dimensions of Q-K and 18 of V, each at most d_head = 8. */
+    /* The 4 KV heads keep 17 of 32 dimensions of Q-K and 18 of 32 of V. A single head has d_head =
+     * 8. */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
@@ -285,7 +288,8 @@ TEST(test_method_text)
     assert_string_equal(m.settings,
                         "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
                         "importance.mean=0,importance.layers=0");
-    /* zdc has four removed fractions: of Q-K and V, for important and other tokens. */
+    /* In the method zdc, the fraction of removed dimensions has four values: of Q-K and of V, each
+     * for important and for other tokens. */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     OK(kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err));
     assert_true(isnan(m.p) && isnan(m.p_low) && m.p_side[0] == 0.5 && m.p_side[1] == 0.2 &&
@@ -398,7 +402,8 @@ TEST(test_method_text)
     assert_true(m.plan.channels == &kvd_channels_explicit);
 }
 
-/* Compares online projections with the right singular vectors of x, q and random rows, stacked. */
+/* Online projections must be the right singular vectors of a matrix whose rows are the keys x, the
+ * queries q and random rows. */
 TEST(test_online_stack)
 {
     enum { D = 6, N = 20, Q = 15, GROUP = 2, LDQ = 14, W = 30, ROWS = N + Q * GROUP + W, KEPT = 3 };

@@ -1,4 +1,5 @@
-/* Tests fp8, mxfp4, nvfp4, comet, vidkv against PyTorch, torchao (tests/oracle/make_floats.py). */
+/* Compares the methods fp8, mxfp4, nvfp4, comet and vidkv with PyTorch and torchao
+ * (tests/oracle/make_floats.py). */
 #include "calibration_dump.h"
 #include "code_rows.h"
 #include "methods/bits/minifloat.h"
@@ -74,7 +75,7 @@ TEST(blocks_of_torchao)
 {
     const struct {
         const char *method, *input, *output;
-        /* number of bits of scales per vector of 96 numbers */
+        /* expected number of bits for the scales of a vector of 96 numbers */
         double side;
     } all[] = {{"mxfp4", "mx_x", "mx", 3 * 8}, {"nvfp4", "nv_x", "nv", 6 * 8}};
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
@@ -93,7 +94,7 @@ TEST(blocks_of_torchao)
     }
 }
 
-/* 40 dimensions are padded: to 64 numbers and 2 scales (mxfp4), 48 and 3 (nvfp4). */
+/* Vectors of 40 numbers are padded: in mxfp4 to 64 numbers with 2 scales, in nvfp4 to 48 with 3. */
 TEST(ends_of_rows)
 {
     static float x[3 * 40], y[3 * 40];
@@ -104,12 +105,13 @@ TEST(ends_of_rows)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* In mxfp4, 448 = 7 * 64 becomes 6 * 64 (largest code 6). 1 is in another block, so exact. */
+    /* mxfp4 represents at most 6 times a power of two, so 448 = 7 * 64 becomes 6 * 64. The 1 is in
+     * another block and stays exact. */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* In nvfp4, the scale 448 / 6 = 74.7 becomes 72. */
+    /* In nvfp4, the block's scale 448 / 6 = 74.7 is rounded to 72, so 448 becomes 6 * 72. */
     assert_true(y[80] == 6 * 72 && y[119] > 0.9f && y[119] < 1.1f);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (8 * 4 + 3 * 8));
 }
@@ -138,7 +140,8 @@ TEST(codes_per_channel)
     }
 }
 
-/* Returns the largest magnitude in a layer's calibration data of one head, or all (-1). */
+/* Returns the largest magnitude in a layer's calibration data, of the KV head `head` or, if this is
+ * -1, of all heads. */
 static float largest_of(kvd_x what, int layer, int head)
 {
     static float rows[N * D];

@@ -1,4 +1,5 @@
-/* Tests option --method, and the parameter that trades bytes for quality. */
+/* Tests the parser of option --method, and the choice of the parameter that trades bytes for
+ * quality. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +51,8 @@ TEST(test_registry)
 TEST(test_which)
 {
     const struct {
-        /* method, parameter asked for (or NULL), expected parameter (NULL: failure) */
+        /* method, requested parameter (NULL: none), and the parameter that must be chosen (NULL: an
+         * error must be returned) */
         const char *method, *key, *name;
     } all[] = {{"h2o+zack", NULL, "p"},
                {"zack+h2o", NULL, "h2o.heavy"},

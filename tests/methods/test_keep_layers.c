@@ -1,4 +1,4 @@
-/* Tests keep_layers: first and last layers stay uncompressed. */
+/* Tests the option keep_layers, which leaves the first and last layers uncompressed. */
 #include "code_rows.h"
 #include "common/rng.h"
 #include "methods/cache.h"
@@ -26,7 +26,8 @@ static void fill(void)
     }
 }
 
-/* Runs a method on LAYERS layers that all have the same Q, K, V. Writes outputs [LAYERS][OUT]. */
+/* Runs the method `text` on LAYERS layers with equal Q, K and V. Writes attention outputs
+ * [LAYERS][OUT]. */
 static kvd_cache_account run(const char *text, float *out)
 {
     const kvd_method_setup setup = {.config = &config, .seed = 1};

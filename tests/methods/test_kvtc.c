@@ -1,4 +1,5 @@
-/* Tests kvtc, which quantises principal components of all heads and applies DEFLATE. */
+/* Tests the method kvtc, which quantises principal components of all heads together and compresses
+ * them with DEFLATE. */
 #include <unistd.h>
 #include <zlib.h>
 
@@ -13,7 +14,7 @@ enum { N = 600, WIDE = HEADS * D };
 static float x[N * WIDE], y[N * WIDE];
 static const uint32_t *position; /* NULL: 0, 1, ... */
 
-/* Encodes x as K or V of layer 1. Returns the mean squared error. */
+/* Quantises x as K or V of layer 1 and restores it. Returns the mean squared error. */
 static double code(const char *text, kvd_side side, kvd_bits_count *count)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -106,8 +107,8 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/* Writes the i-th way to give 16 components bits: bits[0] and bits[1] for each number in two groups
- * of 8, or bits[0] in one group of 16 (bits[1] is -1). */
+/* Writes the i-th way to give bits to 16 components: two groups of 8 with bits[0] and bits[1] per
+ * number, or one group of 16 with bits[0] (bits[1] is then -1). */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};
@@ -169,7 +170,8 @@ static void measure_ways(kvd_x what, int layer, double *error)
     }
 }
 
-/* No other groups of components with at most as many bits may have a squared error 2 % smaller. */
+/* Compares the groups into which the method kvtc divides components with all others that take no
+ * more bits. None of these may have a squared error 2 % smaller. */
 TEST(divisions_are_the_best)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -219,7 +221,8 @@ TEST(divisions_are_the_best)
     assert_true(divisions > 0);
 }
 
-/* Packs n tokens of layer 1 in the kernel's order. Returns the size in bytes. */
+/* Packs the quantised components of n tokens of layer 1 in the order that the GPU uses. Returns the
+ * size in bytes. */
 static size_t pack(const void *self, kvd_side side, size_t n, uint8_t *to)
 {
     const kvd_kvtc_group *g;
@@ -248,7 +251,8 @@ static size_t pack(const void *self, kvd_side side, size_t n, uint8_t *to)
     return (size_t)(at - to);
 }
 
-/* Compresses n bytes. zlib must restore them, and nothing may be written beyond `room` bytes. */
+/* Compresses n bytes with DEFLATE. zlib must restore them, and the function must write no bytes
+ * beyond the given room. */
 static void check_stream(const uint8_t *from, size_t n)
 {
     const size_t room = kvd_kvtc_deflate_room(n);
@@ -267,7 +271,8 @@ static void check_stream(const uint8_t *from, size_t n)
     free(back);
 }
 
-/* Packs quantised components as the GPU does. DEFLATE must give the bits that the method counts. */
+/* Compresses components packed as on the GPU with DEFLATE. The result must have the number of bits
+ * that the method counts. */
 TEST(deflates_packed_codes)
 {
     static const char *const text[] = {"kvtc,bits=1.5,sink=0", "kvtc,bits=4,sink=0"};
@@ -287,7 +292,8 @@ TEST(deflates_packed_codes)
         assert_true(pack(self, side, N, packed) <= N * WIDE);
         assert_int_equal(kvd_kvtc_count(self, 1, side, packed, N, &bits, &err), 0);
         check_stream(packed, pack(self, side, N, packed));
-        /* The method adds in float32, so a few quantised numbers differ from those of pack(). */
+        /* The method sums in float32, so a few of its quantised numbers differ from those that
+         * pack() computes in double precision. */
         assert_true(fabs(bits - count.payload - count.side) <= 0.002 * bits);
         m.plan.bits->close(self);
     }

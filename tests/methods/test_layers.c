@@ -1,4 +1,5 @@
-/* Tests minicache (merges two layers) and xkv (decomposes several layers together). */
+/* Tests the method minicache, which merges two layers, and the method xkv, which decomposes several
+ * layers together. */
 #include <lapacke.h>
 #include <math.h>
 #include <stdlib.h>
@@ -59,7 +60,8 @@ static double turn(const float *x, const float *y)
     return most;
 }
 
-/* minicache merges directions and keeps lengths. gamma = 0 merges all. */
+/* The method minicache merges the directions of two layers' vectors but keeps their lengths. The
+ * parameter gamma = 0 merges all vectors. */
 TEST(lengths_are_kept)
 {
     for (int i = 0; i <= 10; i++) {
@@ -128,7 +130,8 @@ TEST(the_widest_angles_stay)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* With gamma = 1 (g = 4), at most the pair of vectors with the smallest angle is merged. */
+        /* gamma is g / 4. With gamma = 1, at most the pair of vectors with the smallest angle is
+         * merged. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -150,7 +153,8 @@ TEST(groups_of_layers)
     assert_int_equal(kvd_layers_xkv.group(&four, &c, 4), 3);
 }
 
-/* Computes singular values of the matrix of tokens by all heads' and layers' dimensions. */
+/* Computes the singular values of the matrix with a row per token and a column per dimension of all
+ * heads and layers. */
 static void singular_values(size_t n, double *sigma)
 {
     double x[N * WIDE], superb[WIDE];
@@ -172,7 +176,8 @@ static double error2(size_t n)
     return sum;
 }
 
-/* The error at rank r is the sum of later squared singular values (Eckart, Young). */
+/* The squared error at rank r is the sum of the remaining squared singular values, as Eckart and
+ * Young proved. */
 TEST(the_tail_is_lost)
 {
     for (size_t n = 10; n <= N; n += 30) {
@@ -204,7 +209,8 @@ TEST(full_rank_is_the_identity)
     assert_true(error2(N) < 1e-8 * N * WIDE);
 }
 
-/* If its matrix X has fewer columns than rows, xkv decomposes X^T X instead of X X^T. */
+/* If the matrix X of the method xkv has fewer columns than rows, xkv decomposes X^T X instead of X
+ * X^T. */
 TEST(one_narrow_layer)
 {
     const kvd_parameter_values v = {.value = {1, 5, 5}};

@@ -152,7 +152,8 @@ TEST(palu)
     kvd_plan_close(&plan);
 }
 
-/* Quantises head h of rows [ROWS][WIDE]. x, y [ROWS][D]: its numbers, and the decoded ones. */
+/* Quantises and restores head h of rows [ROWS][WIDE]. Writes the head's numbers to x [ROWS][D] and
+ * the restored ones to y [ROWS][D]. */
 static kvd_bits_count code_head(const char *text, const kvd_method_setup *s, int side, int h,
                                 const float *rows, float *x, float *y)
 {
@@ -165,7 +166,8 @@ static kvd_bits_count code_head(const char *text, const kvd_method_setup *s, int
     return count;
 }
 
-/* K-means has local optima, so errors of kvquant's and SciPy's levels may differ by 2 %. */
+/* K-means can end in different local optima, so the squared errors of the method kvquant and of
+ * SciPy's levels may differ by 2 %. */
 TEST(kvquant)
 {
     for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -235,7 +237,8 @@ TEST(weighted)
                            *const weight = tensor_of(file, names[side][1], ROWS * WIDE),
                            *const apart = tensor_of(file, names[side][2], ROWS * WIDE),
                            *const want = tensor_of(file, names[side][3 + scaled], ROWS * WIDE);
-        /* errors of kvquant with and without gradients as weights, of SciPy with these weights */
+        /* squared errors of the method kvquant with gradients as weights, of kvquant without
+         * weights, and of SciPy with these weights */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
@@ -247,7 +250,8 @@ TEST(weighted)
             for (int h = 0; h < KV; h++) {
                 float x[ROWS * D], y[ROWS * D], half[ROWS * D];
                 (void)code_head(text, &with, side, h, rows, x, y);
-                /* half[j]: half the range of j's channel (keys) or vector (values), no outliers */
+                /* half[j]: half of the range of the numbers, without outliers, in the channel
+                 * (keys) or vector (values) of number j */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {
@@ -261,7 +265,8 @@ TEST(weighted)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /* weight: squared gradient, divided by (half the range)^2 unless `scaled` */
+                    /* weight of a squared error: the squared gradient, and unless `scaled` divided
+                     * by the square of half the range */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)

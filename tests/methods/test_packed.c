@@ -52,7 +52,7 @@ TEST(every_number_has_its_bits)
         }
 }
 
-/* Numbers 2 p and 2 p + 1 of a lane are 16 bits apart in a word, so that one mask extracts both. */
+/* A word holds numbers 2 p and 2 p + 1 of a lane 16 bits apart, so that one mask extracts both. */
 TEST(pairs_stand_in_halves)
 {
     for (int w = 1; w <= 8; w *= 2)
@@ -78,7 +78,8 @@ TEST(levels_are_a_stream)
         }
 }
 
-/* Code 8 k + 2 r + e of a lane must be in operand k, register r, half e of mma.m16n8k16. */
+/* Tests the order of numbers in a lane. Number 8 k + 2 r + e must be in operand k, register r, half
+ * e of the instruction mma.m16n8k16. */
 TEST(numbers_are_fragments)
 {
     for (int t = 0; t < TOKENS; t++)
@@ -185,7 +186,8 @@ static kvd_packed_args describe(const char *method)
     return a;
 }
 
-/* Marks `bytes` bytes of a page from `at` on by 1. Fails if one of them is already marked. */
+/* Sets `bytes` bytes of a page to 1, from index `at` on. The test fails if one of them is 1
+ * already, because two parts would overlap. */
 static void use(uint8_t *page, size_t size, int at, int bytes, const char *method)
 {
     if (at < 0 || (size_t)(at + bytes) > size)
@@ -195,7 +197,8 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Marks by 1 the bytes that m tokens, of which `prompt` are a prompt's, use in page number p. */
+/* Sets to 1 the bytes of page number p that m tokens use. The first `prompt` of them belong to a
+ * prompt. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -244,7 +247,8 @@ TEST(pages_of_gear_have_room)
     }
 }
 
-/* Marks by 1 the bytes used in a request's first 12 pages. The prompt is quantised as one block. */
+/* Sets to 1 the bytes that a request uses in its first 12 pages. The prompt is quantised as one
+ * block. */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
     const kvd_packed_classes *const c = &a->classes.of;
@@ -291,7 +295,8 @@ TEST(pages_of_classes_have_room)
     }
 }
 
-/* Returns the bits that the method counts for m tokens of a head, `prompt` of them in a prompt. */
+/* Returns the number of bits that the method counts for m tokens of a KV head. The first `prompt`
+ * of them belong to a prompt. */
 static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m, size_t prompt,
                       const float *x, float *y)
 {

@@ -1,4 +1,4 @@
-/* Tests palu, which stores low-rank latents of groups of heads. */
+/* Tests the method palu, which stores low-rank latents that groups of KV heads share. */
 #include <lapacke.h>
 
 #include "calibration_dump.h"
@@ -17,7 +17,8 @@ static void singular_values(const float *rows, size_t width, double *sigma)
                      0);
 }
 
-/* Returns the sum of squared singular values of `rows` from the r-th on. *all: the sum of all. */
+/* Returns the sum of squared singular values of `rows`, without the r largest. *all: the sum of
+ * all. */
 static double tail_of(const float *rows, size_t width, size_t r, double *all)
 {
     double sigma[WIDE], tail = 0;
@@ -52,7 +53,8 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
     return sum;
 }
 
-/* The error at rank r is the sum of later squared singular values (Eckart and Young). */
+/* The squared error at rank r is the sum of the remaining squared singular values, as Eckart and
+ * Young proved. */
 TEST(palu_is_the_best_of_its_rank)
 {
     const char *const text[] = {"palu,p=0.5", "palu,p=0.25", "palu,p=0.75,heads=2", "palu,p=0"};
@@ -61,7 +63,7 @@ TEST(palu_is_the_best_of_its_rank)
     for (size_t i = 0; i < 4; i++) {
         kvd_plan plan;
         open_plan(&plan, text[i], 0, &setup);
-        /* Palu groups four heads, but the model has only two. */
+        /* The method palu groups four KV heads by default, but the test model has only two. */
         assert_int_equal(plan.dims->heads, HEADS);
         for (int l = 0; l < LAYERS; l++)
             for (int side = 0; side < KVD_N_SIDES; side++) {
@@ -96,7 +98,8 @@ TEST(palu_of_single_heads)
     kvd_plan_close(&plan);
 }
 
-/* KV heads that drop different tokens share latents only if the parameter `heads` is given. */
+/* If KV heads drop different tokens, they share latents only if the parameter `heads` asks for
+ * that. */
 TEST(palu_after_dropped_tokens)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -116,7 +119,8 @@ TEST(palu_after_dropped_tokens)
     }
 }
 
-/* Opens method `text`. Returns the sum of its ranks. `drawn`: for random projections, or NULL. */
+/* Opens the method `text` and reads the ranks that it chose. Returns their sum. `drawn`: spectrum
+ * for random projections, or NULL for calibration data. */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
 {
@@ -148,12 +152,13 @@ TEST(palu_gives_ranks_by_information)
                      4 * LAYERS * HEADS * 2);
     for (int i = 0; i < LAYERS * HEADS * 2; i++)
         assert_int_equal(((int *)rank)[i], 4);
-    /* Eight matrices share 32 ranks by Fisher information, 16 in all: information 1 gets rank 2. */
+    /* Eight matrices share 32 ranks in proportion to their Fisher information. The information sums
+     * to 16, so a matrix with information 1 gets rank 2. */
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /* A value matrix with information 5 would get 10 ranks, but 8 is its full rank. The other 2 go
-     * to the five matrices with information 1, which have 5 x 2. */
+    /* The value matrix with information 5 would get rank 10, but its full rank is 8. The 2 ranks
+     * left over go to the five matrices with information 1. */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);
@@ -177,7 +182,8 @@ TEST(palu_gives_ranks_by_information)
     }
 }
 
-/* Chooses ranks by ZACK, Eq. 6: removed singular values sum to at most r times all. */
+/* Chooses ranks as in Eq. 6 of the ZACK paper, with one r for all matrices: the removed singular
+ * values sum to at most r times the sum of all. */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
     const char *const text[] = {"palu,p=0.5,heads=1,search=3", "palu,p=0.25,heads=1,search=3",

@@ -1,4 +1,4 @@
-/* Tests the first pass, which reads prompts before a method chooses tokens. */
+/* Tests the first forward pass over prompts, which methods use to choose tokens. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +53,8 @@ static void first_pass(kvd_prompts *p, const kvd_plan *plan, size_t window)
     OK(kvd_prompts_finish(p, whole, &err));
 }
 
-/* Returns the log-sum-exp of query t of sequence s in layer l, over all heads and visible keys. */
+/* Returns the log-sum-exp of the scores of query t in sequence s and layer l, over all heads and
+ * all keys that the query sees. */
 static double denominator(int l, size_t s, size_t t, size_t window)
 {
     const size_t from = window && t + 1 > window ? t + 1 - window : 0;
@@ -101,7 +102,7 @@ TEST(denominators_of_all_layers)
         }
 }
 
-/* Layers with a window shorter than the sequence do not rank tokens. */
+/* Layers with a sliding window shorter than the sequence do not rank tokens. */
 TEST(layers_with_a_window)
 {
     const kvd_parameter_values values = {.value = {0.5, 0, 1, 0}};
@@ -115,7 +116,8 @@ TEST(layers_with_a_window)
     config.window_layers[0] = 1 << 1;
     first_pass(&p, &plan, 0);
     assert_null(kvd_prompts_levels(&p, 1, 0, 0));
-    /* The third sequence has 9 tokens, fewer than the window, so the method ranks its tokens. */
+    /* The third sequence has 9 tokens, fewer than the sliding window, so the method ranks its
+     * tokens. */
     assert_non_null(kvd_prompts_levels(&p, 1, 0, 2));
     for (size_t t = 0; t < length[0]; t++) {
         const double want = denominator(2, 0, t, 0);
@@ -125,7 +127,8 @@ TEST(layers_with_a_window)
     config = saved;
 }
 
-/* A sink of score s must shrink probabilities by Z / (Z + exp(s)), with the sum Z over keys. */
+/* An attention sink of score s must multiply probabilities by Z / (Z + exp(s)), where Z is the sum
+ * of exp(score) over keys. */
 TEST(probabilities_with_a_sink)
 {
     const size_t t = 40;
@@ -162,7 +165,8 @@ TEST(rows_of_all_layers)
         assert_true(kvd_prompts_share(&p, KVD_KEYS, 0, s) == 1);
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
-        /* A merged pair takes 16 (D + 2) + 1 bits, not 32 D. Equal values are restored exactly. */
+        /* A pair of merged vectors takes 16 (D + 2) + 1 bits instead of 32 D. Here both vectors are
+         * equal, so both are restored exactly. */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

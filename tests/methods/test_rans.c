@@ -11,7 +11,8 @@ enum { N = 20000 };
 static uint8_t symbol[N], read_again[N], bytes[2 * N + 4];
 static uint16_t context[N];
 
-/* Encodes and decodes n symbols. Returns the size in bytes. *entropy: of the symbols, in bits. */
+/* Encodes and decodes n symbols. Returns the size of the code in bytes. *entropy: entropy of the
+ * symbols in bits. */
 static size_t round_trip(size_t n, double *entropy)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};
@@ -229,7 +230,7 @@ TEST(streams_of_a_block)
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
-/* Checks that a decoder's lookup table has each integer as often as its frequency says. */
+/* Checks that the decoder's lookup table contains each integer as often as its frequency says. */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
 {
@@ -246,8 +247,8 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
     }
 }
 
-/* Draws cumulative frequencies of n integers, some of which have frequency 0. `escape`: weight of
- * the code for other integers, which gets the rest of 2^14. */
+/* Makes random cumulative frequencies of n integers; some have frequency 0. `escape`: weight of the
+ * escape code for all other integers, which gets the rest of 2^14. */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};

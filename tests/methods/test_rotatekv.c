@@ -1,10 +1,10 @@
-/* Tests rotatekv against products with dense matrices. */
+/* Compares the method rotatekv with products of dense rotation matrices. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 
 enum { N = 300, WIDE = HEADS * D };
 
-/* Computes w, the Walsh-Hadamard transform of v in groups of `each` numbers. */
+/* Computes w, the Walsh-Hadamard transform of each group of `each` numbers in v. */
 static void multiply(const double *v, size_t n, size_t each, double *w)
 {
     for (size_t i = 0; i < n; i++) {
@@ -68,13 +68,15 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        /* Counts errors larger than rounding of scales to 11 bits gives. */
+        /* Counts vectors with a difference that is larger than rounding of the scales to 11 bits
+         * can explain. */
         apart += diff > 1e-5 * norm;
     }
     return apart;
 }
 
-/* A few numbers may differ from the test's own, because rounding may go to either of two levels. */
+/* Numbers nearly halfway between two levels may be rounded to either, so a few may differ from
+ * those that the test computes. */
 TEST(rotations)
 {
     kvd_bits_count count;

@@ -1,4 +1,5 @@
-/* Tests shadowkv (low-rank keys, a step reads only chunks with large scores), without RoPE. */
+/* Tests the method shadowkv, which stores low-rank keys and reads in a step only chunks with large
+ * scores. The test model has no RoPE. */
 #include "code_rows.h"
 #include "common/rng.h"
 
@@ -15,7 +16,7 @@ static float q[N * HEADS * D], k[N * KV * D], v[N * KV * D], out[N * HEADS * D],
     want[N * HEADS * D];
 static uint8_t kept[KV * STEPS * N];
 
-/* Makes keys [tokens][all heads] of rank RANK, in which neighbours are correlated. */
+/* Makes keys [tokens][all heads] of rank RANK. Keys of neighbouring tokens are correlated. */
 static int set_up(void **state)
 {
     static double left[N * RANK], right[RANK * KV * D];
@@ -53,7 +54,8 @@ static kvd_stepwise_account run(const char *text)
     return kept_tokens(text, &in, PROMPT, kept, out);
 }
 
-/* Computes mean keys of chunks. outlier[c]: always read, because its keys are far from the mean. */
+/* Computes the mean key of each chunk of tokens. outlier[c] is true for chunks whose keys are far
+ * from the mean; these chunks are always read. */
 static void find_chunks(size_t g, double mean[CHUNKS][D], bool outlier[CHUNKS])
 {
     double least[CHUNKS];
@@ -96,7 +98,8 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            /* Weight of the chunk in the softmax. Chunks with exact keys are read anyway. */
+            /* Softmax weight of the chunk. Outlier chunks have weight 0, because they are read in
+             * any case. */
             sum += weight[c] = outlier[c] ? 0 : exp(dot / 4);
         }
         for (size_t c = 0; c < CHUNKS; c++)

@@ -1,4 +1,5 @@
-/* Tests methods that act token by token, against dense attention and a cache that stores blocks. */
+/* Compares methods that process one token after another with dense attention, and with a cache that
+ * stores blocks of tokens. */
 #include "model/pass/blocks.h"
 #include "stepwise_case.h"
 
@@ -26,7 +27,7 @@ TEST(identity_is_dense_attention)
     }
 }
 
-/* Keeps the last `keep` tokens. */
+/* Drops all prompt tokens but the last `keep`. */
 static int keep_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                        kvd_err *err)
 {
@@ -58,7 +59,7 @@ static int keep_step(const void *self, void *state, const kvd_step_attention *a,
     return 0;
 }
 
-/* A layer with a window stores only visible tokens. */
+/* A layer with a sliding window stores only the tokens in the window. */
 TEST(a_window_is_all_that_is_held)
 {
     enum { WINDOW = 5 };
@@ -96,7 +97,7 @@ TEST(a_window_is_all_that_is_held)
     assert_true(a.dropped > 0 && a.entries > 0);
 }
 
-/* Opens the plan of a method for the problem's model, runs it and closes it. */
+/* Runs the method `text` on the random problem p. Writes what it stored and read to *a. */
 static void run_text(const char *text, size_t prompt, const problem *p, kvd_stepwise_account *a)
 {
     kvd_method m;
@@ -110,8 +111,9 @@ static void run_text(const char *text, size_t prompt, const problem *p, kvd_step
     kvd_plan_close(&m.plan);
 }
 
-/* Tests the bytes of a layer with a window. mikv and leankv store its tokens at high precision;
- * think prunes the keys of all prompt tokens in the window but the newest 2. */
+/* Counts the cache bytes of a layer with a sliding window. The methods mikv and leankv store its
+ * tokens at high precision; think prunes keys of all prompt tokens in the window but the newest
+ * 2. */
 TEST(a_window_stores_compressed_tokens)
 {
     enum { WINDOW = 5, NEWEST = 2 };
@@ -188,14 +190,15 @@ TEST(widths_are_those_of_the_cache)
         assert_int_equal(kvd_cache_init(&cache, &p->config, &blocked, LONGEST, &err), 0);
         assert_int_equal(cache.hook.run(&cache.hook, &p->in, want, &err), 0);
         run(&blocked, p, got, &a);
-        /* The limit allows one rounding error of 16 bits. */
+        /* Accepted error of attention outputs: one rounding error in the 16-bit types. */
         assert_true(worst(got, want) < (type == KVD_F32 ? 1e-5 : type == KVD_F16 ? 2e-3 : 2e-2));
         assert_true(fabs(a.payload / a.dense - (10 + 7 + D + 7) / (4.0 * D)) < 1e-12);
         kvd_cache_release(&cache);
     }
 }
 
-/* Returns how far outputs by blocks (cache) and by tokens differ. *share: stored part of K, V. */
+/* Returns the largest difference between outputs of a cache that stores blocks of tokens and of one
+ * that stores single tokens. *share: stored fraction of K and V. */
 static double blocks_against_rows(const kvd_plan *plan, const problem *p, double *share)
 {
     kvd_cache cache;
@@ -287,7 +290,7 @@ TEST(prompts_in_blocks_are_those_of_rows)
     }
 }
 
-/* Stores tokens at odd positions at low precision. */
+/* Gives tokens at odd positions low precision, and leaves the others unchanged. */
 static int lower_half(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                       kvd_err *err)
 {
@@ -330,8 +333,8 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* Compares tokens at even positions with attention to shortened K and V. A token at an odd
-         * position attends to itself before it loses dimensions. */
+        /* Compares outputs at even positions with attention to projected K and V. Outputs at odd
+         * positions differ, because such a token attends to itself before it loses dimensions. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

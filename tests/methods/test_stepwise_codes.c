@@ -1,4 +1,4 @@
-/* Tests methods that change K and V token by token, against dense attention. */
+/* Compares methods that change K and V of one token after another with dense attention. */
 #include "common/linalg.h"
 #include "stepwise_case.h"
 
@@ -20,15 +20,16 @@ TEST(coded_entries)
             const double e = worst(got, want);
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
-            /* methods[1], hetero, stores 8 bits per number, and 32 bits per vector for scales. */
+            /* methods[1] is the method hetero, which stores 8 bits per number and 32 bits of scales
+             * per vector. */
             if (m)
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
             kvd_plan_close(&plan);
         }
 }
 
-/* Sets *newest, the number of newest tokens that stay unquantised, to 0, and *block, the number of
- * tokens that are quantised together, to 1. */
+/* Makes a quantisation method quantise each token alone and at once: *newest, the number of newest
+ * tokens left unquantised, is 0, and *block, the number of tokens quantised together, is 1. */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     (void)v, (void)side;
@@ -68,7 +69,8 @@ TEST(codes_of_all_heads)
     }
 }
 
-/* An exact method with 1 bit per number takes BLOCK keys at a time, but not the NEWEST values. */
+/* A made-up method with 1 bit per number that restores numbers exactly. It quantises BLOCK keys at
+ * a time, and all values except the NEWEST. */
 enum { BLOCK = 8, NEWEST = 3 };
 static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,
                          size_t *block)
@@ -112,7 +114,7 @@ TEST(blocks_of_codes_in_a_window)
     }
 }
 
-/* Stores prompts at low precision. */
+/* Gives all prompt tokens low precision. */
 static int low_prompt(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                       kvd_err *err)
 {
@@ -156,7 +158,7 @@ TEST(balanced_channels)
     assert_true(fabs(side[1] - side[0] - 16 * D) < 1e-9);
 }
 
-/* The `heavy` + `recent` tokens take 8 bits per number, others 2. */
+/* The `heavy` and the `recent` tokens take 8 bits per number, all other tokens 2 bits. */
 TEST(levels_count_their_own_bits)
 {
     enum { PROMPT = 20, HIGH = 3 + 5 };
@@ -177,7 +179,8 @@ TEST(levels_count_their_own_bits)
     kvd_plan_close(&plan);
 }
 
-/* Method think prunes the channels i with the smallest |Q_i| |K_i|, summed over query heads. */
+/* The method think prunes the key channels i with the smallest |Q_i| |K_i|, summed over the query
+ * heads that share the KV head. */
 TEST(pruned_channels)
 {
     enum { PROMPT = 30, WINDOW = 8, PRUNED = 6 };
@@ -238,7 +241,8 @@ TEST(pruned_channels)
     kvd_plan_close(&plan);
 }
 
-/* Multiplies by R_p R_p^T, with the first `width` right singular vectors R_p of the prompt. */
+/* Multiplies `from` by R_p R_p^T, where R_p are the first `width` right singular vectors of the
+ * prompt's rows. */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)
 {

@@ -1,4 +1,5 @@
-/* Compares kept or read tokens with public implementations (tests/oracle/make_token_methods.py). */
+/* Compares which tokens methods keep or read with public implementations
+ * (tests/oracle/make_token_methods.py). */
 #include "formats/trained.h"
 #include "token_rows.h"
 #include "unit.h"
@@ -28,7 +29,8 @@ TEST(steps_of_public_code)
     }
 }
 
-/* Returns the score of token t in KV head g by locret's networks. RoPE of k is undone here. */
+/* Returns the score that the networks of the method locret give to token t in KV head g. They take
+ * keys without RoPE, so RoPE of k is undone first. */
 static double retaining_score(const kvd_retaining_heads *r, int layer, size_t g, size_t t)
 {
     enum { INPUTS = (HEADS + 2 * KV) * D };
@@ -97,7 +99,8 @@ TEST(retaining_heads_refused)
     refuse_plan("locret", PROMPT, &with_latents, "but a deepseek model caches latents");
 }
 
-/* Compares pages with those of the authors' quest, which supports one query head per KV head. */
+/* Compares the pages that the method quest reads with those of its authors' code, which supports
+ * only one query head per KV head. */
 TEST(pages_that_are_read)
 {
     static float q[N * KV * D];
@@ -120,7 +123,8 @@ TEST(pages_that_are_read)
         if (i / N % STEPS)
             read += kept[i] * 2.0 * D * 32;
     for (size_t t = PROMPT; t < N; t++)
-        /* Adds bits of the minimum and maximum of each key channel in every page of 8 tokens. */
+        /* For each page of 8 tokens, adds the bits of the minimum and the maximum of every key
+         * channel. */
         entries += (double)KV * (double)(t / 8 + 1) * 2 * D * 32;
     assert_true(a.payload >= a.dense && a.payload <= a.dense && a.dropped == 0);
     assert_true(fabs(a.entries - entries) < 1);
@@ -215,7 +219,8 @@ TEST(budgets_fall_over_layers)
         sum += n;
     }
     assert_int_equal(sum, LAYERS * 20);
-    /* Heads keep 35 older tokens on average: 56 in layer 0, falling to 14 in the last. */
+    /* The budget is 35 older tokens per KV head on average. The method pyramidkv gives 56 to layer
+     * 0, falling to 14 in the last layer. */
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", 0, PROMPT);
     assert_int_equal(stored(0, 0), PROMPT);
     run("pyramidkv,budget=35,window=8,kernel=5,beta=20", LAYERS - 1, PROMPT);
@@ -297,9 +302,8 @@ TEST(budgets_of_the_cuda_engine)
             same_budget(text[i], l);
 }
 
-/* Checks an engine's budgets of layers against the method's `rank`, with queries of layer l
- * multiplied by 2^(l - 1). `shorter`: number of tokens by which `rank` may keep fewer than the
- * budget. */
+/* Checks that the GPU engine's budgets of layers agree with the method's function `rank`.
+ * `shorter`: number of tokens by which `rank` may keep fewer than the budget. */
 static void same_budgets(const char *text, size_t shorter)
 {
     static float q[PROMPT * HEADS * D];
@@ -320,8 +324,8 @@ static void same_budgets(const char *text, size_t shorter)
         for (size_t j = 0; j < (size_t)PROMPT * HEADS * D; j++)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
-        /* Method cake divides the budget by entropy * variance of attention. `observed` is this
-         * product, passed here as an entropy, with variance 1. */
+        /* The method cake weights layers by entropy * variance of attention. `observed` is this
+         * product already; it is passed as the entropy, with variance 1. */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;
     }

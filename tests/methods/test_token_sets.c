@@ -1,4 +1,5 @@
-/* Compares eviction and merging with public code (tests/oracle/make_token_sets.py). */
+/* Compares tokens that eviction and merging methods keep with public code
+ * (tests/oracle/make_token_sets.py). */
 #include "token_rows.h"
 #include "unit.h"
 

@@ -1,4 +1,4 @@
-/* Compares eviction methods with plain loops on random attention. */
+/* Compares eviction methods with plain loops over the same random attention probabilities. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,8 @@
 
 enum { GROUP = 2, PROMPT = 40, STEPS = 80, ALL = PROMPT + STEPS };
 
-/* Probability with which query t of head j attends to token i <= t, if no token is dropped. */
+/* row[t][j][i]: attention probability that query t of head j gives to token i <= t if no token is
+ * dropped */
 static float row[ALL][GROUP][ALL];
 static double mass[ALL], own[ALL], below[ALL], recent[GROUP * PROMPT], score_mass[ALL],
     denominator[ALL];
@@ -88,7 +89,7 @@ static void start(simulation *s, const kvd_tokens_method *m, const kvd_parameter
     }
 }
 
-/* number that is added to the probability of a new token's own key */
+/* amount added to the attention probability that a new token gives to itself */
 static float more_own;
 
 static void go(simulation *s, size_t t, size_t prompt)
@@ -141,7 +142,8 @@ TEST(h2o)
             n++;
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
-            /* Drops tokens as method h2o does: down to its budget of 11, then one per step. */
+            /* Drops tokens as the method h2o does: first down to its budget of 11 tokens, then one
+             * per decode step. */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
                 for (size_t i = ALL; i-- > 0;)
@@ -189,7 +191,7 @@ TEST(keyformer)
     }
     end(&a);
     end(&b);
-    /* Gumbel noise must have mean 0.5772 and variance pi^2 / 6. */
+    /* Gumbel noise has mean 0.5772 and variance pi^2 / 6; the samples must agree. */
     double sum = 0, square = 0;
     enum { DRAWS = 100000 };
     for (uint32_t i = 0; i < DRAWS; i++) {
@@ -267,8 +269,8 @@ TEST(leankv)
             const kvd_parameter_values v = {.value = {th[h], tl[l], 10}};
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
-            /* attention of all, dropped and low-precision tokens; the latter two are below the
-             * thresholds, but one more token would exceed them */
+            /* Sums of attention that all, dropped and low-precision tokens receive. The latter two
+             * sums stay below thresholds that one more token would exceed. */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
             uint8_t level[PROMPT] = {0};
@@ -349,7 +351,8 @@ TEST(lower)
             high[t] = 1;
         }
         for (size_t t = prompt;; t++) {
-            /* Keeps the five newest tokens and the best six older ones in high precision. */
+            /* Keeps the five newest tokens and the six older ones with the highest scores in high
+             * precision. */
             for (;;) {
                 size_t worst = ALL, n = 0;
                 for (size_t i = 0; i + 5 < t; i++)
@@ -441,8 +444,8 @@ TEST(importance)
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 4);
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
-    /* Parameter mean = 1 divides each token's softmax denominator by its number of keys. Here all
-     * quotients are equal, so earlier tokens become important. */
+    /* With the parameter mean = 1, a token's softmax denominator is divided by its number of keys.
+     * Here all quotients are equal, so earlier tokens become important. */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);
     const kvd_parameter_values mean = {.value = {0.5, 0, 0.95, 1}};

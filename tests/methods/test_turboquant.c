@@ -1,4 +1,4 @@
-/* Tests turboquant's errors against Theorems 1 and 2 of arXiv 2504.19874. */
+/* Compares errors of the method turboquant with Theorems 1 and 2 of arXiv 2504.19874. */
 #include <stdio.h>
 
 #include "code_rows.h"
@@ -25,11 +25,12 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
     code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
-/* The mean of |decoded x - x|^2 / |x|^2 must be that of the optimal quantiser of normal numbers. */
+/* The relative squared error |restored x - x|^2 / |x|^2 of turboquant must have the mean of an
+ * optimal quantiser of normally distributed numbers. */
 TEST(distortions_of_the_paper)
 {
-    /* mean squared errors of the optimal quantisers of normal numbers with 1 to 4 bits (Max 1960);
-     * the TurboQuant paper prints 0.36, 0.117, 0.03, 0.009 */
+    /* Mean squared errors of optimal quantisers of normally distributed numbers with 1 to 4 bits
+     * (Max 1960). The TurboQuant paper rounds these to 0.36, 0.117, 0.03 and 0.009. */
     const double want[] = {0.3634, 0.1175, 0.03454, 0.009497};
     for (int bits = 1; bits <= 4; bits++) {
         char text[40];
@@ -47,7 +48,8 @@ TEST(distortions_of_the_paper)
     }
 }
 
-/* Computes errors of decoded q . x / (|q| |x|), and the slope of decoded against exact products. */
+/* Computes the errors of inner products q . x / (|q| |x|) of restored x, and the slope of their
+ * regression on exact products. */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
 {
@@ -155,7 +157,8 @@ static float *code_columns(const char *text, size_t n, const size_t *channel, si
     return result;
 }
 
-/* With 2.25 bits, 32 of 128 channels have 3 bits, quantised apart from the 2-bit ones. */
+/* With 2.25 bits per number, the 32 largest of 128 channels have 3 bits and are quantised
+ * separately from the other channels, which have 2. */
 TEST(outliers_are_a_code_of_their_own)
 {
     enum { ROWS = 40, OUTLIERS = 32 };
@@ -192,7 +195,8 @@ TEST(outliers_are_a_code_of_their_own)
     memcpy(x, kept, sizeof kept);
 }
 
-/* Errors with fractional bits are between those with whole bits. 3.001 bits act as 3. */
+/* Errors with fractional numbers of bits must be between those with whole numbers. The method
+ * turboquant treats 3.001 bits as 3. */
 TEST(fractions_lie_between)
 {
     static const char *const text[] = {"turboquant,bits=2,qjl=0", "turboquant,bits=2.5,qjl=0",

@@ -1,4 +1,5 @@
-/* Tests waterfill, which chooses the bits of principal components by squared gradients. */
+/* Tests the method waterfill, which chooses the bits of principal components from squared
+ * gradients. */
 #include <unistd.h>
 
 #include "calibration_dump.h"
@@ -12,7 +13,7 @@ static uint32_t position[N];
 static double moment[KVD_F_SIDES][LAYERS * WIDE * WIDE];
 static kvd_fisher fisher = {.n_layers = LAYERS, .n_tokens = 10};
 
-/* Sums g g^T over random gradients g of unequal variances. */
+/* Makes random gradients g, whose elements have unequal variances, and sums g g^T over them. */
 static void draw_moments(void)
 {
     kvd_rng r;
@@ -40,8 +41,8 @@ static int set_up(void **state)
     return open_dump(N);
 }
 
-/* Quantises x by the method `text`. Returns the mean over tokens of e F e^T, with a token's error e
- * and the second moment F of gradients. */
+/* Quantises and restores x by the method `text`. Returns the mean over tokens of e F e^T, where e
+ * is the token's error and F the gradients' second moment. */
 static double code(const char *text, kvd_side side, size_t each, float *to, kvd_bits_count *sum)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -83,7 +84,7 @@ static void read_rows(kvd_side side)
     rows_side_by_side(side == KVD_KEYS ? KVD_X_K_PRE : KVD_X_V, 1, N, x);
 }
 
-/* With small steps, each component has the mean squared error step^2 / 12. */
+/* With small quantisation steps, the mean squared error of each component must be step^2 / 12. */
 TEST(the_step_predicts_the_loss)
 {
     const double steps[] = {1e-3, 1e-2, 5e-2};
@@ -148,7 +149,8 @@ TEST(blocks_grow)
     }
 }
 
-/* With tiny gradients, no bits are spent: tokens after two exact sinks become the mean token. */
+/* With tiny gradients, errors cost nothing, so no bits are spent. All tokens become the mean token,
+ * except the two sinks, which are exact. */
 TEST(sinks_and_no_rate)
 {
     kvd_bits_count count;
@@ -165,8 +167,8 @@ TEST(sinks_and_no_rate)
     assert_true(count.payload - 16.0 * 2 * WIDE < 0.01 * N * WIDE);
 }
 
-/* Adds up bits as the GPU does, which rounds the bits of an escape code to sixteenths of a bit. The
- * sum must be the length of the stream. */
+/* Sums the bits that the GPU counts per number; bits of escape codes are rounded to sixteenths. The
+ * sum must be the length of the coded stream. */
 TEST(bits_of_one_stream)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};
@@ -177,7 +179,8 @@ TEST(bits_of_one_stream)
         double bits = 32;
         const char *const text = i < 2 ? "waterfill,step=0.05,sink=0" : "waterfill,step=0.5,sink=0";
         read_rows((kvd_side)(i % 2));
-        /* Makes some integers larger than the calibration data, so that they need escape codes. */
+        /* Makes some integers larger than any in the calibration data, so that they need escape
+         * codes. */
         for (size_t j = 0; j < (size_t)N * WIDE; j++)
             x[j] *= j / WIDE % 3 ? 1 : 4;
         (void)code(text, (kvd_side)(i % 2), N, y, &count);

@@ -1,4 +1,4 @@
-/* Tests a model's quantised weights, read at once and in parts. */
+/* Tests quantisation of a model's weights. Weights read at once and in parts must be equal. */
 #include <math.h>
 #include <stdio.h>
 
@@ -15,7 +15,8 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
     return w;
 }
 
-/* Checks that |y - x| is at most half a step plus rounding, with at most 2^bits distinct y. */
+/* Checks the restored values y of a group x: each error is at most half a quantisation step plus
+ * rounding, and at most 2^bits different values occur. */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {
     const double top = ldexp(1, bits) - 1;

@@ -1,4 +1,5 @@
-/* Tests how many dimensions heads keep (ZACK, Eq. 6: one removal rate r for all). */
+/* Tests how many dimensions heads keep by Eq. 6 of the ZACK paper, in which one removal rate r
+ * holds for all heads. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +11,15 @@ static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
 
 TEST(test_keep_by_hand)
 {
-    /* singular values, whose sums from dimension j on, relative to all, are 1, 0.6, 0.3, 0.1 */
+    /* Singular values with the sum 10. The sums from the i-th on, divided by 10, are 1, 0.6, 0.3
+     * and 0.1. */
     const double s[4] = {4, 3, 2, 1};
     const double r[] = {0, 0.09, 0.1, 0.11, 0.29, 0.31, 0.61, nextafter(1, 0), nextafter(0.1, 0)};
     const int kept[] = {4, 4, 3, 3, 3, 2, 1, 1, 4};
     for (int i = 0; i < 9; i++)
         assert_int_equal(kvd_keep(s, 4, r[i], false), kept[i]);
-    /* Squares of the singular values from the i-th on are 1, 14/30, 5/30, 1/30 of all squares. */
+    /* The squares have the sum 30. Their sums from the i-th on, divided by 30, are 1, 14/30, 5/30
+     * and 1/30. */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);
@@ -31,8 +34,8 @@ TEST(test_keep_at_the_limits)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/* Removes the smallest singular values whose sum is at most the fraction r of the sum of all.
- * Returns how many remain. */
+/* Removes as many of the smallest singular values as sum to at most r times the sum of all. Returns
+ * how many are kept. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -106,7 +109,8 @@ TEST(test_table_is_exact)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            /* With r just below r[i], only the fraction p[i - 1] of dimensions is removed. */
+            /* A slightly smaller removal rate r than r[i] must remove only the fraction p[i - 1] of
+             * dimensions. */
             if (i > 0) {
                 OK(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err));
                 assert_true(kvd_widths_p(&w, 0) == p[i - 1]);
@@ -298,7 +302,8 @@ TEST(test_by_error_is_optimal_on_convex_curves)
 {
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
-    /* errors with 1 to 5 dimensions of Q-K, then V; convex, so that greedy removal is optimal */
+    /* Errors if Q-K keeps 1 to 5 dimensions, then if V does. They are convex, so removing one
+     * dimension at a time is optimal. */
     double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
         .n_layers = 1, .n_kv_heads = 1, .d_head = 5, .n_widths = 5, .width = width, .error = error};
@@ -331,7 +336,8 @@ TEST(test_by_error_walks_the_hull)
 {
     kvd_err err;
     int32_t width[3] = {4, 8, 16};
-    /* errors with 4, 8 and 16 dimensions of Q-K, then of V; from 4 to 16 the slope is 0.1 */
+    /* Errors if Q-K keeps 4, 8 or 16 dimensions, then if V does. From 4 to 16 dimensions of Q-K,
+     * the error falls by 0.1 per dimension. */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
                          .n_kv_heads = 1,

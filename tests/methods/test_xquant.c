@@ -1,4 +1,4 @@
-/* Tests xquant, which computes K and V from quantised layer inputs. */
+/* Tests the method xquant, which stores quantised layer inputs and computes K and V from them. */
 #include <lapacke.h>
 #include <stdio.h>
 
@@ -62,7 +62,8 @@ static void code(const model *m, const char *text, kvd_side side, kvd_bits_count
     code_rows(text, &setup, b, y, count);
 }
 
-/* Quantises n numbers x[0], x[next], ... as in XQuant's paper. */
+/* Quantises and restores n numbers x[0], x[next], x[2 next], ... by the formula of the XQuant
+ * paper. */
 static void quantise(double *x, size_t n, size_t next, int bits)
 {
     double lo = x[0], hi = x[0];
@@ -77,7 +78,8 @@ static void quantise(double *x, size_t n, size_t next, int bits)
             step * fmin(fmax(nearbyint((x[i * next] - zero) / step), 0), pow(2, bits) - 1) + zero;
 }
 
-/* Returns |y - (x W^T + b)|^2 / |x W^T|^2 for K or V y that the method restores from x [N][d]. */
+/* Returns the relative squared error |y - (x W^T + b)|^2 / |x W^T|^2 of the K or V y that the
+ * method restores for inputs x [N][d]. */
 static double error_of(const model *m, int side, const double *x)
 {
     double off = 0, all = 0;
@@ -145,8 +147,8 @@ TEST(an_input_is_quantised_once)
     close_model(m);
 }
 
-/* With latent=1, X U is quantised per channel, X being the layer's input and U from the SVD W_K^T =
- * U S B^T. Keys are decoded as (X U) (U^T W_K^T). */
+/* With latent=1, the method xquant quantises X U per channel, with the layer inputs X and the SVD
+ * W_K^T = U S B^T. Keys are restored as (X U) (U^T W_K^T). */
 TEST(keys_are_read_from_a_latent)
 {
     static double a[MOST * MOST], u[MOST * MOST], sigma[MOST], vt[MOST * MOST], superb[MOST],
