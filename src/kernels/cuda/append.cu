@@ -53,7 +53,7 @@ __device__ __forceinline__ void prefill_rows(const params &p, unit &u, int head,
         if (is_q && t - r < q_len)
             u.to[i] = static_cast<uint16_t *>(a.q) + (size_t)a.map.q_offset[head] * (size_t)a.n_q8 +
                       (size_t)(__ldg(a.q_start + at.b) + t - r) * (size_t)u.d + 8 * r;
-        /* K and V are followed by zeros up to the end of the last group of 8 tokens. */
+        /* Each request's K and V are padded with zeros to a multiple of 8 tokens. */
         if (!is_q && t >= 0 && (t < q_len || (t - r >= 0 && t - r < q_len)))
             u.to[i] =
                 cache_row(a, at.b, old + t, g, is_v ? KVD_PAGE_TOKENS * a.map.d_qk[g] : 0, u.d);
@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
             }
             find(a, slot, at);
             const int head = choose_unit(p, u, g, kind, n_q, HEADS, r_smem);
-            /* Without rotation matrix, a head is stored only by the CTA that starts at column 0. */
+            /* Without a rotation matrix, one CTA stores all columns of a head. It is the CTA that
+             * starts at column 0. */
             if (first == 0 || (u.applies_rope && first < u.d)) {
                 prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
                 prefetch<HEADS, SLABS, ROPE>(p, u, lane, stages + (uint32_t)(stage * STAGE_BYTES));
@@ -281,7 +282,8 @@ __global__ void __launch_bounds__(32 * FEW_WARPS) append_few(const __grid_consta
                                    few_r_offset(32 * s + 8 * (i / 2) + i % 2 + 2 * (lane / 8), j),
                                b[s][j]);
     }
-    /* Pass 0 accesses no memory; it only loads the code of pass 1 into the instruction cache. */
+    /* Pass 1 does the work. Pass 0 accesses no memory; it runs the same code only to load it into
+     * the instruction cache before the data are ready. */
 #pragma unroll 1
     for (int pass = a.lists_ready ? 0 : 1; pass < 2; pass++) {
         if (pass == 1 && a.lists_ready)
@@ -353,7 +355,8 @@ template <bool BF> append_kernel few_kernel(rope_kind rope)
                                 : append_few<BF, ROPE_HALF_128>;
 }
 
-/* Returns true if append_few supports the launch and is faster than the decode kernel. */
+/* Returns true if the kernel append_few supports this launch and is faster than the general decode
+ * kernel. */
 bool takes_few(const params *p)
 {
     const int most = p->a.lists_ready ? FEW_REQUESTS : FEW_REQUESTS / 2;
@@ -382,7 +385,8 @@ cudaError_t launch_decode(params *p, append_kernel kernel, int slabs, cudaStream
 {
     const kvd_append_args *a = &p->a;
     const int tiles = (a->batch + ROWS - 1) / ROWS, w = max(widest(a), (int)KVD_WIDTH_STEP);
-    /* With few requests, the columns of the rotation matrix are divided among more CTAs. */
+    /* With few requests, each CTA takes fewer columns of the rotation matrix, so that more CTAs
+     * have work. */
     p->columns = tiles * a->map.n_kv_heads >= 96 ? 128 : tiles * a->map.n_kv_heads >= 48 ? 64 : 32;
     /* Two rotation matrices of 256 x 128 elements exceed shared memory on some devices. */
     if (slabs > NARROW_SLABS && p->columns > 64)
@@ -454,7 +458,8 @@ cudaError_t launch_prefill(params *p, append_kernel kernel, int slabs, cudaStrea
     const bool wide = slabs > NARROW_SLABS;
     const int matrices = (a->r_qk != NULL) + (a->r_v != NULL);
     const int ctas = wide ? 1 : (int)PREFILL_CTAS;
-    /* CUDA reserves 1024 bytes per CTA; 256 bytes hold the static variable next_item. */
+    /* CUDA reserves 1024 bytes of the shared memory of each CTA. Another 256 bytes hold the static
+     * variable next_item. */
     const int cta_room = room / ctas - 1024 - 256;
     p->columns = widest(a) > 64 ? 128 : 64;
     p->r_rows = 32 * slabs;

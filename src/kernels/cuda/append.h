@@ -16,7 +16,8 @@ typedef struct {
     int32_t d_head;             /* dimensions before compression; 16, 32 .. 256 */
     int32_t batch, n_tokens;    /* requests, and new tokens of all requests */
     const int32_t *token_start; /* Device [batch]: first row of request b in x, increasing. */
-    /* [batch] in device memory: number of new tokens, and of all tokens including them. */
+    /* [batch] in device memory: number of new tokens of each request, and number of all its tokens
+     * including these. */
     const int32_t *q_len, *kv_len;
     /* [batch] in device memory: index of each request's first query in Q; NULL in decode. */
     const int32_t *q_start;
@@ -26,11 +27,12 @@ typedef struct {
     /* [batch] on the device: RoPE position of the new token, or NULL for kv_len - 1 (decode). */
     const uint32_t *position;
     /* If 1, the launch may read token_start, kv_len, position and page_table before preceding
-     * kernels end. Between the kernel that writes them and this launch, a kernel without
-     * programmatic launch must run. Decode only. */
+     * kernels end. The caller must run a kernel without programmatic launch between the kernel that
+     * writes these arrays and this launch. Decode only. */
     int32_t lists_ready;
     const void *x; /* Device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V before RoPE. */
-    /* If 1, V of each head in `x` has d_v instead of d_head columns. */
+    /* If 1, each head's V in the input `x` has only its d_v kept columns. If 0, it has d_head
+     * columns. */
     int32_t v_is_cut;
     /* [max position][rope_dim / 2] Cosines and sines in device memory, or NULL without RoPE. */
     const float *rope_cos, *rope_sin;

@@ -21,14 +21,15 @@ enum {
     DECODE_WARPS = 8
 };
 
-/* Devices before sm_90 have shared memory for only 4 warps per CTA. */
+/* Devices before sm_90 have too little shared memory for more than 4 warps per CTA. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 enum { BOUND_WARPS = PREFILL_WARPS - 2 };
 #else
 enum { BOUND_WARPS = PREFILL_WARPS };
 #endif
 
-/* Variants of RoPE: where a thread finds the second dimension of each rotation. */
+/* Variants of RoPE, which differ in the thread that holds the second dimension of a rotated
+ * pair. */
 enum rope_kind {
     ROPE_NONE,
     ROPE_PAIRS,    /* pairs (2i, 2i+1): in one register */
@@ -46,7 +47,7 @@ struct params {
     int32_t r_pitch, r_rows; /* rotation matrix in shared memory: bytes per row, rows */
     int32_t columns;         /* Decode and wide heads: columns of the rotation matrix per CTA. */
     int32_t slots;           /* prefill: reserved blocks of 16 rows of all requests */
-    /* In prefill, CTAs first_cta[g] .. first_cta[g + 1] - 1 work on KV head g. */
+    /* In prefill, the CTAs first_cta[g] .. first_cta[g + 1] - 1 process KV head g. */
     int16_t first_cta[KVD_HEADS_MAX + 1];
 };
 
@@ -55,9 +56,10 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
     return unpack<BF>(__ldg(x)).x;
 }
 
-/* Two tokens of one head that one lane processes. */
+/* Two tokens of a head: addresses, positions and sizes that one lane needs to process them. */
 struct unit {
-    /* Address of the head in `x` for each of the two tokens; NULL without a token. */
+    /* For each of the two tokens, address of its head in the input `x`; NULL if there is no such
+     * token. */
     const uint16_t *x[2];
     uint16_t *to[2];
     int pos[2];
@@ -71,7 +73,8 @@ struct unit {
     bool zero[2]; /* decode: the token starts a group of 8, whose other rows become zero */
 };
 
-/* A lane's part of two tokens: lane 4 r + c holds columns 8 c .. 8 c + 7 of every 32 of a head. */
+/* A lane's elements of two tokens. Lane 4 r + c of the warp holds columns 8 c .. 8 c + 7 of each
+ * block of 32 columns. */
 template <int HEADS, int SLABS> struct rows {
     uint32_t f[HEADS][SLABS][2][4];
     __device__ __forceinline__ uint32_t &word(int h, int s, int i, int w)
@@ -86,7 +89,8 @@ template <int ROPE> __device__ __forceinline__ int columns_needed(const params &
     return u.applies_rope || (u.rope && kind == ROPE_HALF_128) ? p.a.d_head : u.d;
 }
 
-/* Starts copying two tokens to shared memory. Missing tokens become zero. */
+/* Starts copying a lane's two tokens from global to shared memory. If one of the tokens does not
+ * exist, its copy is zeros. */
 template <int HEADS, int SLABS, int ROPE>
 __device__ __forceinline__ void prefetch(const params &p, const unit &u, int lane, uint32_t stage)
 {
@@ -177,7 +181,8 @@ __device__ __forceinline__ void turn_halves(rows<HEADS, 4> &a, int s, int i, con
         }
 }
 
-/* Applies RoPE to pairs (2j, 2j + 1) of the lane's 8 columns in block s (32 columns) of token i. */
+/* Rotates the pairs (2j, 2j + 1) by RoPE, for the lane's 8 columns of token i in the s-th block of
+ * 32 columns. */
 template <bool BF, int HEADS, int SLABS>
 __device__ __forceinline__ void turn_pairs(rows<HEADS, SLABS> &a, int s, int i, const float *co,
                                            const float *si)
@@ -276,7 +281,8 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
     }
 }
 
-/* Moves the words of two tokens into adjacent registers, as mma requires. */
+/* Moves each word of the first token next to that of the second in registers, as the mma
+ * instruction requires. */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
 {
@@ -368,7 +374,8 @@ __device__ __forceinline__ void cut(const unit &u, int c, rows<HEADS, SLABS> &a)
         }
 }
 
-/* Starts copying n columns of a rotation matrix, from `first` on, to shared memory. */
+/* Starts copying n columns of a rotation matrix, beginning with column `first`, from global to
+ * shared memory. */
 __device__ __forceinline__ void fetch_r(const params &p, const void *r, int columns_before, int d,
                                         int first, int n, uint32_t to)
 {
@@ -387,7 +394,8 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
     }
 }
 
-/* Returns the address of a token in a cache page. `v_after` is the offset of V, or 0 for K. */
+/* Returns the address of a token's K in a cache page. If v_after is the offset of V in a KV head,
+ * returns that of its V. */
 __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
                                              int v_after, int d)
 {
@@ -409,7 +417,8 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
                               : head * a.d_head;
 }
 
-/* Sets `u` to query head k, to the head's K if k is n_q, or to its V if k is n_q + 1. */
+/* Sets `u` to the k-th vector of KV head g: its query heads for k < n_q, its K for k = n_q, its V
+ * for k = n_q + 1. */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)
 {
@@ -442,7 +451,8 @@ enum {
     FEW_R_BYTES = 32 * FEW_SLABS * FEW_COLUMNS * 2
 };
 
-/* Reads a word through L2; the compiler does not move volatile reads across griddepcontrol.wait. */
+/* Reads a word from L2. The volatile asm keeps the compiler from moving the read before
+ * griddepcontrol.wait, after which the word is valid. */
 __device__ __forceinline__ uint32_t read_word(const void *from)
 {
     uint32_t v;
@@ -460,7 +470,8 @@ __device__ __forceinline__ uint4 read_words(const void *from)
     return v;
 }
 
-/* Returns the byte offset of 16 bytes of the rotation matrix. The xor avoids bank conflicts. */
+/* Returns the offset in shared memory of 16 bytes of the rotation matrix. The xor avoids bank
+ * conflicts. */
 __device__ __forceinline__ uint32_t few_r_offset(int row, int piece)
 {
     return (uint32_t)((row * 2 * FEW_COLUMNS + piece * 16) ^ ((row & 8) * 8 + (row & 16)));
@@ -536,7 +547,8 @@ __device__ __forceinline__ void few_load(const params &p, const unit &u, int c, 
     }
 }
 
-/* Stores 16 columns of the tokens times the rotation matrix, whose mma fragments are in `b`. */
+/* Multiplies tokens by 16 columns of the rotation matrix, whose mma fragments are in `b`, and
+ * stores the products. */
 template <bool BF>
 __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
                                            const rows<1, FEW_SLABS> &x,
@@ -562,7 +574,8 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
     }
 }
 
-/* Rotates (RoPE, matrix), cuts and stores tokens of a head. If not `there`, accesses no memory. */
+/* Applies RoPE and the rotation matrix to tokens of a head and stores the kept columns. If `there`
+ * is false, accesses no memory. */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,
                                             const float4 (&cos)[4], const float4 (&sin)[4],

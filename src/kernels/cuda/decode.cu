@@ -9,7 +9,8 @@
 
 enum {
     PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
-    /* Number of copies, of up to BATCH pages each, for which the ring buffer must have room. */
+    /* Number of copies under way for which the ring buffer must have room. Each copies up to BATCH
+     * pages. */
     BATCHES = 5,
     BATCH = 8,
     SHORT = 4, /* largest number of pages of a KV head that one warp computes alone */
@@ -49,7 +50,8 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns one page table entry per lane, from page `from` of a CTA's token range on. */
+/* Returns one entry of the page table in each lane, beginning with page `from` of the CTA's token
+ * range. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -64,7 +66,8 @@ static __device__ __forceinline__ bool copies_tokens(const params &p)
     return p.log2_pieces > 3;
 }
 
-/* Sets token[i] to the pool index of token 8 i + lane % 8 of a page; -1: after the CTA's range. */
+/* Sets token[i] to the index of token 8 i + lane % 8 of a page in the pool, or to -1 if this token
+ * is after the CTA's range. */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
                                                    int32_t (&token)[KVD_PAGE_TOKENS / 8])
@@ -82,8 +85,8 @@ static __device__ __forceinline__ void load_tokens(const params &p, const kvd_de
     }
 }
 
-/* Returns the groups of 8 tokens that one lane copies. 1 << shift lanes share a page; `piece` is
- * the index of this lane among them. */
+/* Returns the groups of 8 tokens that this lane copies. A page is divided among 1 << shift lanes,
+ * and this lane has index `piece` among them. */
 static __device__ __forceinline__ piece_groups groups_of(int32_t entry, int piece, int shift,
                                                          int group, int groups)
 {
@@ -114,7 +117,8 @@ static __device__ __forceinline__ first_work load_first(const params &p, int lan
     return w;
 }
 
-/* Waits until n pages have been read. All lanes poll, because racecheck requires it. */
+/* Waits until the computing warps have read n pages, so that their room can be reused. All lanes
+ * poll, because the tool racecheck requires it. */
 static __device__ __forceinline__ void wait_for_room(const pipes &pipe, uint32_t first, int n)
 {
     uint32_t all;
@@ -150,8 +154,8 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
-    /* Index of the first group of 8 tokens to copy, rounded down to a multiple of GROUPS, because
-     * warps read GROUPS groups together, and masked tokens in them must be finite. */
+    /* Copying starts at the token range's first group of 8 tokens, rounded down to a multiple of
+     * GROUPS: warps also read the masked tokens before it, which must be finite. */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
     if (shift == 0)
@@ -288,8 +292,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         return;
     uint32_t q[WIDTH16][2 * HALVES];
     uint32_t n0 = 0, n1;
-    /* Bit 0: parity for the next wait on area.free. Higher bits: number of token ranges so far that
-     * are short enough for one warp to compute alone. */
+    /* Bit 0: parity for the next wait on the barrier area.free. Other bits: number of token ranges
+     * so far that were short enough to be computed by one warp. */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
     for (; list.x; list.x--, list.y++, n0 = n1) {
@@ -304,7 +308,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                               8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
-        /* This warp's first unit (8 GROUPS tokens) in the token range. Warps take units in turn. */
+        /* Warps take units of 8 GROUPS tokens in turn. This is the index, within the token range,
+         * of this warp's first unit. */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES, WIDTH16> st;
         clear(st);
@@ -316,7 +321,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
-            /* Skips units (8 GROUPS tokens) of the first and last page outside the CTA's range. */
+            /* The first and last page can have units of 8 GROUPS tokens outside the CTA's token
+             * range. These are skipped. */
             if (tokens > 0 && (WINDOW ? first + 8 * GROUPS > skip : first >= skip)) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
@@ -325,14 +331,16 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                                                          v + unit * (uint32_t)d_v, d_qk, d_v,
                                                          tokens, skip - first, p.scale_log2, lane);
 #if __CUDA_ARCH__ >= 900
-                /* The next bulk copy into this page must not overtake the zeros stored to V. */
+                /* The warp has stored zeros to V in this page. The next bulk copy into the page
+                 * must not overtake these stores. */
                 if (tokens < 8 * GROUPS)
                     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
             }
             if (warp == 0 && lane == 0 && n == 0)
                 stamp(p, AT_FIRST_DONE);
-            /* Every lane arrives after its own reads, before a new copy may start. */
+            /* Each lane signals that it has read the page. The next copy into the page waits for
+             * all lanes. */
             pipe_arrive(pipe.empty + 8 * at);
         }
         if (is_short) {
@@ -343,7 +351,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 load_q<HALVES>(q, p, __shfl_sync(~0u, word1, 0), __shfl_sync(~0u, word1, 1), lane);
             continue;
         }
-        /* After this wait, no warp reads results of the previous token range. */
+        /* After this wait, all warps have read the results of the previous token range, so they may
+         * be overwritten. */
         pipe_wait(area.free, turn & 1);
         turn ^= 1;
         if (warp == 0 && lane == 0)
@@ -414,8 +423,8 @@ static __device__ __forceinline__ void prefetch(const params &p, int warp, int l
         prefetch_l2((const char *)p.args.q + mine);
 }
 
-/* Loads the parameters into the constant cache by reading a word of each line. Returns the sum of
- * these words, so that the compiler keeps the reads. */
+/* Loads the kernel parameters into the constant cache by reading one word per cache line. Returns
+ * the sum of the words, without which the compiler would remove the reads. */
 template <int WARPS>
 static __device__ __forceinline__ uint32_t touch_parameters(const params &p, int warp)
 {
@@ -453,13 +462,15 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     pipe.offset = reinterpret_cast<uint32_t *>(area.ml + WARPS * KVD_GROUP_MAX + N_BARRIERS + 1);
     area.is_last = pipe.offset + PAGES_IN_FLIGHT;
 #if __CUDA_ARCH__ >= 900
-    /* Code above runs before preceding kernels end, so it may only prefetch their data into L2. */
+    /* The code above runs before preceding kernels end. It must not use their data, but may
+     * prefetch it into L2. */
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
     if (p.args.busy && threadIdx.x == 0)
         started(area) = now_ns();
-    /* Nothing reads this value. The store keeps the compiler from removing reads. */
+    /* The sum of the parameters is stored here and never read. Without the store, the compiler
+     * would remove the reads of parameters. */
     uint32_t *const unused = area.is_last + 4 + warp;
     if (warp == WARPS) {
         const first_work first = load_first(p, lane);
@@ -469,10 +480,12 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
         produce(p, pipe, first, lane);
     } else {
         const int full_arrivals = copies_tokens(p) ? (int)TOKENS_ARRIVALS : (int)FULL_ARRIVALS;
-        /* These loads take longer than initialising the barriers, so they start first. */
+        /* Loads of the CTA's work take longer than initialising the barriers, so they start
+         * first. */
         const int4 count_next = load_now4(cta);
         const int32_t word = load_now((const int32_t *)&cta->first_segment + lane % 8);
-        /* Every warp initialises some barriers, because the lanes of one warp would take turns. */
+        /* The barriers are divided among all warps, because lanes of a single warp would initialise
+         * them one after the other. */
         for (int i = lane * WARPS + warp; i < N_BARRIERS; i += 32 * WARPS)
             pipe_init(barrier + 8 * (uint32_t)i, i < PAGES_IN_FLIGHT       ? full_arrivals
                                                  : i < 2 * PAGES_IN_FLIGHT ? 32 * (8 / GROUPS)
@@ -482,7 +495,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
 #endif
         if (lane == 0)
             *unused = sum;
-        /* Only the warp that copies pages waits at this barrier. */
+        /* Signals that the barriers are initialised. Only the warp that copies pages waits for
+         * this. */
         asm volatile("bar.arrive 2, %0;" ::"n"(32 * (WARPS + 1)) : "memory");
         consumers_sync<WARPS>();
         consume<BF, HALVES, WINDOW, WIDTH16>(p, pipe, area, warp, lane,

@@ -21,8 +21,8 @@ typedef struct {
     int32_t batch, max_pages;
     const int32_t *kv_len;     /* device [batch], >= 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
-    /* Tokens per page table entry: a power of 2 below 64, or 0 for whole pages. If not 0, with n =
-     * 64 / piece_tokens, entry x is part x % n of page x / n, and ctas_per_task must be 0. */
+    /* Number of tokens per entry of page_table: a power of 2 below 64 (ctas_per_task must then be
+     * 0), or 0 for whole pages. With n = 64 / piece_tokens, entry x is part x % n of page x / n. */
     int32_t piece_tokens;
     /* [batch] in device memory, or NULL if all KV heads of a request have equally many tokens.
      * second_len[b]: number of tokens, at least 1, of the second half of request b's KV heads. The
@@ -41,12 +41,15 @@ typedef struct {
     void *o; /* output, device [batch][o_pitch] */
     /* Output, [batch][n_heads] on the device, or NULL: logs of the softmax denominators. */
     float *lse;
-    /* Output, [n_ctas] in device memory, or NULL: nanoseconds that each CTA worked. */
+    /* Output, [n_ctas] in device memory, or NULL for none: nanoseconds from start to end of each
+     * CTA. */
     unsigned long long *busy;
-    /* Output, device [n_ctas][KVD_DECODE_STAMPS], or NULL: ns of a CTA's start, first copy etc. */
+    /* Output, [n_ctas][KVD_DECODE_STAMPS] in device memory, or NULL for none: times in ns of a
+     * CTA's start, first copy and other events. */
     unsigned long long *stamps;
     int32_t n_ctas; /* kvd_decode_ctas(), or any number up to 1024 */
-    /* CTAs per KV head (kvd_decode_ctas_per_task), or 0: kvd_decode_plan assigns tokens to CTAs. */
+    /* Number of CTAs per KV head of a request, as kvd_decode_ctas_per_task returns it. 0:
+     * kvd_decode_plan has assigned token ranges to CTAs. */
     int32_t ctas_per_task;
     /* Device memory of kvd_decode_workspace_bytes(), kept from kvd_decode_plan to kvd_decode. */
     void *workspace;
@@ -54,8 +57,9 @@ typedef struct {
 
 /* Returns the number of CTAs that the device runs at once, or -1 if the query fails. */
 int kvd_decode_ctas(const kvd_attn_map *map);
-/* Returns the best fixed number of CTAs per KV head and request, or 0 if kvd_decode_plan is faster.
- * `shortest`: smallest kv_len, or 0 if not known. Valid for requests of up to max_pages pages. */
+/* Returns the fastest fixed number of CTAs per KV head and request, or 0 if kvd_decode_plan is
+ * faster. `shortest`: smallest kv_len, or 0 if not known. The result holds for requests of up to
+ * args->max_pages pages. */
 int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */
 size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv_len, int n_ctas);

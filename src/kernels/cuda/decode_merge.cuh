@@ -6,7 +6,7 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
-/* Number of partial results of a query head that a warp loads at a time. */
+/* Number of CTAs' partial results of a query head that a warp loads at once. */
 enum { SLOTS_AT_ONCE = 10 };
 
 typedef struct {
@@ -17,7 +17,7 @@ typedef struct {
     int32_t log2_pieces; /* log2 of the number of page table entries per page */
 } params;
 
-/* Events of a CTA whose times are measured. */
+/* Events in a CTA whose times are recorded for profiling. */
 enum {
     AT_ENTRY,
     AT_WORK,       /* the copying warp knows its first tokens */
@@ -63,7 +63,8 @@ static __device__ __forceinline__ unsigned long long &started(const merge_area &
     return *reinterpret_cast<unsigned long long *>(area.is_last + 2);
 }
 
-/* Writes a warp's unnormalised output, maxima and sums to shared memory. */
+/* Writes a warp's part of the attention to shared memory: output before division by the softmax
+ * denominator, maxima and sums. */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &st, float *o,
                                                  float2 *ml, int group, int o_pitch, int d_v,
@@ -93,8 +94,8 @@ static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &s
     }
 }
 
-/* Softmax result of a query head: factor by which its output sum must be multiplied, largest raw
- * score, and denominator. */
+/* End of the softmax of a query head: factor that turns the weighted sum of V into the output,
+ * largest score before scaling, and denominator. */
 typedef struct {
     float factor, max, sum;
 } row_end;
@@ -148,7 +149,8 @@ static __device__ __forceinline__ void put_pair(float *to, float x, float y)
                  : "memory");
 }
 
-/* Merges the outputs of `places` warps: into the final output if is_whole, else a partial one. */
+/* Merges the outputs of `places` warps. Writes the KV head's final output if is_whole, otherwise
+ * this CTA's partial result. */
 template <bool BF, int WARPS, int WIDTH16>
 static __device__ __forceinline__ void merge_warps(const params &p, const merge_area &area,
                                                    const kvd_decode_segment &s, int places,
@@ -189,7 +191,8 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
     }
 }
 
-/* Merges partial results of a KV head into fewer ones. Returns their number. */
+/* Each warp merges some of the partial results that CTAs stored for a KV head. Returns how many
+ * merged results remain. */
 template <int WARPS, int WIDTH16>
 static __device__ __forceinline__ int merge_slots(const params &p, const merge_area &area,
                                                   const kvd_decode_segment &s, int warp, int lane)
@@ -224,7 +227,8 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
             }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++)
-                /* A CTA without work has max = -inf and an undefined partial result. */
+                /* A CTA that had no tokens of this KV head has max = -inf. Its other numbers are
+                 * undefined and must not be used. */
                 if (ml[i].x != -INFINITY) {
                     const float top = fmaxf(max, ml[i].x);
                     const float f = kvd_exp2((max - top) * p.scale_log2);

@@ -28,7 +28,8 @@ typedef struct {
     /* First KV head that has second_len instead of kv_len tokens. */
     int32_t n_first;
     int32_t window;
-    /* [n_kv_heads + 1] Cost of 8 tokens of all earlier KV heads together, in reads of 16 bytes. */
+    /* cost_before[g]: cost of reading 8 tokens of all KV heads before g together, in reads of 16
+     * bytes; [n_kv_heads + 1]. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
 
@@ -42,7 +43,8 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* Returns how many pages of request b hold the heads with second_len tokens. They come first. */
+/* Returns how many pages at the start of request b's page table belong to the KV heads that have
+ * second_len tokens. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -53,7 +55,8 @@ static __device__ int tokens_before(const params &p, int b)
     return p.window ? max(0, p.kv_len[b] - p.window) : 0;
 }
 
-/* Returns how many tokens a head reads. With a window, the first is at a multiple of CUT_TOKENS. */
+/* Returns the number of tokens that a KV head reads. With a sliding window, reading starts at a
+ * multiple of CUT_TOKENS. */
 static __device__ int tokens_of(const params &p, int b, int head)
 {
     return head < p.n_first ? p.kv_len[b] - pages_before(p, b) * KVD_PAGE_TOKENS -
@@ -82,7 +85,7 @@ static __device__ void put_segment(kvd_decode_segment *to, const kvd_decode_segm
     at[1] = make_int4(s.first_cta, s.span, s.live, s.skip);
 }
 
-/* Stores the k-th token range of CTA c. */
+/* Stores a token range as the k-th range of CTA c. */
 static __device__ void put(const params &p, int c, int k, int next_of_cta,
                            const kvd_decode_segment &s)
 {
@@ -253,7 +256,8 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/* Returns where the work of CTA c starts: KV head of a request, and block of CUT_TOKENS tokens. */
+/* Returns the start of CTA c's part of the work: index of the request's KV head, and block of
+ * CUT_TOKENS tokens in it. */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;
@@ -288,7 +292,8 @@ static __device__ u64 cost_before_task(const params &p, const u64 *sum, int task
            (g > p.n_first ? heads_cost(p, b, p.n_first, g) : 0);
 }
 
-/* Tries to give each CTA only one KV head's tokens, which saves merges. Returns 0 on failure. */
+/* Tries to divide the work such that no CTA reads tokens of two KV heads, because this saves
+ * merging. Returns 0 if it is not possible. */
 static __device__ int align(const params &p, int batch, const u64 *sum, int32_t *first_cta,
                             int2 *start)
 {
@@ -324,7 +329,7 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     return 1;
 }
 
-/* Returns the smallest i for which start[i] is at or after (task, page), or n. */
+/* Returns the smallest i < n for which start[i] is (task, page) or later, or n if there is none. */
 static __device__ int first_at(const int2 *start, int n, int task, int page)
 {
     int low = 0, high = n;
@@ -361,7 +366,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
             put_count(p, c, some ? start[c + 1].x - start[c].x + (start[c + 1].y > 0) : 0,
                       start[c].x + c);
             p.work.arrived[c] = 0;
-            /* Marks an idle CTA's result as empty, because a KV head's last CTA may merge it. */
+            /* A CTA without work must leave an empty partial result, because the last CTA of a KV
+             * head may merge it. */
             if (!some)
                 for (int i = 0; i < p.group; i++)
                     reinterpret_cast<float2 *>(
@@ -378,7 +384,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        /* The first `half` blocks of tokens are before the sliding window and are not read. */
+        /* The first `half` blocks of CUT_TOKENS tokens are older than the sliding window and are
+         * not read. */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;
@@ -465,7 +472,8 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     return cudaSuccess;
 }
 
-/* Divides the decode attention of one layer, or of each layer in `layers`, among CTAs. */
+/* Divides decode attention among CTAs: of one layer or, if `layers` is given, of each of several
+ * layers. */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
 {

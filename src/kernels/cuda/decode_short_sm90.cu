@@ -27,18 +27,21 @@ enum {
     PAIRS_MAX = SHORT_GROUP_MAX * ROW_PAIRS
 };
 
-/* Largest numbers of pages per CTA for short_kernel; above, the kernel of decode.cu is used. */
+/* Largest numbers of pages per CTA for which this file's kernel is used. For more pages, the kernel
+ * of decode.cu is faster. */
 enum {
     FEW_PAGES = 2,    /* Up to this number of pages, SMs may stay idle. */
     SOME_PAGES = 16,  /* limit if RESIDENT CTAs fit into the shared memory of an SM */
     MANY_PAGES = 128, /* limit if the CTA has all shared memory of an SM */
-    /* Larger requests (in pages) may have CLUSTER_MAX CTAs per KV head, others half as many. */
+    /* Number of pages up to which a request gets at most CLUSTER_MAX / 2 CTAs per KV head. Larger
+     * requests get up to CLUSTER_MAX. */
     SMALL_REQUEST = 16
 };
 
 typedef struct {
     int32_t kv; /* first element of K in a page */
-    /* Column of the KV head's first query head in Q, and number of columns to the next one. */
+    /* Column in Q of the first query head that reads this KV head, and number of columns from one
+     * query head to the next. */
     int32_t q, q_stride;
     int32_t o; /* column of the first query head in O */
     int16_t d_qk, d_v;
@@ -63,7 +66,8 @@ typedef struct {
     short_head head[SHORT_HEADS];
 } short_params;
 
-/* Bytes of shared memory after K and V: barriers, maxima and sums of warps, partial results. */
+/* Bytes of shared memory after K and V: for barriers, for the warps' maxima and sums, and for
+ * partial results of CTAs. */
 enum {
     SHORT_BARRIER_BYTES = SHORT_WARPS * SLOTS_MAX * 2 * 8 + 16,
     SHORT_ML_BYTES = SHORT_WARPS * KVD_GROUP_MAX * 8,
@@ -71,12 +75,13 @@ enum {
     SHORT_REST_BYTES = SHORT_BARRIER_BYTES + SHORT_ML_BYTES + SHORT_PART_BYTES
 };
 
-/* Number of a warp in its CTA, rank of the CTA in its cluster, and log2 of the CTAs per cluster. */
+/* Place of a warp: its index in the CTA, the CTA's index in the cluster, and log2 of the number of
+ * CTAs in the cluster. */
 typedef struct {
     int warp, rank, log2_ctas;
 } warp_place;
 
-/* Returns the index of the i-th block of 16 tokens that a warp computes. */
+/* Returns the index in the request of the i-th block of 16 tokens that this warp computes. */
 static __host__ __device__ __forceinline__ int unit_of(const warp_place &at, int i)
 {
     const unsigned mine = (unsigned)(at.warp + SHORT_WARPS * i);
@@ -93,7 +98,8 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/* Returns in each lane the page of one of the warp's blocks of 16 tokens. */
+/* Returns in each lane the page of another one of the blocks of 16 tokens that this warp
+ * computes. */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)
@@ -118,7 +124,8 @@ static __device__ __forceinline__ void copy_unit(const short_params &p, const sh
               v_bytes, full, policy);
 }
 
-/* Initialises a barrier for `bytes` bytes from the cluster. Must precede cluster_arrive(). */
+/* Initialises a barrier that waits for `bytes` bytes from the other CTAs of the cluster. The caller
+ * must call cluster_arrive() afterwards. */
 static __device__ __forceinline__ void expect_parts(uint32_t bar, int bytes)
 {
     pipe_init(bar, 1);
@@ -159,7 +166,8 @@ static __device__ __forceinline__ float share_of(float part, float max, float sc
     return part == -INFINITY ? 0 : kvd_exp2((part - max) * scale_log2);
 }
 
-/* Merges two dimensions of a query head's output, its maximum and its sum over the warps. */
+/* Merges the results that the CTA's warps have for a query head: two dimensions of the output, the
+ * maximum and the sum. */
 static __device__ __forceinline__ float4 merge_pair(const char *units, const float2 *ml,
                                                     int warp_bytes, int row, int o_pitch, int pair,
                                                     float scale_log2)
@@ -185,7 +193,8 @@ static __device__ __forceinline__ float4 merge_pair(const char *units, const flo
     return r;
 }
 
-/* Returns two dimensions of the output, merged over CTAs, whose results are `pitch` apart. */
+/* Merges two dimensions of a query head's output over the CTAs of a cluster. The CTAs' results are
+ * `pitch` elements apart. */
 static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pitch, int n_ctas,
                                                     float scale_log2, int lane)
 {
@@ -225,7 +234,7 @@ static __device__ __forceinline__ void put_short_pair(const short_params &p, con
                            p.scale, p.scale_log2));
 }
 
-/* Copies the warp's tokens to shared memory and adds their attention to `st`. */
+/* Copies the tokens of this warp to shared memory and adds them to its softmax state `st`. */
 template <bool BF>
 static __device__ __forceinline__ void
 compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDTH_MAX / 16][2],
@@ -241,8 +250,8 @@ compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDT
                   unit_of(at, lane), n_tokens, policy);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_FIRST_COPY);
-    /* Barriers for reusing ring buffer slots. Their slow initialisation follows the first
-     * copies. */
+    /* These barriers protect slots of the ring buffer that are used again. Their initialisation is
+     * slow, so the first copies start before it. */
     if (mine > slots) {
         if (lane < slots)
             pipe_init(empty + 8 * (uint32_t)lane, 32);
@@ -303,7 +312,8 @@ merge_task(const short_params &p, const short_head &h, const warp_place &at, con
         stamp(p.stamps, AT_WARPS_MERGED);
     if (n_ctas == 1)
         return;
-    /* Every warp waits, because a CTA may not end before the results of other CTAs have arrived. */
+    /* All warps wait for the results of the other CTAs, because a CTA must not end while its shared
+     * memory is written by others. */
     pipe_wait(arrived, 0);
     if (at.warp == 0 && lane == 0)
         stamp(p.stamps, AT_SLOTS_READ);
@@ -336,7 +346,8 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     asm volatile("griddepcontrol.wait;" ::: "memory");
     const int32_t *table = p.page_table + (size_t)request * (size_t)p.max_pages;
-    /* These loads take longer than initialising the barriers, so they are issued first. */
+    /* Loads of page numbers and lengths take longer than initialising the barriers, so they start
+     * first. */
     const int32_t page = load_unit_pages(p, at, table, 0, lane);
     const int n_tokens = load_now(p.kv_len + request);
     const int live = p.live ? load_now(p.live) : p.batch;
@@ -368,7 +379,8 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
                           smem_address(smem + warp * p.warp_bytes), full, empty, lane);
         if (threadIdx.x == 0)
             stamp(p.stamps, AT_LAST_DONE);
-        /* put_state overwrites tokens in shared memory that other lanes have read. */
+        /* Waits for all lanes, because put_state overwrites K and V that they still read in shared
+         * memory. */
         __syncwarp();
         put_state(st, reinterpret_cast<float *>(smem + warp * p.warp_bytes),
                   ml + warp * KVD_GROUP_MAX, p.group, h.d_v + 4, h.d_v, lane);
@@ -388,7 +400,8 @@ static __global__ void __launch_bounds__(32 * SHORT_WARPS, RESIDENT)
 #endif
 }
 
-/* Arguments of a launch. `config` points to `attribute`, so do not copy or move the struct. */
+/* Arguments of a kernel launch. Must not be copied or moved, because `config` has a pointer to
+ * `attribute`. */
 typedef struct {
     cudaLaunchConfig_t config;
     cudaLaunchAttribute attribute[2];
@@ -400,7 +413,7 @@ static int pages_per_cta(const kvd_decode_args *args, int ctas)
     return (args->max_pages + ctas - 1) / ctas;
 }
 
-/* Sets the bytes of shared memory per CTA such that `per_sm` CTAs fit on an SM. */
+/* Divides the shared memory of an SM among CTAs such that `per_sm` CTAs fit on it. */
 static cudaError_t divide_memory(int per_sm, short_launch *l)
 {
     int major, all, reserved;
@@ -516,7 +529,8 @@ static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
     if (each <= FEW_PAGES)
         return true;
-    /* The general kernel uses all SMs. This one must use at least three quarters of them. */
+    /* The general decode kernel keeps all SMs busy. This kernel is chosen only if it uses at least
+     * three quarters of them. */
     if (4 * tasks * ctas < 3 * args->n_ctas)
         return false;
     if (!shortest)

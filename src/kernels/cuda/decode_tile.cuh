@@ -42,7 +42,7 @@ static __device__ __forceinline__ void pipe_arrive(uint32_t bar)
                  : "memory");
 }
 
-/* Returns 1 if the barrier has completed the phase with this parity, else 0. */
+/* Returns 1 if the barrier has completed its phase of the given parity, otherwise 0. */
 static __device__ __forceinline__ uint32_t pipe_try(uint32_t bar, uint32_t parity)
 {
     uint32_t done;
@@ -68,15 +68,17 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
         ;
 }
 
-/* Groups of 8 tokens to copy: first group in the page and in the copy, number of groups. */
+/* Groups of 8 tokens that a lane copies: first group in the source page, first group in the copy,
+ * and number of groups. */
 typedef struct {
     int from, to, groups;
 } piece_groups;
 
-/* Number of arrivals that complete the barrier of a page copied by copy_tokens. */
+/* Number of arrivals after which the barrier of a page that copy_tokens copies is complete. */
 enum { TOKENS_ARRIVALS = 33 };
 
-/* Copies a page token by token. token[i] is the pool index of token 8 i + lane % 8, or -1. */
+/* Copies a page to shared memory token by token. token[i] is the index in the pool of token 8 i +
+ * lane % 8, or -1 for none. */
 static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from,
                                                    const int32_t (&token)[KVD_PAGE_TOKENS / 8],
                                                    size_t page_bytes, int k_bytes, int v_bytes,
@@ -101,7 +103,7 @@ static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from
         pipe_arrive(full);
 }
 
-/* Number of arrivals that complete the barrier of a page in shared memory. */
+/* Number of arrivals after which the barrier of a copied page is complete. */
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 };
 
@@ -114,7 +116,7 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
                  : "memory");
 }
 
-/* Copies `now` pages to shared memory. `pieces` adjacent lanes share a page. */
+/* Copies `now` pages to shared memory. Each page is divided among `pieces` adjacent lanes. */
 static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int all,
                                                    uint32_t full, uint64_t policy, int lane,
@@ -134,7 +136,8 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/* Copies pages, one in each lane below `now`, without the first `group` groups of 8 tokens. */
+/* Copies `now` pages to shared memory, one per lane, without the first `group` groups of 8 tokens
+ * of each page. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
@@ -274,7 +277,8 @@ values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint
         }
 }
 
-/* Calls step(i) for i < width / 16. Four steps per branch let loads overlap products. */
+/* Calls step(i) for all i < width / 16. Four calls follow each branch, so that the loads of one
+ * overlap with the products of another. */
 template <int WIDTH16, class F>
 static __device__ __forceinline__ void each_step(int width, const F &step)
 {
@@ -340,7 +344,8 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
     });
 }
 
-/* Calls CALL with width / 16 as a compile-time constant. No switch: it would read a jump table. */
+/* Calls CALL with width / 16 as a compile-time constant. A switch statement would be slower,
+ * because it reads a jump table from memory. */
 #define EACH_WIDTH(width, CALL)                                                                    \
     if ((width) <= 64) {                                                                           \
         if ((width) <= 32) {                                                                       \
@@ -366,10 +371,12 @@ static __device__ __forceinline__ void values_any(float (&o)[HALVES][WIDTH16][4]
             CALL(8);                                                                               \
     }
 
-/* The output O is rescaled to a new maximum score only if a softmax weight would exceed 2^LAZY. */
+/* The output is rescaled to a larger maximum only if a softmax weight relative to the old maximum
+ * would exceed 2^LAZY. */
 enum { LAZY = 8 };
 
-/* Softmax state of a warp: maxima, partial sums and outputs of query heads, divided among lanes. */
+/* Softmax state of a warp for its query heads: largest scores, sums of exponentials, and weighted
+ * sums of V. It is divided among lanes. */
 template <int HALVES, int WIDTH16> struct state {
     float max[HALVES], sum[HALVES], o[HALVES][WIDTH16][4];
 };
@@ -431,7 +438,8 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
 #undef CALL
     }
     if (n_tokens < 8 * GROUPS) {
-        /* Zeros V after the last group of 8 tokens, because memory not copied may hold NaN. */
+        /* Sets V of tokens that were not copied to 0, because NaN in this memory times a weight of
+         * 0 would be NaN. */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
                          : "memory");
@@ -471,7 +479,7 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
             const float shrink = kvd_exp2((st.max[h] - m) * scale_log2);
             st.max[h] = m;
             st.sum[h] *= shrink;
-            /* Lane 4 h holds the factor `shrink` of query head h. */
+            /* The factor `shrink` of query head h is in lane 4 h. */
             const float f0 = __shfl_sync(~0u, shrink, lane % 4 * 8),
                         f1 = __shfl_sync(~0u, shrink, lane % 4 * 8 + 4);
 #pragma unroll

@@ -25,11 +25,12 @@ typedef struct {
     kvd_decode_segment first_segment;
 } kvd_decode_cta;
 
-/* Parts of the device workspace. CTA c stores partial results at indices 2 c and 2 c + 1. */
+/* Addresses of the arrays in the device workspace. CTA c stores up to two partial results, with the
+ * indices 2 c and 2 c + 1. */
 typedef struct {
     kvd_decode_cta *cta; /* [n_ctas] */
-    /* [n_ctas] [i]: number of finished CTAs of the KV head whose first CTA is i; 0 between
-     * launches. */
+    /* [n_ctas] counters, 0 between launches. arrived[i]: number of CTAs that have finished their
+     * part of a KV head, where i is the head's first CTA. */
     uint32_t *arrived;
     /* [batch * n_kv_heads + n_ctas] Token ranges of the CTAs, except the first of each. */
     kvd_decode_segment *list;
@@ -37,7 +38,8 @@ typedef struct {
     float *slot_ml;
     float *slot_o; /* [2 n_ctas][group][d_v_max] partial results: O before the division */
     unsigned long long *scratch; /* sort keys or prefix sums of the planner */
-    /* Scratch memory [batch * n_kv_heads]: (CTA << 16) | index of the KV head in that CTA. */
+    /* [batch * n_kv_heads] scratch memory of the planner: for each KV head, (CTA << 16) | index of
+     * the head among that CTA's heads. */
     uint32_t *assigned;
     size_t bytes;
 } kvd_decode_work;
@@ -58,7 +60,8 @@ static inline int kvd_decode_d_v_max(const kvd_attn_map *map)
     return d;
 }
 
-/* Sets work->bytes and, unless `base` is NULL, the pointers to all parts of the workspace. */
+/* Computes the size of the workspace, work->bytes. If `base` is not NULL, also sets the pointers to
+ * its arrays. */
 static inline void kvd_decode_work_lay(const kvd_attn_map *map, int batch, int n_ctas, void *base,
                                        kvd_decode_work *work)
 {

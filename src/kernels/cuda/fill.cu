@@ -11,7 +11,8 @@ __device__ static uint32_t pack2(int dtype, float x, float y)
     return dtype == KVD_BF16 ? pack<true>(x, y) : pack<false>(x, y);
 }
 
-/* Returns 8 generated values of a token, from dimension `first` on; zeros from `width` on. */
+/* Returns 8 pseudo-random values of a token, beginning with dimension `first`. Dimensions from
+ * `width` on are 0, and all are 0 unless `there`. */
 __device__ static uint4 eight(int dtype, uint64_t key, int tensor, int sharp, bool there,
                               uint32_t token, int first, int width)
 {
@@ -63,7 +64,8 @@ __global__ static void fill_q_rows_kernel(const kvd_fill_args a, uint16_t *q)
                                            static_cast<uint32_t>(a.kv_len[b] - 1), first, d);
 }
 
-/* Fills pages with generated K and V. blockIdx.y counts the KV heads of K, then those of V. */
+/* Fills cache pages with generated K and V. blockIdx.y is g for K of KV head g, and n_kv_heads + g
+ * for its V. */
 __global__ static void fill_kv_kernel(const kvd_fill_args a, uint16_t *pool)
 {
     const int n_kv = a.map.n_kv_heads, b = static_cast<int>(blockIdx.z);
@@ -201,7 +203,7 @@ __global__ static void read_all_kernel(const uint4 *from, size_t n, uint32_t *si
         const uint4 x = from[i];
         sum += x.x ^ x.y ^ x.z ^ x.w;
     }
-    /* The condition is never true, but keeps the compiler from removing the loads. */
+    /* This condition is never true. It makes the compiler believe that the loads are needed. */
     if (sum == 0x9e3779b9u)
         *sink = sum;
 }

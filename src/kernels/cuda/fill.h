@@ -17,7 +17,8 @@ typedef struct {
     uint64_t seed;
     kvd_attn_map map;
     int32_t batch;
-    /* [batch] in device memory: index of the first query in Q (NULL in decode), queries, keys. */
+    /* [batch] in device memory: index of a request's first query in Q (the pointer is NULL in
+     * decode), number of queries, number of keys. */
     const int32_t *q_start, *q_len, *kv_len;
     int32_t n_q8;    /* number of rows of blocked Q */
     int32_t longest; /* Largest q_len (kvd_fill_q) or kv_len (kvd_fill_kv) of a request. */
@@ -39,13 +40,16 @@ typedef struct {
     uint64_t seed;
     int tensor; /* a kvd_operand */
     int32_t batch, n_heads;
-    /* [n_heads] Query heads (Q) or KV heads (K, V) whose data is written, and their dimensions. */
+    /* [n_heads] indices of the heads that are filled (query heads for Q, KV heads for K and V), and
+     * their numbers of dimensions. */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
     int32_t padded; /* number of columns that are written, a multiple of 8 */
-    /* [batch] in device memory: number of rows (tokens) and number of keys of each request */
+    /* [batch] in device memory: number of tokens of each request that are filled, and number of its
+     * keys */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
-    /* Elements from one request, head or token of the tensor to the next, multiples of 8. */
+    /* Number of elements between requests, between heads and between tokens of the tensor. Each is
+     * a multiple of 8. */
     int64_t stride_batch, stride_head, stride_token;
 } kvd_fill_strided_args;
 

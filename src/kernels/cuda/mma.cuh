@@ -43,7 +43,8 @@ __device__ __forceinline__ float kvd_exp2_in_order(float x)
     return y;
 }
 
-/* Returns the GPU's time in ns. Unlike kvd_now_ns, does not order accesses to memory. */
+/* Returns the GPU's time in ns. Unlike kvd_now_ns, the function lets the compiler move memory
+ * accesses across it. */
 __device__ __forceinline__ unsigned long long now_ns()
 {
     unsigned long long t;
@@ -63,7 +64,8 @@ __device__ __forceinline__ void kvd_copies_done()
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Adds the product of two mma fragments to d. The compiler may move or remove it. */
+/* Adds the product of two mma fragments to d. The asm is not volatile, so the compiler may move or
+ * remove it. */
 template <bool BF>
 __device__ __forceinline__ void mma_pure(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                          uint32_t b1)

@@ -1,4 +1,5 @@
-/* Prefill attention in CUDA on bf16 or fp16 matrices of 8 x 8 blocks. Never waits or allocates. */
+/* Prefill attention in CUDA on bf16 or fp16 matrices of 8 x 8 blocks. The functions only queue
+ * kernels; they never wait and allocate no memory. */
 #ifndef KVD_KERNELS_CUDA_PREFILL_H
 #define KVD_KERNELS_CUDA_PREFILL_H
 
@@ -13,22 +14,24 @@ extern "C" {
 
 enum {
     KVD_PREFILL_ROWS = 192, /* largest number of rows of a tile: 3 warpgroups of 64 */
-    /* Largest number of a tile's query rows if a head is wider than KVD_WIDTH_NARROW. */
+    /* Largest number of query rows per tile in layers with a head wider than KVD_WIDTH_NARROW
+     * dimensions. */
     KVD_PREFILL_WIDE_ROWS = 128
 };
 
-/* Query rows of one head of one request that a CTA computes. Arrays must be aligned to 16 bytes. */
+/* Tile of attention that one CTA computes: a range of query rows of one head of one request. */
 typedef struct {
     int32_t request, head;
     int32_t row, n_rows; /* first row in the request, a multiple of 64, and number of rows */
 } kvd_prefill_tile;
 
-/* Assignment of tiles (query rows of one head) to CTAs, filled on the device. */
+/* Tiles of attention (ranges of query rows of one head), and which CTA computes each of them.
+ * Filled on the device. */
 typedef struct {
     const kvd_prefill_tile *tile; /* device [n_tiles] */
     int32_t n_tiles;
-    /* [n_ctas + 1] on the device: first tile of each CTA. NULL: CTAs take the tiles from *next
-     * on. */
+    /* [n_ctas + 1] in device memory: index of each CTA's first tile. NULL: each free CTA takes the
+     * tile with the index *next. */
     const int32_t *first;
     int32_t *next;  /* Device [1]: index of the next tile, 0 at launch; used if `first` is NULL. */
     int32_t n_ctas; /* number of CTAs, one per SM */

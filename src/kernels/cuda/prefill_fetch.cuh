@@ -1,4 +1,5 @@
-/* Shared memory of prefill_sm90.cu, and the warps that copy Q, K and V into it. */
+/* Layout of shared memory in prefill_sm90.cu, and code of the warps that copy Q, K and V into
+ * it. */
 #ifndef KVD_KERNELS_CUDA_PREFILL_FETCH_CUH
 #define KVD_KERNELS_CUDA_PREFILL_FETCH_CUH
 
@@ -19,26 +20,29 @@ constexpr bool WIDE = false;
 enum {
     WARPGROUPS = WIDE ? KVD_PREFILL_WIDE_ROWS / 64 : KVD_PREFILL_ROWS / 64,
     THREADS = 128 * (WARPGROUPS + 1),
-    /* Number of registers of a thread that computes, and of a thread that copies. */
+    /* Registers per thread: in warps that compute (REGISTERS) and in the warps that copy. */
     REGISTERS = WIDE ? 232 : 160,
     PRODUCER_REGISTERS = WIDE ? 40 : 32,
     SLOTS = WIDE ? 4 : 5,
     SLOT_BYTES = WIDE ? 80 * KVD_WIDTH_MAX * 2 : 128 * KVD_WIDTH_NARROW * 2,
     Q_BYTES = 64 * (WIDE ? KVD_WIDTH_MAX : KVD_WIDTH_NARROW) * 2,
     TILES = 3, /* number of tiles that may be announced before they are computed */
-    /* First of the barriers at which warpgroups wait for their turn. */
+    /* Index of the first of the named barriers at which computing warpgroups wait for their
+     * turn. */
     BAR_TURN = 1,
     BAR_END = BAR_TURN + WARPGROUPS,
     BAR_FETCH /* named barrier in place of __syncwarp, which racecheck does not follow */
 };
 
-/* If a thread's softmax weights sum to more, the maximum of the scores is raised. */
+/* If the softmax weights that a thread adds up exceed this limit, the maximum that scores are
+ * relative to is raised. */
 #define SUM_LIMIT 16384.0f
 
 struct tile_info {
     int32_t d_qk, d_v; /* 0 if there are no more tiles */
     int32_t n_blocks;  /* key blocks from key 0 to the position of the tile's last row */
-    /* With a sliding window: first key block that the tile needs, and first key that is read. */
+    /* With a sliding window: index of the first block of keys that the tile needs, and index of the
+     * first key that it reads. */
     int32_t first_block, first_key;
     int32_t position; /* position of row 0 in its sequence */
     int32_t n_rows, kv_len8;
@@ -55,17 +59,19 @@ struct shared {
     unsigned long long slot_full[SLOTS], slot_empty[SLOTS];
     unsigned long long q_full[WARPGROUPS], q_empty[WARPGROUPS];
     unsigned long long tile_full[TILES], tile_empty[TILES];
-    /* One barrier per computing warp, used in place of __syncwarp. */
+    /* One barrier per computing warp. It replaces __syncwarp, which the tool racecheck does not
+     * understand. */
     unsigned long long reread[4 * WARPGROUPS];
     unsigned long long begun;
     tile_info tile[TILES];
 };
 
 extern __shared__ __align__(1024) unsigned char memory[];
-/* A macro, because a pointer to shared memory would take a register. */
+/* Shared memory of the CTA. This is a macro, because a pointer variable would occupy a register. */
 #define SH (*(shared *)memory)
 
-/* Returns the number of keys per block, so few that S, P and O of a thread fit in its registers. */
+/* Returns the number of keys per block. It is so small that scores, softmax weights and outputs of
+ * a thread fit into its registers. */
 __host__ __device__ constexpr int block_keys(int d_v)
 {
     return WIDE ? 80 : d_v <= 64 ? 128 : d_v <= 80 ? 112 : d_v <= 112 ? 96 : 80;
@@ -83,7 +89,8 @@ template <int N> __device__ __forceinline__ void step(ring &r)
     }
 }
 
-/* Waits for the next tile. All lanes must call tile_done() after their last read of it. */
+/* Waits until the next tile has been announced in shared memory. After its last read of the tile,
+ * each lane must call tile_done(). */
 __device__ __forceinline__ void wait_tile(const ring &tiles)
 {
     mbar_wait_asleep(kvd_smem(&SH.tile_full[tiles.at]), tiles.parity);
@@ -99,7 +106,8 @@ __device__ __forceinline__ int uniform(int x)
     return __shfl_sync(~0u, x, 0);
 }
 
-/* Takes the CTA's tiles of query rows and announces them in shared memory. */
+/* Determines one after the other which tiles this CTA computes, and announces them to its warps in
+ * shared memory. */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {
     const kvd_prefill_work &w = a.work;
@@ -146,7 +154,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
 __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
-    /* Bit g: parity for the barrier q_empty of warpgroup g. */
+    /* Bit g is the parity with which to wait next on the barrier q_empty of warpgroup g. */
     uint32_t parities = 7;
     for (;;) {
         wait_tile(tiles);
@@ -171,7 +179,8 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
     }
 }
 
-/* Copies K or V of keys first .. end - 1 into a ring buffer. Lane i copies the i-th page. */
+/* Copies K or V of the keys first .. end - 1 into a slot of the ring buffer. Lane i copies the i-th
+ * page. */
 template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,
                                             int offset, int d, int begin, int first, int end, int n,
@@ -180,8 +189,8 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
-        /* Sets keys and values that are not fetched to 0, because a weight of 0 times NaN is
-         * NaN. */
+        /* Keys of the block that are not copied are set to 0, because NaN times a softmax weight of
+         * 0 would be NaN. */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];
 #pragma unroll 1
@@ -216,7 +225,8 @@ template <bool WINDOW> __device__ void fetch_kv(const kvd_prefill_args &a, int l
         if (t.d_v == 0)
             return;
         const int n = block_keys(t.d_v);
-        /* Lane l keeps entry held + l of the page table in `ids`. */
+        /* The warp keeps 32 entries of the page table in registers: lane l has entry held + l in
+         * `ids`. */
         int held = 1 << 30, ids = 0;
         for (int j = t.n_blocks - 1; j >= (WINDOW ? t.first_block : 0); j--) {
             const int begin = j * n, end = min(begin + n, t.kv_len8),

@@ -15,7 +15,8 @@ enum { WORKER_THREADS = 128, PASS_ROWS = 128, WIDE_PASS_ROWS = 64, KEYS = KVD_PA
 struct params {
     kvd_prefill_args a;
     float scale_log2; /* 1/sqrt(d_head) times log2(e) */
-    /* Number of buffers of K and V in shared memory, bytes for Q, and bytes per buffer. */
+    /* Number of buffers for K and V in shared memory, bytes of shared memory for Q, and bytes per
+     * buffer. */
     int32_t stages, q_bytes, stage_bytes;
     int32_t worker_bytes;
 };
@@ -25,7 +26,8 @@ __device__ __forceinline__ void worker_barrier(int worker)
     asm volatile("bar.sync %0, %1;" ::"r"(worker + 1), "r"((int)WORKER_THREADS) : "memory");
 }
 
-/* Reads threadIdx.x again, because a kept copy would not fit into the registers. */
+/* Returns threadIdx.x, read again at each call. A variable would occupy a register, of which none
+ * is free. */
 __device__ __forceinline__ int thread_now()
 {
     int t;
@@ -50,7 +52,8 @@ struct job {
     unsigned long long begin, end; /* start and end of the tiles in ns; 0 if there were none */
 };
 
-/* Starts copying a page of 64 keys. Groups of 8 keys after kv_len become zero. */
+/* Starts copying a page of 64 keys and values to shared memory. Groups of 8 keys after the last one
+ * become zero. */
 __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int block, uint32_t to)
 {
     const int d_qk = w.d_qk, d_v = w.d_v;
@@ -70,7 +73,8 @@ __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int
     }
 }
 
-/* Adds P V of 64 keys to o. `v_at` is the lane's address of V in shared memory. */
+/* Adds P V of 64 keys to the output o. `v_at` is the address in shared memory from which this lane
+ * reads V. */
 template <bool BF, int ROWS16, int N16, int TILES>
 __device__ __forceinline__ void add_values(uint32_t v_at, const float (&s)[ROWS16][8][4],
                                            float (&o)[ROWS16][TILES][4])
@@ -139,7 +143,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
-    /* If FULL, O and S fill the registers, so other values are read or computed at each use. */
+    /* If FULL, scores and outputs fill the registers. Other values are then not kept, but read or
+     * computed again at each use. */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
     const float kept_scale = w.scale_log2;
@@ -147,7 +152,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const auto warp_row = [&] { return 16 * ROWS16 * (thread() % WORKER_THREADS / 32); };
     const auto pass_pos = [&] { return FULL ? w.pos + row0 : kept_pos; };
 
-    /* Waits until all warps have read the previous query rows from shared memory. */
+    /* Waits until all warps have read the previous query rows, because the next rows overwrite
+     * these in shared memory. */
     worker_barrier(thread() / WORKER_THREADS);
     {
         const uint16_t *from = w.q + (size_t)row0 * (size_t)d_qk;
@@ -239,7 +245,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
             }
             const float scale_log2 = FULL ? w.scale_log2 : kept_scale;
             float top[ROWS16][2];
-            /* True if a row's maximum rises by over 8 (log2 units); only then is O rescaled. */
+            /* True if the largest score of a row rises by more than 8 in log2 units. Only then are
+             * the outputs rescaled. */
             bool grown = false;
 #pragma unroll
             for (int t = 0; t < ROWS16; t++)
@@ -378,7 +385,8 @@ __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
 
 template <bool BF, bool WINDOW> __device__ __forceinline__ void narrow_tile(const job &w)
 {
-    /* More than four variants would not fit in the instruction cache. */
+    /* Variants exist for four ranges of d_v. With more variants, the instruction cache would be too
+     * small. */
     switch ((w.d_v + 16) / 32) {
     case 1:
         tile_of_width<BF, WINDOW, 32>(w);
@@ -448,7 +456,8 @@ __global__ void __launch_bounds__(2 * WORKER_THREADS, 1)
     }
 }
 
-/* Launches with fewer warps, or fewer buffers of K and V, if shared memory is small. */
+/* Launches the kernel. If the GPU has little shared memory, uses fewer warps per CTA or fewer
+ * buffers for K and V. */
 cudaError_t launch(params *p, void (*kernel)(params), bool wide, cudaStream_t stream)
 {
     int room = 0, qk = 0, both = 0;

@@ -10,17 +10,19 @@ enum {
     WARPS = THREADS / 32,
     KEYS = 128,           /* number of keys per block in the cost model */
     LENGTHS_SHARED = 512, /* largest number of requests whose lengths fit into shared memory */
-    /* Largest number of (request, query head) pairs whose prefix sums of task counts fit into
-     * shared memory. */
+    /* Largest number of (request, query head) pairs for which the array `prefix` fits into shared
+     * memory. */
     UNITS_SHARED = 2048,
-    /* Largest number of CTAs whose loads (modelled work) fit into shared memory. */
+    /* Largest number of CTAs for which an array of the work given to each fits into shared
+     * memory. */
     CTAS_MAX = 1024,
     BUCKETS = 2048,
     /* Bytes of K and V that stay in L2. Tiles that share them are sorted together. */
     L2_SECTION = 32 << 20
 };
 
-/* Cost in SM clocks, fitted to measurements on an H200 (docs/kernels.md). */
+/* Coefficients of the cost model, in SM clocks, fitted to measurements on an H200
+ * (docs/kernels.md). */
 extern "C" const kvd_prefill_cost kvd_prefill_cost_sm90 = {KVD_PREFILL_ROWS, 1600.f, 8.4f, 3000.f};
 extern "C" const kvd_prefill_cost kvd_prefill_cost_mma = {128, 1700.f, 16.4f, 3000.f};
 
@@ -30,21 +32,23 @@ namespace
 typedef struct {
     kvd_attn_map map;
     kvd_prefill_cost cost;
-    /* Sizes of the batch, and rule for assigning tiles. `widest` is the largest d_qk + d_v. */
+    /* Number of requests, of CTAs and of tiles; schedule by which tiles are assigned to CTAs;
+     * largest d_qk + d_v of a head. */
     int32_t batch, n_ctas, n_tiles, schedule, widest;
     const int32_t *q_len, *kv_len;
     kvd_prefill_tile *tile;
     int32_t *first, *next;
     int32_t *before; /* [batch + 1] number of tiles of one head before request b */
-    /* [batch * n_heads + 1] Number of tasks (row ranges) before each (request, query head) pair. */
+    /* [batch * n_heads + 1] number of tasks before each (request, query head) pair. A task is a
+     * range of query rows. */
     int32_t *prefix;
-    /* [max_pieces] Tiles into which the papers' schedule (KVD_SCHEDULE_PAPERS) cuts the last tasks
-     * (row ranges), of which there are fewer than n_ctas. */
+    /* [max_pieces] tiles into which the schedule KVD_SCHEDULE_PAPERS cuts the last tasks, which are
+     * too few for all CTAs. A task is a range of query rows. */
     kvd_prefill_tile *piece;
     int32_t *owner; /* [max_pieces] CTA of each tile in `piece` */
 } plan_args;
 
-/* Number of queries and number of keys of each request, in shared memory if they fit. */
+/* Number of queries and number of keys per request. The arrays are in shared memory if they fit. */
 typedef struct {
     const int32_t *q_len, *kv_len;
     const int32_t *tiles_before; /* number of tiles of one head before request b */
@@ -72,7 +76,7 @@ __device__ int oldest_key(const plan_args &p, int position)
     return p.map.window ? max(0, position - p.map.window + 1) : 0;
 }
 
-/* Calls visit(tile, index of the tile, modelled time of KEYS keys) for every tile. */
+/* Calls visit(tile, its index, modelled time for KEYS keys) for each tile of the batch. */
 template <class F> __device__ void each_tile(const plan_args &p, const lengths &len, const F &visit)
 {
     const int n_units = p.batch * p.map.n_heads, mean = ceil_div(p.n_tiles, n_units);
@@ -147,7 +151,8 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
     for (int i = (int)threadIdx.x; i <= BUCKETS; i += THREADS)
         bucket[i] = 0;
 
-    /* If a request's KV heads do not fit into L2 together, they are divided into sections. */
+    /* If K and V of a whole request do not fit into L2, its KV heads are divided into sections that
+     * do. */
     const float head_bytes = (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS *
                              2.f / (float)p.map.n_kv_heads;
     const int section_heads = min(p.map.n_kv_heads, max(1, (int)((float)L2_SECTION / head_bytes)));
@@ -155,7 +160,7 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
         section_heads == p.map.n_kv_heads ? 0 : ceil_div(p.map.n_kv_heads, section_heads);
     const int want = max(1, p.batch * per_request), sections = min(want, BUCKETS / 64),
               levels = BUCKETS / sections;
-    /* Largest number of keys that a tile's rows read, rounded up to blocks. */
+    /* Largest number of keys that a tile reads, rounded up to whole blocks of keys */
     const int most_keys =
         p.map.window ? min(len.longest, p.map.window + p.cost.rows + KEYS) : len.longest;
     const float top = (float)ceil_div(most_keys, KEYS) * block_cost(p, p.widest) + p.cost.per_tile;
@@ -190,7 +195,8 @@ __device__ int papers_rows(const plan_args &p, int head)
     return max(1, (int)(rows + 0.5f)) * p.cost.rows;
 }
 
-/* Returns a tile's load for KVD_SCHEDULE_PAPERS: rows * (d_qk + d_v + 1) * mean keys per row. */
+/* Returns the work of a tile by the rule of KVD_SCHEDULE_PAPERS: rows * (d_qk + d_v + 1) * mean
+ * number of keys per row. */
 __device__ float papers_load(const plan_args &p, const lengths &len, const kvd_prefill_tile &x)
 {
     const float before = (float)(len.kv_len[x.request] - len.q_len[x.request] + x.row);
@@ -249,7 +255,8 @@ __device__ void plan_papers(const plan_args &p, const lengths &len, int32_t *pre
     }
     __syncthreads();
 
-    /* Cuts the last tasks, fewer than CTAs, into smaller tiles. */
+    /* Fewer tasks than CTAs are left. Cuts these tasks into smaller tiles, so that all CTAs get
+     * work. */
     const int last = n_tasks - full;
     if (t < 32) {
         int made = 0;

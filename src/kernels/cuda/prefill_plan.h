@@ -9,10 +9,12 @@ extern "C" {
 #endif
 
 typedef enum {
-    /* CTA c computes tiles c, c + n_ctas, ... in the order request, head, row. */
+    /* CTA c computes the tiles c, c + n_ctas, and so on. Tiles are ordered by request, then by
+     * head, then by row. */
     KVD_SCHEDULE_NONE,
     KVD_SCHEDULE_PAPERS, /* schedule of the ZACK (section 5) and FDC (section 4.3) papers */
-    /* Free CTAs take the next tile. Order: groups of heads that fit in L2, then falling cost. */
+    /* Each free CTA takes the next tile. Tiles of heads that fit into L2 together follow each
+     * other, expensive tiles first. */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 

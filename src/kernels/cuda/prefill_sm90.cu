@@ -7,8 +7,8 @@
 
 namespace
 {
-/* State of a warpgroup. Bits 0-3: slot of K and V, 4: its parity, 5-6: index of the tile, 7: its
- * parity, 8: parity of Q, 9-10: number of the warpgroup. */
+/* State of a computing warpgroup in one word. Bits 0-3: slot of K and V, 4: its parity, 5-6: slot
+ * of the tile, 7: its parity, 8: parity of Q, 9-10: index of the warpgroup. */
 struct worker {
     uint32_t bits;
 };
@@ -61,7 +61,8 @@ __device__ __forceinline__ void turn_end(const worker &w)
     bar_arrive(BAR_TURN + (group_of(w) == WARPGROUPS - 1 ? 0 : group_of(w) + 1), 256);
 }
 
-/* Computes S = Q K^T and, if PV, O += P V. PV is constant, as a branch would serialise wgmmas. */
+/* Computes S = Q K^T and, if PV, also O += P V. PV is a compile-time constant, because a branch
+ * would make the wgmma instructions run one after the other. */
 template <bool BF16, int DV, int DQ, bool PV, int N2>
 __device__ __forceinline__ void turn(float (&S)[N2], float (&O)[DV / 2], uint32_t (&P)[N2 / 2],
                                      uint32_t q, uint32_t k, uint32_t v, int d_v, const worker &w)
@@ -164,11 +165,13 @@ __device__ __forceinline__ void again_qk(float (&S)[N2], uint32_t q, uint32_t k,
             mma_in_order<BF16>(&S[8 * i + 4], x, y[2], y[3]);
         }
     }
-    /* An mbarrier takes the place of __syncwarp, which racecheck does not follow. */
+    /* Waits for the lanes of the warp. A barrier replaces __syncwarp, which the tool racecheck does
+     * not understand. */
     mbar_meet(kvd_smem(&SH.reread[warp_now()]));
 }
 
-/* Replaces each score s of row r by exp2(c s - m[r]). sums[r]: their sum in this thread. */
+/* Replaces each score s of row r by its softmax weight exp2(c s - m[r]). sums[r]: sum of the
+ * weights that this thread computed. */
 template <int N2>
 __device__ __forceinline__ void exponentiate(float (&S)[N2], float c, const float (&m)[2],
                                              float (&sums)[2])
@@ -212,7 +215,8 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
         }
         const float inv = fall / l[r];
         uint16_t *o = (uint16_t *)a.o + t.o_first + (size_t)(row + 8 * r) * a.map.o_pitch;
-        /* Neighbouring lanes exchange half of their columns, so that stores fill whole sectors. */
+        /* Neighbouring lanes exchange half of their output columns, so that each store fills whole
+         * 32-byte sectors. */
         o += (thread & 1) * 8 + (thread & 2) * 2;
 #pragma unroll
         for (int i = 0; i < DV / 2; i += 8) {
@@ -229,7 +233,7 @@ __device__ __forceinline__ void store_rows(const kvd_prefill_args &a, const work
     }
 }
 
-/* Skips key blocks from j down to end + 1, and releases their slots of the ring buffer. */
+/* Skips the blocks of keys j, j - 1, ..., end + 1, and frees their slots in the ring buffer. */
 __device__ __forceinline__ void pass_over(worker &w, int &j, int end)
 {
     for (; j > end; j--) {
@@ -249,13 +253,14 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const float c = a.map.scale * 1.44269504089f;
     const int position = uniform(tile_of(w).position) + 64 * group_of(w);
     const int d_qk = uniform(tile_of(w).d_qk), d_v = WIDE ? uniform(tile_of(w).d_v) : DV;
-    /* The causal mask hides no key of blocks 0 .. clear - 1. */
+    /* In the blocks of keys 0 .. clear - 1, the causal mask hides no key from any row of this
+     * warpgroup. */
     const int clear = (int)((uint32_t)(position + 1) / N);
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /* Each of the blocks 0 .. too_old - 1 has keys before the window of some row of this
-     * warpgroup. */
+    /* In the blocks of keys 0 .. too_old - 1, some keys are older than the sliding window of some
+     * row of this warpgroup. */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))
@@ -408,7 +413,8 @@ __global__ void __launch_bounds__(THREADS, 1) prefill(const __grid_constant__ kv
         SH.begun = 0;
         fence_mbar_init();
     }
-    /* Matrix products read whole tiles of Q, so all its shared memory must be initialised. */
+    /* Sets the shared memory of Q to 0, because matrix products also read rows that no query
+     * fills. */
     for (int i = threadIdx.x; i < WARPGROUPS * Q_BYTES / 16; i += THREADS)
         ((uint4 *)SH.q)[i] = make_uint4(0, 0, 0, 0);
     fence_proxy_async();

@@ -36,7 +36,8 @@ __device__ __forceinline__ void mbar_wait(uint32_t bar, uint32_t parity)
                  : "memory");
 }
 
-/* Waits at a barrier and sleeps between polls, which leaves issue slots to computing warps. */
+/* Waits at a barrier. The warp sleeps between polls, so that computing warps can issue more
+ * instructions. */
 __device__ __forceinline__ void mbar_wait_asleep(uint32_t bar, uint32_t parity)
 {
     for (;;) {
@@ -142,7 +143,8 @@ template <int N> __device__ __forceinline__ void wgmma_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* Keeps the compiler from moving uses of x, an operand or result of a running wgmma. */
+/* Keeps the compiler from moving uses of x across this point, because a wgmma that reads or writes
+ * x is still running. */
 template <int N> __device__ __forceinline__ void hold(float (&x)[N])
 {
 #pragma unroll
