@@ -7,8 +7,8 @@
 
 #include "gpu_case.h"
 
-/* LATE: number of positions by which a token's RoPE position exceeds its index in the cache, in
- * tests of that case. POISON: a NaN in bf16 and f16. */
+/* LATE: number by which RoPE positions exceed the tokens' indices in the cache, in cases with late
+ * = 1. POISON: a NaN in bf16 and f16. */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
 typedef struct {
@@ -303,8 +303,8 @@ static void against_reference(fixture *f, int decode)
                           want_v, &err),
            f->c.name, err.msg);
 
-    /* copy of the cache: checked elements are set to POISON, so that afterwards any other number
-     * shows a write to a wrong place */
+    /* copy of the cache in which checked elements become POISON; any other number left in it shows
+     * a write to a wrong place */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};

@@ -288,7 +288,7 @@ static void test_softmax(kvd_dtype type, size_t rows, size_t keys, size_t ld)
 }
 
 /* Returns true if `token` is, up to rounding, the first at which the cumulative probability exceeds
- * u. *sum: sum over the vocabulary of exp(logit - top). */
+ * the random number u. *sum: sum over the vocabulary of exp(logit - top). */
 static bool is_drawn(const float *row, size_t vocab, double top, double u, uint32_t token,
                      double *sum)
 {

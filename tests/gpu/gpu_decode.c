@@ -1,6 +1,7 @@
 /* usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
- * Tests decode attention in double precision. Every launch must give equal bits. CASE: part of a
- * name. LAUNCHES: per division of the work (10); 1 is for sanitizers. WINDOW: in tokens. */
+ * Compares decode attention with a reference in double precision. All launches must give equal
+ * bits. CASE: part of a name. LAUNCHES: number per division of the work (10; 1 for sanitizers).
+ * WINDOW: in tokens. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -81,8 +82,8 @@ static int without_plan(kvd_decode_args *args, int i)
            kvd_attn_widest(&args->map) <= KVD_WIDTH_NARROW && tasks * ctas <= 1000;
 }
 
-/* Launches decode with only the first request live. Returns 1 if that request's output is as before
- * and no other output is written. */
+/* Launches decode with only the first request live. Returns 1 if its output equals that of a launch
+ * with all requests, and no other output is written. */
 static int first_only(kvd_decode_args args, const uint16_t *o)
 {
     const int32_t one = 1;

@@ -1,6 +1,6 @@
 /* usage: gpu_decode_plan [CASE]
- * Every page must be in exactly one CTA's segment. Only rule `ours`, which gives CTAs equal bytes,
- * may split requests. */
+ * Tests how decode attention is divided: exactly one CTA must read each cache page. Only the
+ * schedule `ours`, which gives all CTAs equally many bytes, may divide a request. */
 #include <math.h>
 
 #include "kernels/cuda/decode.h"

@@ -521,8 +521,8 @@ static void test_on_four(void)
  * windows  one GPU, sliding windows
  * wide     one GPU, heads of 256
  * two      two GPUs
- * halves   two GPUs add results during products
- * tokens   two GPUs divide prompts by tokens
+ * halves   two GPUs, sums overlap with products
+ * tokens   two GPUs share a prompt's tokens
  * four     four GPUs */
 int main(int argc, char **argv)
 {

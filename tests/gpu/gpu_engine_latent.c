@@ -1,4 +1,4 @@
-/* Compares the CUDA engine with the CPU if the cache stores low-rank latents instead of K and V. */
+/* Tests the CUDA engine against the CPU. The cache stores low-rank latents instead of K and V. */
 #include <math.h>
 
 #include "common/linalg.h"

@@ -41,8 +41,8 @@ static apart compare(const load *l, const served *x, const served *y, int steps_
     return a;
 }
 
-/* Compares the distance `is` between GPU and CPU logits with two others: `rounding`, between them
- * without a method, and `does`, which the method causes. Returns true if `is` is small. */
+/* Returns true if the distance `is` between GPU and CPU logits is small, compared with `rounding`,
+ * their distance without a method, and `does`, the change of logits that the method causes. */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
     return is->mean < 2 * rounding->mean + does->mean / 2 &&

@@ -103,8 +103,8 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
 }
 
-/* Runs the method's function `step`, then records which tokens it keeps. The test installs this
- * function in its place. */
+/* The test calls this function instead of the method's function `step`. It calls `step` itself,
+ * then records which tokens are kept. */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
 {
@@ -132,8 +132,8 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/* Runs the method's function `prompt`, then records how many tokens each KV head keeps. The test
- * installs this function in its place. */
+/* The test calls this function instead of the method's function `prompt`. It calls `prompt` itself,
+ * then records how many tokens each KV head keeps. */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -159,8 +159,8 @@ static bool drops(const kvd_tokens_method *t)
     return t->select && t->prompt_heads;
 }
 
-/* Runs the method's function `select`, then records how many tokens the last layer reads. The test
- * installs this function in its place. */
+/* The test calls this function instead of the method's function `select`. It calls `select` itself,
+ * then records how many tokens the last layer reads. */
 static int watch_select(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                         kvd_err *err)
 {
@@ -307,8 +307,8 @@ typedef struct {
      * mean over heads, or NULL */
     const double *want;
     double entry;
-    /* number of cached tokens of each request: in one KV head without a sliding window, and in all
-     * KV heads with one */
+    /* number of cached tokens of each request: in one KV head without a sliding window, and summed
+     * over all KV heads with a sliding window */
     double here[MOST], near[MOST];
     /* true if the method evicts tokens in decode steps; the cache then stores each token's score
      * and position */
@@ -416,8 +416,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
     return status;
 }
 
-/* Compares the tokens that each KV head keeps in results a and b. Returns the smallest, over KV
- * heads, of (tokens in both) / (tokens in the larger set). *mean: their mean. */
+/* Compares the tokens that each KV head keeps in results a and b: (tokens in both) / (tokens in the
+ * larger set). Returns the smallest of these fractions; *mean: their mean over KV heads. */
 static double overlap(const load *l, const kvd_config *c, const result *a, const result *b,
                       bool numbers, double *mean)
 {

@@ -1,4 +1,4 @@
-/* Writes a file of kvdim-jct with given times. */
+/* Writes a result file in the format of kvdim-jct, with times that the test chooses. */
 #ifndef KVD_TESTS_JCT_FIXTURE_H
 #define KVD_TESTS_JCT_FIXTURE_H
 

@@ -308,7 +308,8 @@ static inline int make_checkpoint(const char *folder, const made_spec *s, kvd_er
     return made_index(path, t, n, s, err);
 }
 
-/* Writes 3 special tokens, 256 bytes, then ASCII characters and pairs of letters. */
+/* Writes a tokenizer file in llama2.c's format: 3 special tokens, 256 bytes, then ASCII characters
+ * and pairs of letters. */
 static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *err)
 {
     static const char *const special[] = {"<unk>", "\n<s>\n", "\n</s>\n"};
@@ -339,7 +340,8 @@ static inline int made_llama2c_tokenizer(const char *path, int vocab, kvd_err *e
     return made_close(f, path, ferror(f) ? kvd_fail(err, "cannot write '%s'", path) : 0, err);
 }
 
-/* Writes NAME.bin and, if the vocabulary is large enough, NAME.tok.bin. */
+/* Writes a model to NAME.bin in llama2.c's format and, if the vocabulary is large enough, a
+ * tokenizer to NAME.tok.bin. */
 static inline int make_llama2c(const char *path, const made_spec *s, kvd_err *err)
 {
     static const char *const order[] = {

@@ -90,7 +90,7 @@ static inline void expect_decoded(const char *what, const kvd_tokenizer *t, cons
     free(back);
 }
 
-/* Loads `base` with some top-level JSON fields replaced by `patch`. */
+/* Loads the tokenizer `base`, but with the top-level JSON fields in `patch` instead of its own. */
 static inline kvd_tokenizer *variant(const char *base, json_t *patch)
 {
     char path[200];

@@ -1,4 +1,4 @@
-/* Tests allot, which gives dimensions different bits by water-filling. */
+/* Tests the method allot, which gives dimensions different numbers of bits by water-filling. */
 #include "calibration_dump.h"
 #include "code_rows.h"
 

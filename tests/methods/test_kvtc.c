@@ -170,8 +170,8 @@ static void measure_ways(kvd_x what, int layer, double *error)
     }
 }
 
-/* Compares the groups into which the method kvtc divides components with all others that take no
- * more bits. None of these may have a squared error 2 % smaller. */
+/* Compares the groups into which the method kvtc divides components with all other divisions that
+ * take no more bits. None may have a squared error more than 2 % smaller. */
 TEST(divisions_are_the_best)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};

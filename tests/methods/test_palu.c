@@ -182,8 +182,8 @@ TEST(palu_gives_ranks_by_information)
     }
 }
 
-/* Chooses ranks as in Eq. 6 of the ZACK paper, with one r for all matrices: the removed singular
- * values sum to at most r times the sum of all. */
+/* Tests ranks that the method palu chooses by Eq. 6 of the ZACK paper, with one r for all matrices:
+ * removed singular values sum to at most r times the sum of all. */
 static void ranks_by_eq6(const kvd_spectrum *drawn)
 {
     const char *const text[] = {"palu,p=0.5,heads=1,search=3", "palu,p=0.25,heads=1,search=3",

@@ -422,7 +422,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
     }
 }
 
-/* Adds 8 GROUPS tokens to the softmax state, without those from n_tokens on or before `older`. */
+/* Adds a unit of 8 GROUPS tokens to the softmax state. Tokens with an index below `older` or from
+ * n_tokens on are masked. */
 template <bool BF, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
