@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the first `width` columns of a basis as float32 [d][width], or NULL on failure. */
+/* Returns the first `width` columns of a basis as float32 [d][width], which the caller frees, or
+ * NULL on failure. */
 static float *leading_columns(const double *basis, size_t d, size_t width, const char *pair,
                               kvd_err *err)
 {

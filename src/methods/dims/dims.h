@@ -1,4 +1,4 @@
-/* Methods that reduce dimensions: each KV head keeps projections of Q and K, and of V.
+/* Methods that reduce dimensions: each KV head stores K and V multiplied by projections.
  *
  * Scores are (q A_q) . (k A_k) / sqrt(d_head), with A [d_head][d_qk]. The output is (P v A_v) B_v,
  * with attention probabilities P, A_v [d_head][d_v] and B_v [d_v][d_head]. */
@@ -11,12 +11,15 @@
 #include "formats/rates.h"
 #include "methods/axis.h"
 
-/* Projections of one KV head, NULL for the identity. a_q and a_k may be the same array. */
+/* Projections of one KV head. NULL is the identity matrix. a_q and a_k may be the same
+ * array. */
 typedef struct {
     int d_qk, d_v;
-    /* [d_head][d_qk] Projections of Q, K. With kvd_dims.rebuild, a_k is [heads * d_head][d_qk]. */
+    /* [d_head][d_qk] Projections of Q (a_q) and of K (a_k). If kvd_dims.rebuild is set, KV heads
+     * share a_k, which is [heads * d_head][d_qk]. */
     float *a_q, *a_k;
-    /* [d_qk][d_head] Matrix that rebuilds keys if kvd_dims.rebuild is set, otherwise NULL. */
+    /* [d_qk][d_head] Matrix that turns latent vectors back into keys if kvd_dims.rebuild is set,
+     * otherwise NULL. */
     float *b_k;
     /* [d_head][d_v] Projection of V. If kvd_dims.rebuild is set, KV heads share it, and it is
      * [heads * d_head][d_v]. */
@@ -56,7 +59,7 @@ typedef struct {
     int layer, kv_head;
     /* Number of query heads per KV head, and number of channels (dimensions) of a key. */
     size_t group, d;
-    /* Number of prompt tokens, and number of floats between the queries of two tokens. */
+    /* Number of prompt tokens, and number of floats between the queries of successive tokens. */
     size_t n_q, ldq;
     /* [n_q][group][d] Queries after RoPE. */
     const float *q;
@@ -66,29 +69,30 @@ typedef struct {
 } kvd_channels_in;
 /* Keys or values of one KV head, for kvd_channels_method.project. */
 typedef struct {
-    /* Numbers of cached prompt tokens and of dimensions; x [n][d] has their keys or values. */
+    /* n: number of cached prompt tokens. d: number of dimensions of a head. x [n][d]: keys or
+     * values of the tokens. */
     size_t n, d;
     const float *x;
-    /* Set only if `stacks` is true, else 0. For K: number of tokens (n_q) and of query heads
-     * (group) of queries q [group][d], and floats between tokens (ldq). For V: `moment` [d][d],
-     * second moments of W_O. */
+    /* Set only if `stacks` is true, else 0. For K: number of tokens of q (n_q), number of query
+     * heads (group), floats between successive tokens of q (ldq). For V: second moments of W_O
+     * (moment [d][d]). */
     size_t n_q, group, ldq;
     const float *q;
     const double *moment;
 } kvd_channels_rows;
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Sets keep[i] to 1 to store key channel i, 0 to prune it. The *newest newest tokens keep all
-     * channels. Thread-safe. NULL if the method projects. */
+    /* Sets keep[i] to 1 to store key channel i, or to 0 to prune it. The *newest newest tokens keep
+     * all channels. Must be thread-safe. NULL if the method does not prune. */
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
-    /* `width` returns the number of columns of the projection. If `width` is NULL, kvd_plan.widths
-     * has the number. `project` computes the projection [d][width] from prompt tokens and must be
-     * thread-safe. If `project` is NULL, all requests share one. Both are NULL if the method
-     * prunes. */
+    /* width: returns the number of columns of the projection. NULL: kvd_plan.widths has the number.
+     * project: computes the projection [d][width] from prompt tokens, and must be thread-safe.
+     * NULL: all requests share one projection. Both are NULL if the method prunes. */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
-    /* True if K is decomposed together with the queries, and V together with W_O. */
+    /* True if the decomposition of K includes the queries, and the decomposition of V includes
+     * W_O. */
     bool stacks;
     /* True if all requests share the projection. */
     bool shared;
@@ -97,13 +101,14 @@ typedef struct {
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;
 
-/* Returns second moments of W_O per KV head, which the caller frees, or NULL. */
+/* Returns the second moments of W_O of each layer and KV head, in an array that the caller frees.
+ * On failure returns NULL. */
 double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Pair of matrices that determines the method's rotations: pair[0] those of Q and K, pair[1]
-     * those of V. */
+    /* Pair of matrices that determines the method's rotations: pair[0] for Q and K, pair[1] for
+     * V. */
     kvd_pair pair[2];
     /* True if all heads keep the same number of dimensions. */
     bool one_p;
@@ -114,13 +119,15 @@ typedef struct {
 extern const kvd_dims_method kvd_dims_zack, kvd_dims_fdc, kvd_dims_uniform, kvd_dims_balanced,
     kvd_dims_fisher, kvd_dims_matryoshka;
 
-/* Makes projections from the first columns of each KV head's rotation matrix in `s`. `w` has the
- * numbers of columns. Fails if rotations are missing, not finite, per query head or before RoPE. */
+/* Makes projections from the leading columns of each KV head's rotation in `s`. `w` has the numbers
+ * of columns. Fails if a rotation is missing, is not finite, or was computed per query head or
+ * before RoPE. */
 int kvd_dims_build(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s,
                    const kvd_widths *w, kvd_err *err);
 void kvd_dims_release(kvd_dims *d);
 
-/* Keeps the first `width` columns of one head's rotation of Q and K (`side` 0) or V (`side` 1). */
+/* Sets the projections of one KV head's Q and K (`side` 0) or V (`side` 1) to the first `width`
+ * columns of their rotation. */
 int kvd_dims_one(kvd_dims *d, const kvd_dims_method *m, const kvd_spectrum *s, int layer,
                  int kv_head, int side, int width, kvd_err *err);
 

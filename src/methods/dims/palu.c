@@ -31,7 +31,8 @@ typedef struct {
     double share;
 } target;
 
-/* Compares two matrices for qsort. The one that loses least of its rank by rounding is first. */
+/* Compares two matrices for qsort. The matrix whose share of the total rank lost less by rounding
+ * down comes first. */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -86,7 +87,8 @@ static int share_out(const double *information, size_t n, size_t wide, size_t to
     return 0;
 }
 
-/* Computes the singular values and vectors (columns) of n recorded tokens of `heads` heads. */
+/* Computes singular values and right singular vectors (columns of `basis`) of the keys or values of
+ * n calibration tokens, with `heads` KV heads concatenated. */
 static int basis_of(kvd_activations *a, kvd_x x, int layer, int first, int heads, size_t n,
                     double *sigma, double *basis, kvd_err *err)
 {
@@ -137,7 +139,8 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/* Copies the singular values [d] of a head, which decide the rank of its random projection. */
+/* Copies the singular values [d] of a head from the spectrum file. They decide the rank of the
+ * head's random projection. */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {
@@ -234,8 +237,8 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
     return status;
 }
 
-/* Copies r columns of `basis` from column `from` on (cyclic) to *a [wide][r], and the transpose of
- * head h's part to *b [r][d]. The caller must free both. */
+/* Copies r columns of basis [wide][wide] from column `from` on, cyclically, to *a [wide][r]. Copies
+ * the transpose of head h's rows of *a to *b [r][d]. The caller must free *a and *b. */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
 {
@@ -260,7 +263,8 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
         if (!s->drawn && basis_of(s->calibration, rows_of(s->config, side), layer, first, d->heads,
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
-        /* Random projections of each layer, head and side take other columns of one basis. */
+        /* Random projections, used for timing, come from one basis, from a different first column
+         * for each layer, head and side (K or V). */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide
                                                      : 0;

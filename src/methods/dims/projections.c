@@ -13,7 +13,7 @@ const kvd_dims_method kvd_dims_zack = {
     .pair = {KVD_PAIR_QK, KVD_PAIR_VW},
 };
 
-/* Method fdc: rotates V by the singular vectors of its W_V, without calibration. */
+/* Method fdc: rotates V by the singular vectors of the KV head's W_V, without calibration. */
 const kvd_dims_method kvd_dims_fdc = {
     .info = {.name = "fdc",
              .summary = "rotations of Q-K after RoPE and of W_V, a width per head (FDC)"},
@@ -29,7 +29,7 @@ const kvd_dims_method kvd_dims_uniform = {
     .one_p = true,
 };
 
-/* Method balanced: minimises the squared error of attention scores and outputs. */
+/* Method balanced: projections that minimise the squared error of attention scores and outputs. */
 const kvd_dims_method kvd_dims_balanced = {
     .info = {.name = "balanced",
              .summary = "score-optimal projections of Q-K and V-W_O, a width per head"},
@@ -37,7 +37,8 @@ const kvd_dims_method kvd_dims_balanced = {
     .biorthogonal = true,
 };
 
-/* Method fisher: minimises, to second order, the change of the model's predictions. */
+/* Method fisher: projections that minimise a second-order approximation of the change of the
+ * model's predictions. */
 const kvd_dims_method kvd_dims_fisher = {
     .info = {.name = "fisher",
              .summary =
@@ -47,8 +48,8 @@ const kvd_dims_method kvd_dims_fisher = {
     .biorthogonal = true,
 };
 
-/* Method matryoshka: MatryoshkaKV before training (Lin et al. 2024, sections 3 and 4): principal
- * components of K and V, without subtracting the mean. */
+/* Method matryoshka: the projections from which MatryoshkaKV starts its training (Lin et al. 2024,
+ * sections 3 and 4): principal components of K and V, without subtracting the mean. */
 const kvd_dims_method kvd_dims_matryoshka = {
     .info = {.name = "matryoshka",
              .summary = "principal components of K after RoPE and of V, a width per head "
@@ -66,7 +67,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the first `cols` columns of x as float32, perhaps transposed, or NULL. */
+/* Returns the first `cols` columns of x as float32, transposed if `transposed` is set. The caller
+ * frees the result. On failure returns NULL. */
 static float *copy(const double *x, size_t rows, size_t cols, size_t ld, bool transposed,
                    kvd_err *err)
 {
@@ -109,7 +111,7 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     if (!h->a_q && !h->b_k)
         return -1;
     if (h->a_q && !memcmp(h->a_q, h->a_k, d * w_k * sizeof *h->a_q)) {
-        /* If the matrices of Q and K are equal, both share one array, which is counted once. */
+        /* If the projections of Q and K are equal, both use the same array. */
         free(h->a_q);
         h->a_q = h->a_k;
     }

@@ -1,7 +1,8 @@
 /* Methods that project K and V of each request on the leading columns of a rotation.
  *
  * strawman takes right singular vectors of the prompt's K and V. Other methods with parameter
- * online=1 stack queries on K and W_O on V first. With explicit=1, rotations come from a file. */
+ * online=1 take those of Q stacked on K, and of V stacked on W_O. With explicit=1, rotations come
+ * from a file. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -34,7 +35,8 @@ static double leftover(size_t d, size_t m, const double *R, size_t i, double *x)
     return length;
 }
 
-/* Replaces columns of R that are only rounding noise by other orthonormal vectors. */
+/* Replaces columns of R that are only rounding noise by vectors orthonormal to the other
+ * columns. */
 static void complete(size_t d, size_t w, const double *sigma, double *R, double *spare)
 {
     size_t known = 0;
@@ -55,7 +57,8 @@ static void complete(size_t d, size_t w, const double *sigma, double *R, double 
     }
 }
 
-/* Adds the second moments of x->x, and of queries or W_O if *x has them, to `gram`. */
+/* Adds the second moments of K or V (x->x) to `gram` and, if *x has queries or W_O, the second
+ * moments of these. */
 static int add_rows(const kvd_channels_rows *x, double *gram, double *scratch, kvd_err *err)
 {
     const size_t d = x->d;

@@ -1,4 +1,4 @@
-/* Method think: prunes key channels whose products with the last queries are small. */
+/* Method think: prunes key channels whose products with the prompt's last queries are small. */
 #include <math.h>
 #include <stdlib.h>
 

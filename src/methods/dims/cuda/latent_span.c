@@ -1,4 +1,5 @@
-/* Eigenvectors, and leading singular vectors of prompts' keys or values, on a GPU. */
+/* Computes on a GPU: eigenvectors of symmetric matrices, and the leading singular vectors of a
+ * prompt's keys or values. */
 #include "methods/dims/cuda/latent_span.h"
 
 #include <math.h>
@@ -82,14 +83,15 @@ int kvd_latent_span_make(kvd_latent_span *s, const kvd_gpu_worker *w, size_t tok
                : -1;
 }
 
-/* Matrix [rows][columns] of a batch in device memory, column-major without gaps. */
+/* Matrices of equal size in device memory, one per prompt, each column-major without gaps. */
 typedef struct {
     void *x;
     cudaDataType_t type;
     size_t rows, columns;
 } span_matrix;
 
-/* Computes C = A B + beta C, or A^T B + beta C if `turns` is set, with float32 sums. */
+/* Computes C = A B + beta C or, if `turns` is set, C = A^T B + beta C. Products are summed in
+ * float32. */
 static int span_multiply(const kvd_latent_span *s, bool turns, span_matrix a, span_matrix b,
                          float beta, span_matrix c, size_t batch, kvd_err *err)
 {
@@ -106,7 +108,8 @@ static int span_multiply(const kvd_latent_span *s, bool turns, span_matrix a, sp
 }
 
 enum { SPAN_ROUGH = 9, SPAN_EXACT = 13, SPAN_SPLIT = 2, SPAN_SHIFTS = 8 };
-/* Polynomials that bring singular values from 1e-6 .. 1 to 1, best for each step's interval. */
+/* Coefficients of polynomials. Applied one after another, they bring every singular value between
+ * 1e-6 and 1 to 1. */
 static const kvd_span_polynomial_of span_steps[SPAN_EXACT] = {
     {7.567750744672722F, -21.55018647759965F, 15.80110749901437F, 1.01F},
     {4.161141601133131F, -3.582515338995662F, 0.7941744380690262F, 1.02F},
@@ -122,8 +125,8 @@ static const kvd_span_polynomial_of span_steps[SPAN_EXACT] = {
     {1.876385601227024F, -1.251538696600965F, 0.3751539029622895F, 1},
     {1.875F, -1.25F, 0.375F, 1}};
 
-/* Replaces s->gram by a polynomial of Y^T Y, Y being `y`. The product of Y and s->gram is then
- * nearer to the polar factor of Y. */
+/* Sets s->gram to a polynomial M of Y^T Y, where Y is `y`. Y M has the singular vectors of Y, and
+ * singular values nearer to 1. */
 static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, int i, span_matrix y,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -145,8 +148,8 @@ static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, in
                : 0;
 }
 
-/* Writes an approximation of the polar factor of s->y to s->basis, by `steps` polynomial steps.
- * `steps` must be odd. Overwrites s->low. */
+/* Makes the columns of s->y nearly orthonormal in `steps` (an odd number) steps, each of which
+ * brings the singular values nearer to 1. Writes the result to s->basis, and overwrites s->low. */
 static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, int steps,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -170,7 +173,8 @@ static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, i
     return 0;
 }
 
-/* Replaces s->q by the polar factor of s->y, and s->basis by its bf16 copy. */
+/* Sets s->q to U V^T, the orthonormal polar factor of s->y = U S V^T, and s->basis to a bf16 copy
+ * of s->q. */
 static int span_polar_exact(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                             cudaStream_t stream, kvd_err *err)
 {
@@ -194,7 +198,8 @@ static int span_polar_exact(const kvd_latent_span *s, const kvd_latent_span_rows
     return kvd_cuda_check(kvd_span_round(s->q, s->basis, NULL, n, batch, stream), spans, err);
 }
 
-/* Multiplies the prompt's vectors by the basis, and sums the squares of the products. */
+/* Multiplies the prompts' keys or values s->x by the basis into s->z. If `part` is not NULL, writes
+ * partial sums of the squares of s->z to it. */
 static int span_project(const kvd_latent_span *s, const kvd_latent_span_rows *r, float *part,
                         cudaStream_t stream, kvd_err *err)
 {
@@ -216,7 +221,8 @@ static int span_return(const kvd_latent_span *s, const kvd_latent_span_rows *r, 
                          (span_matrix){s->y, CUDA_R_32F, r->wide, r->width}, r->batch, err);
 }
 
-/* Normalises the prompt's vectors, and fills y with a first guess of the singular vectors. */
+/* Copies the prompts' keys or values, divided by their norms, to s->x. Writes first guesses of
+ * their singular vectors to s->y. */
 static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, cudaStream_t stream,
                       kvd_err *err)
 {
@@ -233,8 +239,8 @@ static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, c
                : 0;
 }
 
-/* Runs one power iteration: multiplies s->basis by a polynomial of X^T X, X being the prompt's
- * vectors, and makes its columns orthonormal. */
+/* Brings the columns of s->basis nearer to the leading singular vectors of X, a prompt's keys or
+ * values: multiplies s->basis by a polynomial of X^T X, and makes the columns orthonormal again. */
 static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, size_t most,
                       cudaStream_t stream, kvd_err *err)
 {
@@ -244,7 +250,8 @@ static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, s
         span_polar(s, r, SPAN_EXACT, stream, err))
         return -1;
     for (int i = 0; i < SPAN_SHIFTS; i++) {
-        /* Alternating large and small roots of the polynomial keep rounding errors small. */
+        /* Uses the polynomial's roots in the order largest, smallest, second largest, and so on,
+         * which keeps rounding errors small. */
         const int place = i % 2 ? SPAN_SHIFTS - 1 - i / 2 : i / 2;
         const double root = 1 + cos(acos(-1) * (place + 0.5) / SPAN_SHIFTS),
                      scale = 0.75 / (double)(most - r->width);
@@ -267,7 +274,8 @@ int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
         r->wide > s->wide || r->width < 1 || r->width > s->width || r->width > most)
         return kvd_fail(err, "%s: %zu vectors of %zu times %zu rows of %zu, at most %zu of %zu",
                         spans, r->width, r->batch, r->n, r->wide, s->width, s->wide);
-    /* If all singular vectors are wanted, no power iteration is needed. */
+    /* If as many singular vectors as possible are requested, any orthonormal basis of the rows will
+     * do, and no power iteration is needed. */
     if (span_begin(s, r, stream, err) ||
         (r->width < most
              ? span_polar(s, r, SPAN_ROUGH, stream, err) || span_power(s, r, most, stream, err)

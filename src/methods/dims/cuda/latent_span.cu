@@ -1,4 +1,4 @@
-/* Kernels that find the leading singular vectors of prompts' keys or values. */
+/* Kernels that find the leading singular vectors of a prompt's keys or values. */
 #include "methods/dims/cuda/latent_span.h"
 
 #include <cuda_fp16.h>
@@ -42,7 +42,7 @@ __device__ __forceinline__ float widen(uint16_t x)
     return __uint_as_float(static_cast<uint32_t>(x) << 16);
 }
 
-/* Writes partial sums of squares of matrices x [gridDim.y][rows][columns]. */
+/* Writes partial sums of the squared elements of each matrix in x [gridDim.y][rows][columns]. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
     span_squares(const T *x, uint32_t rows, uint32_t columns, size_t ld, size_t stride, float *part)
@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(THREADS)
         to[i] = kvd_bf16_bits(scale * widen(x[i / columns * ld + i % columns]));
 }
 
-/* Fills row i with one nonzero number, 1 or -1 by a hash of i, in column i % columns. */
+/* Fills row i of a matrix with zeros and, in column i % columns, 1 or -1. A hash of i chooses the
+ * sign. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS) span_start(T *to, uint32_t rows, uint32_t columns)
 {
@@ -118,7 +119,8 @@ __global__ void __launch_bounds__(THREADS)
         store(b * widen(gram[i]) + c * square[i] + (i / n == i % n ? a : 0), gram + i);
 }
 
-/* Replaces y by numbers that tf32 represents exactly, and writes the errors to `low`. */
+/* Splits float32 numbers y: replaces y by its leading bits, which tf32 represents exactly, and
+ * writes the remainder to `low`. */
 __global__ void __launch_bounds__(THREADS) span_split(float *y, float *low, uint32_t n)
 {
     y += static_cast<size_t>(blockIdx.y) * n;
@@ -148,7 +150,8 @@ __global__ void __launch_bounds__(THREADS) span_sum(const float *part, float *su
         sum[blockIdx.y] = x;
 }
 
-/* Converts matrix q [wide][width] to bf16 [wide][rank]. Columns from `width` on become 0. */
+/* Converts the column-major matrix q [wide][width] to row-major bf16 [wide][rank]. Columns from
+ * number `width` on are 0. */
 __global__ void __launch_bounds__(THREADS)
     span_store(const float *q, uint32_t wide, uint32_t width, uint32_t rank, uint16_t *to)
 {

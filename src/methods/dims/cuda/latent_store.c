@@ -1,4 +1,5 @@
-/* Latent vectors in pages on a GPU: their layout, storage and quantisation. */
+/* Stores latent vectors (K or V times a projection) in pages of GPU memory, in bf16 or
+ * quantised. */
 #include "methods/dims/cuda/latents.h"
 
 #include <math.h>
@@ -29,7 +30,8 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
     return 0;
 }
 
-/* Computes the offsets of latent vectors in a layer's pages: per KV head, and per 8 elements. */
+/* Lays out the pages of layer l: computes the offsets of each KV head's latent vectors (`head`),
+ * and of every 8 elements of a token's latent vectors (`run`, `source`). */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
     kvd_latent_layer *const to = &s->layer[l];
@@ -50,8 +52,8 @@ static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *ru
             at += KVD_PAGE_TOKENS * rank;
             to->max_rank = rank > to->max_rank ? rank : to->max_rank;
         }
-    /* A new token has the latent vectors of K of all groups, then those of V. If K and V share
-     * latent vectors (`joint`), there is only one set. */
+    /* A new token's latent vectors are in this order: K of all groups of KV heads, then V of all
+     * groups. If K and V share latent vectors (`joint`), a token has only one set. */
     for (int side = 0; side < (s->joint ? 1 : 2); side++)
         for (int g = 0; g < groups; g++)
             for (int r = 0; r < to->rank[side][g]; r += 8) {
@@ -96,8 +98,8 @@ int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err)
     return status;
 }
 
-/* Zeroes the stored positions, because RoPE requires valid ones. Layers with a sliding window have
- * `near` pages, others `pages`. */
+/* Sets all RoPE positions in the pages to 0, because random ones would exceed RoPE's tables. Layers
+ * with a sliding window have `near` pages, others `pages`. */
 static int clear_positions(const kvd_latent_store *s, size_t pages, size_t near,
                            cudaStream_t stream, kvd_err *err)
 {
@@ -292,7 +294,8 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 
 enum { LEVELS = 2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS /* of a layer */ };
 
-/* Tables of the quantisation method in host memory, and the kernels' tables made from them. */
+/* Tables of the quantisation method (allot or kvquant), and the tables for the kernels that are
+ * made from them, in host memory. */
 typedef struct {
     const kvd_plan *plan;
     kvd_allot_tables allot;
@@ -303,8 +306,8 @@ typedef struct {
     float *level, *decoded;    /* [n_layers][LEVELS] */
 } code_tables;
 
-/* Sets the bits and the range of element r of K or V. `head` counts the KV heads of the model, not
- * only those of this GPU. */
+/* Sets how element r of a head's latent K (side 0) or V (side 1) is quantised: its number of bits,
+ * mean and deviation. `head` counts all KV heads of the model, not only those of this GPU. */
 static void set_code(const code_tables *t, int l, int head, int side, int r, kvd_latent_code *to)
 {
     if (!t->bits) {
@@ -324,7 +327,8 @@ static void set_code(const code_tables *t, int l, int head, int side, int r, kvd
     to->deviation = side ? 0 : k->range[2 * at + 1];
 }
 
-/* Describes how each latent element is quantised. Returns the 32-bit words per token. */
+/* Sets how each latent element of layer l is quantised. Returns the number of 32-bit words per
+ * quantised token. */
 static int32_t fill_codes(kvd_latent_codes *c, int l, const code_tables *t, const kvd_dims *dims,
                           size_t first)
 {
@@ -382,7 +386,7 @@ static void fill_levels(const code_tables *t, int l)
     }
 }
 
-/* Returns the number of elements of the widest latent vector of K of a group of heads. */
+/* Returns the largest number of elements of a latent vector of K. */
 static int widest_k(const kvd_dims *dims)
 {
     int most = 0;
@@ -444,7 +448,7 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
         kvd_kvquant_tables_of(plan->bits_self, &t.kvquant);
         c->n_groups = (int)groups;
         c->share = kvd_gpu_packed_value(plan, "outliers");
-        /* Room for four times the expected number of outliers, plus 64. */
+        /* A page has room for four times the expected number of outliers of K, plus 64. */
         c->room = c->share <= 0 ? 0
                   : room        ? (int32_t)room
                          : (int32_t)ceil(c->share * KVD_PAGE_TOKENS * widest_k(dims) + 16) * 4;
@@ -469,7 +473,8 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
     return status;
 }
 
-/* Returns a layer's kernel arguments. The caller adds those that depend on the requests. */
+/* Returns the arguments that the quantisation kernels need for one layer, except those that depend
+ * on the requests. */
 static kvd_latent_code_args layer_codes(const kvd_latent_codes *c, int layer)
 {
     const kvd_latent_store *const s = c->store;
@@ -570,8 +575,8 @@ void kvd_latent_codes_note(kvd_latent_codes *c, const kvd_iteration *it)
             c->prompt[it->slice[i].slot] = it->slice[i].n;
 }
 
-/* Returns the bits of tokens from .. end - 1 of a request in layers without (near = 0) or with
- * (near = 1) a sliding window. Outliers of K are not counted. */
+/* Returns the stored bits of tokens number `from` to end - 1 of a request, in all layers without
+ * (near = 0) or with (near = 1) a sliding window. Outliers of K are not counted. */
 static double range_bits(const kvd_latent_codes *c, int near, size_t from, size_t end)
 {
     const size_t last = kvd_smaller(end, c->store->n_sink), sink = last > from ? last - from : 0;
@@ -583,9 +588,9 @@ static size_t first_in(size_t window, size_t n)
     return n > window ? n - window : 0;
 }
 
-/* Returns the bits of tokens from .. n - 1 of a request in layers with a sliding window, where n is
- * at least the prompt's length. Stored tokens of the prompt count with equal shares of their total
- * bits. */
+/* Returns the stored bits of tokens number `from` to n - 1 of a request in layers with a sliding
+ * window. n is at least the prompt's length. Stored prompt tokens count with their average number
+ * of bits. */
 static double near_bits(const kvd_latent_codes *c, size_t slot, size_t from, size_t n)
 {
     const size_t prompt = c->prompt[slot], first = first_in(c->store->cache->window, prompt),

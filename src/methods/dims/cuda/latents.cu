@@ -1,4 +1,5 @@
-/* Restores K and V from latent vectors: products with a projection, on tensor cores. */
+/* Kernels that store latent vectors, and that restore K and V from them: products with a
+ * projection, on tensor cores. */
 #include "methods/dims/cuda/latents.h"
 
 #include "common/cuda/launch.cuh"
@@ -9,7 +10,7 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_PART = 192 };
 
-/* Returns the largest rank of a projection B that shared memory holds as a whole. */
+/* Returns the largest rank of a projection [d_head][rank] that fits into shared memory. */
 constexpr int rank_whole(int d_head)
 {
     return d_head > KVD_WIDTH_NARROW ? 384 : 768;
@@ -30,7 +31,8 @@ __device__ __forceinline__ size_t blocked(size_t t, size_t i, size_t d)
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
 }
 
-/* Returns the RoPE position of token t, or a negative number if the token must not be written. */
+/* Returns the RoPE position of token t. If it is negative, the token's K and V must not be
+ * written. */
 __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, size_t page, int t)
 {
     if (a.positions)
@@ -41,7 +43,8 @@ __device__ __forceinline__ int position_of(const kvd_latent_restore_args &a, siz
                       : t;
 }
 
-/* Applies RoPE to keys in mma accumulators, of two tokens per lane. d_head is 16 * W16. */
+/* Applies RoPE to keys in the accumulators of mma instructions. Each lane has elements of two
+ * tokens. d_head is 16 * W16. */
 template <int W16>
 __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, float (&c)[2 * W16][4],
                                            const int (&position)[2], int lane)
@@ -75,7 +78,8 @@ __device__ __forceinline__ void apply_rope(const kvd_latent_restore_args &a, flo
     }
 }
 
-/* Elements between rows of the projection in shared memory, padded against bank conflicts. */
+/* Returns the distance in elements between rows of the projection in shared memory. Padding avoids
+ * bank conflicts. */
 __host__ __device__ constexpr int pitch_of(int rank)
 {
     return rank + 8;
@@ -83,8 +87,8 @@ __host__ __device__ constexpr int pitch_of(int rank)
 
 enum { AHEAD = 4 /* blocks of 16 ranks loaded at once */ };
 
-/* Loads the mma operands of AHEAD blocks of 16 ranks, from block k on. Blocks from number `steps`
- * on are zero. */
+/* Loads AHEAD blocks of 16 elements of latent vectors, from block k on, as operands of mma
+ * instructions. Blocks from number `steps` on are set to 0. */
 __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
                                       uint32_t (&x)[AHEAD][4])
 {
@@ -107,7 +111,8 @@ __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank,
     }
 }
 
-/* Starts copying up to RANK_PART rows of the projection to shared memory. */
+/* Starts copying at most RANK_PART columns of the projection [d][rank], from column `first` on, to
+ * shared memory. */
 __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank, int first,
                                            uint16_t *to)
 {
@@ -122,14 +127,16 @@ __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank
     }
 }
 
-/* Waits for the copies that begin_part started, except those of its last LATER calls. */
+/* Waits for the copies that begin_part started, except those of the last LATER calls of
+ * begin_part. */
 template <int LATER> __device__ __forceinline__ void wait_for_part()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
 }
 
-/* Restores K or V from latent vectors. PARTS: the projection exceeds shared memory. */
+/* Restores K or V from latent vectors. d_head is 16 * W16. If PARTS is true, the projection does
+ * not fit into shared memory and is loaded in parts. */
 template <int W16, bool PARTS>
 __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
     restore(const __grid_constant__ kvd_latent_restore_args a)
@@ -140,16 +147,18 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
     const kvd_latent_head h = a.head[blockIdx.z / 2];
     const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
               units = (length + 15) / 16, part = PARTS ? RANK_PART : rank;
-    /* First block of 16 tokens to restore: it begins the first page inside the sliding window. */
+    /* seen: first token that the request's newest queries see in the sliding window. first_unit:
+     * first block of 16 tokens in the page of that token. */
     const int seen = a.window ? max(__ldg(a.kv_len + b) - __ldg(a.q_len + b) + 1 - a.window, 0) : 0,
               first_unit = seen / KVD_PAGE_TOKENS * (KVD_PAGE_TOKENS / 16);
-    /* True if there is no projection: latent vectors are copied to K or V. */
+    /* True if this head's K or V has no projection: latent vectors are copied unchanged. */
     const bool whole = h.matrix[side] < 0;
     const bool applies_rope = side == 0 && a.cosine, zeroes = !a.newest && !a.position;
     const int pitch = pitch_of(part);
     const uint16_t *const matrix = static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
                                    (a.slot ? (size_t)__ldg(a.slot + b) * a.matrix_slot : 0);
-    /* If K or V has rank 0, there are no latent vectors, and nothing is written. */
+    /* Returns if the thread block has no tokens, or if K or V has rank 0 and therefore no latent
+     * vectors. */
     if (first_unit + (int)blockIdx.x * WARPS >= units || rank == 0)
         return;
     if (!PARTS && !whole) {
@@ -157,7 +166,7 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
         __syncthreads();
     }
     const int jump = WARPS * (int)gridDim.x, steps = rank / 16;
-    /* Index (0 or 1) of the half of shared memory that is in use. */
+    /* Index (0 or 1) of the half of shared memory that the matrix products read. */
     int stage = 1;
     if (PARTS && !whole) {
         begin_part(matrix, d, rank, 0, b_smem);
@@ -267,7 +276,8 @@ __device__ __forceinline__ uint4 narrow(const float (&x)[8])
                       pack<true>(x[6], x[7]));
 }
 
-/* Applies RoPE to 8 columns of a query from c on and to those d_head / 2 later. */
+/* Applies RoPE to 16 elements of a query: 8 from element c on (low), and 8 from element c + d_head
+ * / 2 on (high). */
 __device__ __forceinline__ void rope_query(const kvd_latent_put_args &a, size_t position, int c,
                                            uint4 &low, uint4 &high)
 {
@@ -427,7 +437,8 @@ __global__ void __launch_bounds__(THREADS) gather_queries(const __grid_constant_
     }
 }
 
-/* Projects K and V of each request's last token. Sums have a fixed order. */
+/* Multiplies K and V of each request's last token by their projections, and stores the latent
+ * vectors. Sums are added in a fixed order. */
 __global__ void __launch_bounds__(THREADS)
     cut(const __grid_constant__ kvd_latent_restore_args a, uint16_t *latents)
 {
@@ -486,7 +497,8 @@ template <int W16> restore_kernel restore_of(int w16, bool parts)
     return parts ? restore<W16, true> : restore<W16, false>;
 }
 
-/* Returns the thread blocks per request, one per 8 tokens, at most as many as fill the device. */
+/* Returns the number of thread blocks per request: one per 8 tokens, but no more than are needed to
+ * fill the GPU. */
 unsigned octets(const kvd_latent_slices *s)
 {
     const int n = (s->most + 7) / 8, enough = 4096 / s->n + 1;
@@ -518,8 +530,8 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const bool parts = a->max_rank > rank_whole(a->d_head);
     const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16, parts);
     const int bytes = (parts ? 2 * pitch_of(RANK_PART) : pitch_of(a->max_rank)) * a->d_head * 2;
-    /* x: thread blocks per request, head and side (K or V). If projections are read in parts, x is
-     * at most the number for which all thread blocks run at once. */
+    /* x is the number of thread blocks per request, KV head and side (K or V). If projections are
+     * loaded in parts, x is limited so that all thread blocks run at the same time. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

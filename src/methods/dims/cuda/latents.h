@@ -1,8 +1,7 @@
-/* Kernels of caches that store latent vectors: K or V times a projection, bf16. Launchers return
- * cudaError_t and never synchronise or allocate.
+/* Kernels of caches that store latent vectors (K or V times a projection) in bf16. Functions that
+ * return cudaError_t launch kernels, and neither wait nor allocate memory.
  *
- * Element r of token t in a page is at (r / 8) * 512 + (t / 8) * 64 + t % 8 * 8 + r % 8. Ranks are
- * multiples of 16. */
+ * Element r of token t in a page is at (r / 8) * 512 + (t / 8) * 64 + t % 8 * 8 + r % 8. */
 #ifndef KVD_METHODS_DIMS_CUDA_LATENTS_H
 #define KVD_METHODS_DIMS_CUDA_LATENTS_H
 
@@ -17,7 +16,8 @@
 extern "C" {
 #endif
 
-/* Positions of a KV head's K [0] and V [1] in latent pages and cache pages, in elements. */
+/* Offsets in elements of a KV head's K [0] and V [1]: of the latent vectors in their page (latent),
+ * and of restored K and V in a page of the cache (page). */
 typedef struct {
     int32_t latent[2], page[2];
     /* Offset in elements, in the array of all projections, of the projection [d_head][rank] that
@@ -30,8 +30,9 @@ typedef struct {
 typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of every q_len */
-    /* [n] for each request, on the device: index of its first new token, numbers of new and of all
-     * tokens. page_table is [n][max_pages]. */
+    /* In device memory, for each request: index of its first new token in the batch (start), number
+     * of new tokens (q_len), number of all tokens (kv_len), page numbers (page_table
+     * [n][max_pages]). */
     const int32_t *start, *q_len, *kv_len, *page_table;
 } kvd_latent_slices;
 
@@ -41,141 +42,163 @@ static inline int kvd_latent_slices_bad(const kvd_latent_slices *s)
            !s->page_table;
 }
 
-/* Arguments for storing queries after RoPE, and latent vectors of new tokens. */
+/* Arguments of kvd_latent_put, which applies RoPE to queries, and stores the queries and the latent
+ * vectors of new tokens. */
 typedef struct {
     kvd_latent_slices s;
-    /* Number of query heads and of dimensions of a head. If n_heads is 0, there are no queries. */
+    /* n_heads: number of query heads; 0 if no queries are stored. d_head: number of dimensions of a
+     * head. */
     int32_t n_heads, d_head;
-    /* [tokens][n_heads * d_head] Queries on the device, ld_q apart, 16-byte aligned. */
+    /* [tokens][n_heads * d_head] Queries in device memory, 16-byte aligned. Successive tokens are
+     * ld_q elements apart. */
     const void *q;
     size_t ld_q;
-    /* [position][d_head / 2] RoPE tables. NULL means that queries get no RoPE. */
+    /* [position][d_head / 2] Cosines and sines of RoPE. NULL: the queries get no RoPE. */
     const float *cosine, *sine;
     /* 1 if RoPE rotates dimensions 2i and 2i + 1, 0 if it rotates i and i + d_head / 2. */
     int32_t interleaved;
-    /* [n] Position of each request's new token. NULL: new tokens have the last positions. */
+    /* [n] RoPE position of each request's only new token. NULL: the position of a token is its
+     * index in the request. */
     const uint32_t *position;
-    /* [n] First row of each request in Q in 8 x 8 blocks. NULL means that Q is row-major. */
+    /* [n] Row of each request's first query in `to_q`, which has 8 x 8 blocks. NULL: `to_q` is
+     * row-major. */
     const int32_t *q_start;
     int32_t n_q8;
     void *to_q;
-    /* Latent vectors of new tokens on the device, ld_latent apart, 16-byte aligned. */
+    /* Latent vectors of new tokens in device memory, 16-byte aligned. Successive tokens are
+     * ld_latent elements apart. */
     const void *latent;
     size_t ld_latent;
-    /* [n_runs] in device memory: position in a page of every 8 elements of a latent vector. */
+    /* [n_runs] in device memory: offset in a page of every 8 elements of a token's latent
+     * vectors. */
     const int32_t *run;
-    /* [n_runs] on the device: for every 8 stored elements, their index in a new token's latent
-     * vectors. NULL: 0, 8, 16, ... */
+    /* [n_runs] in device memory: for every 8 stored elements, index of the first of them in a new
+     * token's latent vectors. NULL: 0, 8, 16, ... */
     const int32_t *source;
     int32_t n_runs;
     void *pool;
     size_t page_elements;
-    /* Element of a page at which the positions of its tokens begin, int32 [n_kv_heads][64]. 0 means
-     * that positions are not stored. */
+    /* positions: offset in a page, in bf16 elements, of the RoPE positions of its tokens, int32
+     * [n_kv_heads][64]. 0: pages have no positions. */
     int32_t positions, n_kv_heads;
 } kvd_latent_put_args;
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 
-/* Largest rank of kvd_latent_restore, which multiplies latent vectors by projections and applies
- * RoPE to keys. After a request's last token it writes zeros, up to a multiple of 8 tokens. */
+/* Largest rank of a projection with which kvd_latent_restore can restore K or V. */
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
-    /* Number of newest tokens whose K and V stay as they are, not restored from latent vectors. */
+    /* Number of each request's newest tokens that are not restored, because the cache's pages
+     * already have their K and V. */
     int32_t newest;
-    /* On the device: tokens of each request kv_len [n], and page_table [n][max_pages]. */
+    /* In device memory. kv_len [n]: number of tokens of each request. page_table [n][max_pages]:
+     * numbers of each request's pages in the cache. */
     const int32_t *kv_len, *page_table;
-    /* [n][max_pages] Numbers of the pages with latent vectors, in device memory. NULL: those of
-     * page_table. Must be NULL if heads share projections (columns > 0). */
+    /* [n][max_pages] in device memory: page numbers of each request's latent vectors. NULL: those
+     * in page_table. Must be NULL if KV heads share projections (columns > 0). */
     const int32_t *latent_table;
-    /* Size of a sliding window in tokens, or 0. Pages that none of the q_len[b] newest tokens of
-     * request b can see are not touched. q_len [n] is in device memory. The window must be 0 if
-     * heads share projections (columns > 0). */
+    /* window: tokens in the layer's sliding window; 0: no window. Pages that none of the q_len[b]
+     * newest tokens of request b attends to are not restored. q_len [n] is in device memory. If KV
+     * heads share projections (columns > 0), window must be 0. */
     int32_t window;
     const int32_t *q_len;
-    /* [n][max_pages * KVD_PAGE_TOKENS] RoPE position of each cached token, in device memory.
-     * Negative: K and V of the token are not written. NULL: positions 0, 1, 2 ... */
+    /* [n][max_pages * KVD_PAGE_TOKENS] in device memory: RoPE position of each cached token.
+     * Negative: the token's K and V are not restored. NULL: positions are 0, 1, 2, ... */
     const int32_t *position;
-    /* Element of a page at which the positions of its tokens begin. 0: `position` has them. */
+    /* Offset in a page of latent vectors, in elements, of its tokens' RoPE positions. 0: `position`
+     * has the positions. */
     int32_t positions;
-    /* [n] on the device: slot of each request, which selects its matrices. NULL: all share them. */
+    /* [n] in device memory: slot of each request. The projections of slot i begin at element i *
+     * matrix_slot of `matrix`. NULL: all requests share the projections. */
     const int32_t *slot;
     size_t matrix_slot;
-    /* [n_kv_heads] in device memory: offsets of each KV head's K and V in the pages. */
+    /* [n_kv_heads] in device memory: offsets of each KV head's latent vectors, K and V in their
+     * pages. */
     const kvd_latent_head *head;
     const void *latents, *matrix;
-    /* Number of elements of a page of latent vectors, and of a page of the cache. */
+    /* latent_page: number of elements of a page of latent vectors. page: number of elements of a
+     * page of the cache. */
     size_t latent_page, page;
-    /* On the device, or NULL: biases [2 n_kv_heads][d_head], K first; RMS norm weights [d_head]. */
+    /* In device memory. bias [2 n_kv_heads][d_head]: added to restored K (first) and V. gain
+     * [d_head]: weights of an RMS norm of restored K. NULL: no bias, no norm. */
     const float *bias, *gain;
     float eps;
-    /* [position][d_head / 2] RoPE tables. NULL means that keys get no RoPE. */
+    /* [position][d_head / 2] Cosines and sines of RoPE. NULL: the keys get no RoPE. */
     const float *cosine, *sine;
     int32_t interleaved;
-    /* 0: every KV head has its own projection [d_head][rank] in `matrix`. Otherwise adjacent heads
-     * share one, [rank / 8][columns][8]. Sharing requires that kvd_latent_joins returns true and
-     * that no token positions are given (`position`, `positions`). */
+    /* 0: each KV head has its own projection [d_head][rank]. Otherwise `columns` / d_head adjacent
+     * KV heads share one, [rank / 8][columns][8]. This requires that kvd_latent_joins returns true,
+     * and that `position` and `positions` are not set. */
     int32_t columns;
     bool keys_alone; /* V is not written; requires `columns` */
     void *pages;
     int32_t n_sms;
 } kvd_latent_restore_args;
+/* Multiplies latent vectors by projections, applies RoPE to keys, and writes K and V to the cache's
+ * pages. If newest is 0 and `position` is NULL, writes zeros after a request's last token, at least
+ * up to a multiple of 8 tokens. */
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
-/* Returns true if kvd_latent_restore supports a projection shared by `heads` heads. */
+/* Returns true if kvd_latent_restore can use one projection for `heads` KV heads of d_head
+ * dimensions on the current GPU. */
 bool kvd_latent_joins(int32_t heads, int32_t d_head);
-/* Restores keys and values whose heads share latent vectors (a->columns is not 0). Only
- * kvd_latent_restore calls this. */
+/* Restores K and V of KV heads that share latent vectors (a->columns is not 0). Only
+ * kvd_latent_restore calls this function. */
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
 /* Reorders a projection [columns][rank] to [rank / 8][columns][8]. */
 cudaError_t kvd_latent_join(const void *from, size_t columns, size_t rank, void *to,
                             cudaStream_t stream);
 
-/* Projects K and V of each request's last token by the matrices [2 n_kv_heads][d_head][rank] (K
- * first) of its slot, and stores the latent vectors. */
+/* Multiplies K and V of each request's last token by the projections of the request's slot, [2
+ * n_kv_heads][d_head][rank] with K first. Stores the products as latent vectors. */
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream);
 
-/* Copies new K and V to [tokens][2 n_kv_heads][d_head], K first. */
+/* Copies K and V of new tokens from the cache's pages to `rows` [tokens][2 n_kv_heads][d_head], K
+ * first. */
 cudaError_t kvd_latent_gather(const kvd_latent_slices *s, const kvd_latent_head *head,
                               int32_t n_kv_heads, int32_t d_head, const void *pages, size_t page,
                               void *rows, cudaStream_t stream);
 
-/* Copies queries from 8 x 8 blocks to [tokens][n_heads][d_head]. */
+/* Copies queries of new tokens, which are stored in 8 x 8 blocks, to `rows`
+ * [tokens][n_heads][d_head]. */
 cudaError_t kvd_latent_gather_queries(const kvd_latent_slices *s, const int32_t *q_start,
                                       int32_t n_q8, int32_t n_heads, int32_t d_head, const void *q,
                                       void *rows, cudaStream_t stream);
 
-/* Projection at element `at`: `width` eigenvectors, then columns of zeros up to `rank`. */
+/* Projection [d][rank] that begins at element `at` of an array: `width` eigenvectors as columns,
+ * then columns of zeros. */
 typedef struct {
     int32_t width, rank, at;
 } kvd_latent_basis;
 
-/* Numbers of tokens from which the second moments of K and of V were computed. */
+/* Numbers of vectors whose second moments (sums of x x^T) were computed for K and for V. */
 typedef struct {
     int32_t k, v;
 } kvd_latent_rows;
-/* Replaces eigenvectors whose eigenvalues are only rounding noise by vectors orthonormal to the
- * previous ones. vectors [n][d][d] are column-major, and their eigenvalues [n][d] rise. The first n
- * / 2 matrices are of K, the others of V. */
+/* Replaces eigenvectors that are only rounding noise by vectors orthonormal to the others. vectors
+ * [n][d][d] (column-major) and their eigenvalues values [n][d] are in ascending order of
+ * eigenvalues. The first n / 2 matrices are of K, the others of V. */
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
-/* Writes the basis[i].width leading eigenvectors of matrix i, largest eigenvalue first, to `to`
- * from element basis[i].at on, as [d][basis[i].rank]. `padded` [n][d][wide], or NULL, gets them
- * with zero columns up to `wide`. */
+/* Writes the basis[i].width leading eigenvectors of matrix i, largest eigenvalue first, as the
+ * projection that basis[i] describes, to `to`. Unless `padded` is NULL, also writes them to padded
+ * [n][d][wide], with zero columns up to `wide`. */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
 
-/* Projected K and V of prompts, of which less important tokens keep fewer dimensions. */
+/* Arguments of kvd_latent_narrow, which zeroes those projected dimensions of K and V that less
+ * important prompt tokens do not keep. */
 typedef struct {
     kvd_latent_slices s;
     const int32_t *q_start; /* device [s.n]: each prompt's first token in `level` */
     const uint8_t *level;   /* device: bits of each prompt token */
     uint8_t important;      /* bit of `level`, set if a token keeps all columns */
-    /* [n] in device memory: projected dimensions that less important tokens keep. */
+    /* [n] in device memory: low[i].width is the number of projected dimensions that less important
+     * tokens keep of K or V of one KV head. */
     const kvd_latent_basis *low;
     int32_t n, wide;
-    /* [tokens][n][wide] on the device: projected K and V. */
+    /* [tokens][n][wide] in device memory: projected K, then V, of each token. */
     void *rows;
 } kvd_latent_narrow_args;
 cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stream);
@@ -184,7 +207,8 @@ cudaError_t kvd_latent_narrow(const kvd_latent_narrow_args *a, cudaStream_t stre
 enum { KVD_LATENT_CODE_BITS = 8 };
 typedef struct {
     int32_t place; /* element offset in a page, for the page's first token */
-    /* First bit of the element in its token, and number of bits, which may be 0. */
+    /* bit: offset of the element's first bit in the quantised token. bits: number of bits of the
+     * element, possibly 0. */
     int32_t bit, bits;
     int32_t side; /* 0: K, 1: V */
     /* Index of the group of KV heads whose latent vector has this element. */
@@ -193,57 +217,67 @@ typedef struct {
     float mean, deviation;
 } kvd_latent_code;
 
-/* Latent vectors of K [0] and V [1] of a group of heads, quantised by kvquant. An outlier is a
- * 32-bit word: bf16 number in the upper half, index in the lower half. */
+/* Layout of the latent K [0] and V [1] of a group of KV heads, quantised by method kvquant.
+ * Outliers (numbers stored exactly) take one 32-bit word: the bf16 number in the upper half, its
+ * index in the lower half. */
 typedef struct {
-    /* Index of the vector's first element in a token, and number of its elements without padding,
-     * for K [0] and V [1]. */
+    /* first: index of the vector's first element in a token. n: number of elements of the vector
+     * without padding. [0] is for K, [1] for V. */
     int32_t first[2], n[2];
-    /* Number of largest, and of smallest, elements of a token's V that are stored as outliers. */
+    /* The v_apart largest and the v_apart smallest elements of each token's latent V are stored as
+     * outliers. */
     int32_t v_apart;
-    /* Index of the word with the range of V: half width and middle as float16. Outliers of V are in
-     * the words after it. */
+    /* Index in a token's words of the range of V's other elements: half its width and its middle,
+     * as float16. The next words are the outliers of V. */
     int32_t v_at;
-    /* Index in a page's words of the number of outliers of K. The outliers follow. */
+    /* Index in a page's words of the page's number of outliers of K. The next words are these
+     * outliers. */
     int32_t k_at;
 } kvd_latent_vector;
 enum { KVD_LATENT_APART = 1024 /* above the number of elements of a latent */ };
 
-/* Quantised latent vectors on the device. */
+/* Arguments of the kernels that quantise and decode latent vectors. */
 typedef struct {
     kvd_latent_slices s;
     const int32_t *slot; /* [s.n] */
-    /* Per token: quantised elements, 32-bit words. Number of first tokens that stay unquantised. */
+    /* n_codes: number of quantised elements per token. words: number of 32-bit words per token.
+     * n_sink: number of first tokens of a request that are not quantised. */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
-    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Quantisation levels of K and V for each
-     * number of bits. Encoding compares numbers with `level`, decoding returns numbers of
-     * `decoded`. */
+    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Tables for K and V, and for each number
+     * of bits. level: levels, of which the nearest gives a number's code. decoded: numbers to which
+     * the codes decode. */
     const float *level, *decoded;
-    /* [pages][page_words] Quantised tokens [KVD_PAGE_TOKENS][words], then outliers of K. */
+    /* [pages][page_words] Each page has quantised tokens [KVD_PAGE_TOKENS][words], then the
+     * outliers of their K. */
     uint32_t *store;
     size_t page_words;
     uint16_t *exact; /* [slots][n_sink][n_codes] */
     void *pool;
     size_t page_elements; /* elements of a page of latents */
-    /* Size of a sliding window in tokens, or 0. Pages before the window are not decoded. */
+    /* Number of tokens in the layer's sliding window, or 0 for no window. Pages before the window
+     * are not decoded. */
     int32_t window;
-    /* Number of groups of heads that kvquant quantises together. Method allot has none (0). */
+    /* Number of groups of KV heads whose latent vectors method kvquant quantises together. 0: the
+     * method is allot. */
     int32_t n_groups;
     const kvd_latent_vector *vector;
-    /* Most outliers of K per page and group of KV heads quantised together; 0: none are stored. */
+    /* Largest number of outliers of K that a page can store per group of KV heads. 0: outliers of K
+     * are not stored. */
     int32_t room;
-    /* Slot of the padding requests of a batch. Outliers of their keys are not stored. */
+    /* Slot of the dummy requests that pad a batch. The outliers of their K are not stored. */
     int32_t idle;
-    /* `prompts`: new tokens are whole prompts, so the outlier lists of their pages are emptied
-     * first. `recounts`: the requests' numbers of outliers (`apart`) are zeroed, too. */
+    /* prompts: true if new tokens are whole prompts. The lists of outliers in their pages are then
+     * emptied first and, if `recounts` is true, the requests' numbers of outliers (`apart`) are set
+     * to 0. */
     bool prompts, recounts;
     /* apart [slots]: number of outliers of K of each request. beyond [1]: largest number of
-     * outliers that did not fit into one page. */
+     * outliers for which a page had no room. */
     uint32_t *apart, *beyond;
 } kvd_latent_code_args;
 cudaError_t kvd_latent_code_put(const kvd_latent_code_args *a, cudaStream_t stream);
-/* Turns random pages into valid pages of kvquant, with fraction `share` of outliers. */
+/* Turns pages of random bits into valid pages of method kvquant, for timing. A fraction `share` of
+ * K's elements become outliers. */
 cudaError_t kvd_latent_code_make_plausible(const kvd_latent_code_args *a, size_t pages,
                                            double share, cudaStream_t stream);
 cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms,
@@ -254,13 +288,14 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
 #endif
 
 #ifdef __CUDACC__
-/* Returns the int32 index in a page at which the position of token t of KV head g is stored. */
+/* Returns where a page, seen as an int32 array, has the RoPE position of token t of KV head g. */
 static __device__ __forceinline__ int kvd_latent_position(int32_t positions, int g, int t)
 {
     return positions / 2 + g * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
 }
 
-/* Adds a bias (or NULL) to mma accumulators. If `gain` is not NULL, then applies an RMS norm. */
+/* Adds `bias` to keys or values in the accumulators of mma instructions, unless it is NULL. Then
+ * applies an RMS norm with weights `gain`, unless `gain` is NULL. */
 template <int BLOCKS>
 __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, const float *gain,
                                                   float eps, int lane)
@@ -301,16 +336,19 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
 #include "methods/cuda/paged_cache.h"
 
 /* Layout of one layer's latent vectors of K [0] and V [1]. The caller sets rank and matrix before
- * kvd_latent_store_init, and up and applies_rope before the first launch. */
+ * kvd_latent_store_init, and up and applies_rope before the first kernel launch. */
 typedef struct {
-    /* [n_groups] Width of the latent K [0] or V [1] of each group of KV heads, a multiple of 16. */
+    /* [n_groups] Number of elements of the latent K [0] or V [1] of each group of KV heads, a
+     * multiple of 16. */
     int *rank[2];
-    /* [n_kv_heads] Offset in `up` of the projection that restores each head, or -1. */
+    /* [n_kv_heads] Offset in `up`, in elements, of the projection that restores each head's K [0]
+     * or V [1]. -1: no projection, the latent vector is used as it is. */
     int *matrix[2];
     const void *up;
     int columns; /* of kvd_latent_restore_args */
     bool applies_rope;
-    /* Number of elements of a page of latent vectors, and position of the layer's first page. */
+    /* page: number of elements of a page of latent vectors. at: offset of the layer's first page in
+     * the pool of all pages, in elements. */
     size_t page, at;
     int positions; /* of kvd_latent_put_args */
     int first_run, n_runs, max_rank;
@@ -318,7 +356,8 @@ typedef struct {
     size_t latent_pitch;
 } kvd_latent_layer;
 
-/* Latent vectors of all layers, for caches whose bf16 pages hold one layer at a time. */
+/* Stored latent vectors of all layers. K and V are restored from them, one layer at a time, to bf16
+ * pages that all layers share. */
 typedef struct {
     kvd_paged_cache *cache; /* borrowed */
     kvd_device_memory memory;
@@ -326,26 +365,30 @@ typedef struct {
     kvd_latent_layer *layer;
     /* [n_layers][n_kv_heads] in device memory: offsets of each KV head's K and V in the pages. */
     kvd_latent_head *head;
-    /* [n_layers][n_runs] in device memory: position in a page of every 8 latent elements. */
+    /* [n_layers][n_runs] in device memory: offset in a page of every 8 elements of a token's latent
+     * vectors. */
     int32_t *run;
-    /* Width to which new latent vectors are padded, or 0. Set before kvd_latent_store_init. */
+    /* Number of elements to which each latent vector of a new token is padded; 0: no padding. Must
+     * be set before kvd_latent_store_init. */
     int wide;
-    /* True if K and V share latent vectors. Set before kvd_latent_store_init. */
+    /* True if K and V share latent vectors. Must be set before kvd_latent_store_init. */
     bool joint;
-    /* True if all layers use the same pages. Set before kvd_latent_store_init. */
+    /* True if all layers use the same pages of latent vectors, one layer at a time. Must be set
+     * before kvd_latent_store_init. */
     bool one_layer;
-    /* True if pages also store the position of each KV head's tokens, which dropping tokens
-     * requires. Must be set before kvd_latent_store_init, and not together with one_layer. */
+    /* True if pages also store the RoPE position of each token and KV head, which methods that drop
+     * tokens require. Must be set before kvd_latent_store_init. one_layer must then be false. */
     bool positions;
-    /* [n_layers][n_runs] For every 8 stored latent elements, their index in a new token's padded
-     * latent vectors. NULL if these have no padding. */
+    /* [n_layers][n_runs] in device memory: for every 8 stored elements, index of the first of them
+     * in a new token's padded latent vectors. NULL: these vectors have no padding. */
     int32_t *source;
     uint16_t *pool;
-    /* Bytes of a page in layers without, and in layers with a sliding window: sum over layers or,
-     * if one_layer is set, the largest. */
+    /* Bytes of a page of latent vectors, summed over layers without (page_bytes) and with
+     * (near_page_bytes) a sliding window. If one_layer is set, the largest page of a layer instead
+     * of the sum. */
     size_t page_bytes, near_page_bytes;
-    /* Bytes that a token takes in all layers without a sliding window: one of the first n_sink
-     * tokens, and a later one. Bytes that a token takes in all layers with a window. */
+    /* Bytes of a token in all layers without a sliding window (sink_bytes: one of the first n_sink
+     * tokens; token_bytes: a later token), and in all layers with a window (near_token_bytes). */
     double sink_bytes, token_bytes, near_token_bytes;
     uint32_t n_sink;
     /* True if each request has projections of its own. */
@@ -353,43 +396,51 @@ typedef struct {
     size_t matrix_slot; /* elements of a slot's projection matrices */
     uint32_t *tokens;   /* [n_slots] */
     size_t n_slots, slot_bytes;
-    /* [n_slots] Number of outliers of each request, which take one 32-bit word each. NULL: none. */
+    /* [n_slots] Number of outliers of each request, each of which takes one 32-bit word. NULL:
+     * outliers are not stored. */
     const uint32_t *apart;
-    /* Cache bytes of all requests, including those that finished in the latest iteration: in all
-     * layers, and in layers with a sliding window. `held` assumes that no method drops tokens. */
+    /* Cache bytes of all requests, including requests that finished in the latest iteration. held:
+     * in all layers, if no tokens are dropped. near_held: in layers with a sliding window. */
     double held, near_held;
 } kvd_latent_store;
 
-/* Allocates the layers, of which the caller must set rank, matrix, up and applies_rope. */
+/* Allocates the layouts of layers (s->layer), in which `heads` adjacent KV heads share latent
+ * vectors. The caller must set rank, matrix, up and applies_rope of each layer. */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
-/* Makes the layout of latent pages (head, run). Requires kvd_cache_layer.map of all layers. */
+/* Computes the layout of the pages of latent vectors (head, run, source). kvd_cache_layer.map of
+ * all layers must be set before. */
 int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err);
-/* Allocates the pool of pages and fills it with random numbers, for timing. */
+/* Allocates `pages` pages of latent vectors and fills them with random numbers, which timing runs
+ * read in place of prompts that they skip. */
 int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
 void kvd_latent_store_release(kvd_latent_store *s);
 
-/* Returns which tokens of a layer are new in the first n decode steps or, with `prompts`, in the
- * first n prompts. */
+/* Returns the new tokens of the batch's first n decode steps or, if `prompts` is true, of its first
+ * n prompts, with their pages in one layer. */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, int layer, bool prompts,
                                           size_t n);
-/* Sets in *a how a layer's latent vectors are stored. The caller sets the tokens and queries. */
+/* Sets the fields of *a that say where the pages of a layer have latent vectors. The caller sets
+ * the other fields: new tokens and queries. */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
-/* Returns the arguments with which kvd_latent_restore restores K and V of a layer. */
+/* Returns arguments with which kvd_latent_restore restores K and V of a layer, for the batch's
+ * first n decode steps or, if `prompts` is true, its first n prompts. */
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,
                                                   bool prompts, size_t n);
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 
-/* Sets `*own` to the projections of one GPU's KV heads. `all` keeps the matrices; the caller frees
- * own->head. Fails if heads that share a latent vector are on different GPUs. */
+/* Sets *own to the projections of the KV heads of one GPU (`share`). The matrices still belong to
+ * `all`; the caller frees own->head. Fails if KV heads that share a latent vector are on different
+ * GPUs. */
 int kvd_latent_store_share(const kvd_dims *all, const kvd_gpu_share *share, kvd_dims *own,
                            kvd_err *err);
-/* Makes the CPU quantise the latent vectors by the methods of m->plan. Tokens are `ld` elements
- * apart. Must be called after kvd_latent_store_init. */
+/* Makes the CPU, not the GPU, quantise latent vectors by the method in m->plan. Latent vectors of
+ * successive tokens are `ld` elements apart. Must be called after kvd_latent_store_init. */
 int kvd_latent_store_host(kvd_latent_store *s, kvd_gpu_method *m, const kvd_dims *dims, size_t ld,
                           kvd_err *err);
 
-/* Updates s->tokens and s->held. Must be called after each iteration. */
+/* Updates the requests' numbers of tokens (s->tokens) and the bytes of the cache (s->held,
+ * s->near_held). Must be called after each iteration. */
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
 
 typedef struct {
@@ -398,7 +449,8 @@ typedef struct {
     size_t code, store, exact; /* offsets of the layer in three arrays of kvd_latent_codes */
 } kvd_latent_codes_layer;
 
-/* Latent vectors quantised by method allot or kvquant. Pages of `store` hold one layer. */
+/* Stored latent vectors, quantised by method allot or kvquant. They are decoded, one layer at a
+ * time, to the pages of `store`. */
 typedef struct {
     kvd_latent_store *store; /* borrowed; one_layer is true */
     kvd_latent_codes_layer *layer;
@@ -408,46 +460,53 @@ typedef struct {
     const float *level, *decoded;
     uint32_t *words;
     uint16_t *exact;
-    /* Bytes of a page in layers without, and with a sliding window; of a slot. Sums over layers. */
+    /* Bytes of a page of quantised latent vectors, summed over layers without (page_bytes) and with
+     * (near_page_bytes) a sliding window. slot_bytes: bytes of a request's unquantised first
+     * tokens. */
     size_t page_bytes, near_page_bytes, slot_bytes;
-    /* Bits of an unquantised first token, and of a later token, not counting outliers of K, in
-     * layers without [0] and with [1] a sliding window. */
+    /* Bits of one token, summed over layers without [0] and with [1] a sliding window: of an
+     * unquantised first token (sink_bits), and of a later token without its outliers of K
+     * (token_bits). */
     double sink_bits[2], token_bits[2];
     uint32_t *prompt; /* [slots] Tokens of each request's prompt. */
-    /* Number of groups of heads that kvquant quantises together. Method allot has none (0). */
+    /* Number of groups of KV heads whose latent vectors method kvquant quantises together. 0: the
+     * method is allot. */
     int n_groups;
     const kvd_latent_vector *vector;
-    /* Largest number of outliers of K that a page can store per group of heads. */
+    /* Largest number of outliers of K that a page can store per group of KV heads. */
     int32_t room;
     double share;
-    /* [slots + 1] in device memory: number of outliers of K of each request, and then the largest
-     * number that did not fit into one page. host_apart is a pinned copy. NULL if no outliers of K
-     * are stored. */
+    /* apart [slots + 1] in device memory: number of outliers of K of each request, then the largest
+     * number for which a page had no room. host_apart: copy in pinned memory. NULL: outliers of K
+     * are not stored. */
     uint32_t *apart, *host_apart;
 } kvd_latent_codes;
 
-/* Copies the levels and bit widths of the quantisation method (allot or kvquant) to the device.
- * `store` must be initialised. */
+/* Copies the levels and bit widths of the quantisation method (allot or kvquant) to the GPU.
+ * kvd_latent_store_init must have set up `store`. */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, kvd_err *err);
-/* Allocates memory for quantised latent vectors and fills it with random numbers, for timing. */
+/* Allocates `pages` pages of quantised latent vectors and fills them with random numbers, which
+ * timing runs read in place of prompts that they skip. */
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
-/* kvd_latent_codes_put quantises the new tokens of requests. kvd_latent_codes_restore decodes their
- * earlier tokens. */
+/* kvd_latent_codes_put quantises the latent vectors of the requests' new tokens.
+ * kvd_latent_codes_restore decodes those of earlier tokens. */
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
-/* Notes the lengths of prompts. Must be called after each iteration. */
+/* Records the prompt length of each request whose prompt began in this iteration. Must be called
+ * after each iteration. */
 void kvd_latent_codes_note(kvd_latent_codes *c, const kvd_iteration *it);
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
-/* Returns the bits of tokens that the latest decode step did not read, because they had left the
- * window. */
+/* Returns the bits of the request's tokens that left the sliding window in the latest decode step,
+ * so that the step did not read them. */
 double kvd_latent_codes_unseen(const kvd_latent_codes *c, size_t slot);
-/* If a page had no room for its outliers of K in the latest iteration, returns how many outliers it
- * had (the largest such number), otherwise 0. */
+/* If a page had no room for all its outliers of K in the latest iteration, returns the largest
+ * number of outliers that a page had. Otherwise returns 0. */
 size_t kvd_latent_codes_lacking(const kvd_latent_codes *c);
 
-/* For tests only: returns the method that drops tokens, or NULL. Method palu owns it. */
+/* For tests only: returns the method that drops tokens from the cache of method palu, or NULL if
+ * there is none. `palu` owns the returned method. */
 const kvd_gpu_method *kvd_gpu_palu_evict(const kvd_gpu_method *palu);
 #endif
 #endif

@@ -1,7 +1,8 @@
-/* Restores K and V from latent vectors that adjacent KV heads share, with wgmma.
+/* Restores K and V from latent vectors that adjacent KV heads share, with wgmma instructions of
+ * Hopper GPUs.
  *
- * A CTA computes 128 tokens of two heads. The two CTAs of a cluster share the copies of the
- * projection. */
+ * A CTA computes 128 tokens of two heads. Each of the two CTAs of a cluster loads half of the
+ * projection for both. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "methods/dims/cuda/latents.h"
@@ -20,7 +21,8 @@ enum {
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
     RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
-    /* Bytes of 16 ranks: BLOCK_A of a page of latent vectors, BLOCK_B of the projection. */
+    /* Bytes of 16 ranks in shared memory: BLOCK_A of one page of latent vectors, BLOCK_B of the
+     * projection. */
     BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
@@ -58,7 +60,7 @@ __device__ __forceinline__ void arrive_both(uint32_t bar)
                      : "memory");
 }
 
-/* Slot of the ring buffer, and parity of its barriers. */
+/* Current stage of the ring buffer in shared memory, and parity of the stage's barriers. */
 struct place {
     int stage;
     uint32_t parity;
@@ -70,18 +72,21 @@ __device__ __forceinline__ void advance(place &p)
     p.parity ^= p.stage == 0;
 }
 
-/* Tokens and heads that a thread block computes: heads 2 * tile and 2 * tile + 1. */
+/* Work of a thread block: K or V of KV heads 2 * tile and 2 * tile + 1 of request b, for 128 tokens
+ * from number `token` on. */
 struct task {
     int b, length, token, side, tile;
 };
 
-/* Iterator over a cluster's tasks. A task is K or V of two heads and 256 tokens. */
+/* Iterator over the tasks of a cluster of two thread blocks. In a task, each block restores K or V
+ * of two heads and 128 tokens. */
 struct tasks {
-    /* Index of the next task, its request, and number of tasks of earlier requests. */
+    /* number: index of the next task. b: request of the task. before: number of tasks of earlier
+     * requests. */
     int number, b, before;
 };
 
-/* Finds the next task of the cluster. Returns false after its last one. */
+/* Sets *t to the next task of the cluster. Returns false after the last task. */
 __device__ __forceinline__ bool next_task(const kvd_latent_restore_args &a, tasks &s, task *t)
 {
     const int sides = a.keys_alone ? 1 : 2, each = a.n_kv_heads / 2 * sides;
@@ -107,7 +112,8 @@ __device__ __forceinline__ size_t page_at(const kvd_latent_restore_args &a, cons
                          min(t.token / KVD_PAGE_TOKENS + page, (t.length - 1) / KVD_PAGE_TOKENS));
 }
 
-/* Latent vectors and projection of a task's two heads. */
+/* Projection `b` of a task's two heads, rank of the projection, and offset of the heads' latent
+ * vectors in a page. */
 struct factors {
     const uint16_t *b;
     int rank, latent;
@@ -125,7 +131,8 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/* Copies latent vectors and projections to shared memory. One thread must call it. */
+/* Copies the latent vectors and projections of all tasks to the ring buffer in shared memory. Only
+ * one thread of the block may call it. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -155,12 +162,14 @@ __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, bar
     }
 }
 
-/* RoPE factors of a thread's dimensions in one token, equal for all heads. */
+/* Cosines and sines of RoPE for one token and the dimensions that a thread computes. They are equal
+ * for all heads. */
 struct turn {
     float cs[D / 8], sn[D / 8];
 };
 
-/* Loads from global memory. Volatile, so that the compiler does not move the load. */
+/* Loads two floats from global memory. The assembly is volatile, so that the compiler does not move
+ * the load. */
 __device__ __forceinline__ float2 load_here(const float *from)
 {
     float2 x;
@@ -197,7 +206,7 @@ __device__ __forceinline__ void load_turn(const kvd_latent_restore_args &a, int 
     }
 }
 
-/* Applies RoPE to keys of two heads, token i of the thread's two tokens. */
+/* Applies RoPE to the keys of two heads, for token i (0 or 1) of the thread's two tokens. */
 __device__ __forceinline__ void apply_rope(float (&x)[COLUMNS / 2], const turn &by, int i,
                                            bool interleaved)
 {
@@ -205,7 +214,8 @@ __device__ __forceinline__ void apply_rope(float (&x)[COLUMNS / 2], const turn &
     for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int n = 0; n < D / 8; n++) {
-            /* First element of a RoPE pair: `near` if interleaved, `far` if half a head apart. */
+            /* Index of a RoPE pair's first element: `near` if pairs are interleaved, `far` if the
+             * elements of a pair are half a head apart. */
             const int near = (h * (D / 8) + n) * 4 + 2 * i,
                       far = (h * (D / 8) + n / 2) * 4 + 2 * i + n % 2;
             if (interleaved) {
@@ -232,7 +242,8 @@ __device__ __forceinline__ void write_row(uint32_t *const (&to)[2], const float 
         }
 }
 
-/* Starts x = A B or, if `more` is not 0, x += A B, over N blocks of 16 ranks. */
+/* Starts computing x = A B or, if `more` is not 0, x += A B. The sums are over N blocks of 16
+ * ranks. */
 template <int N>
 __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, uint32_t B,
                                            int more)
@@ -245,7 +256,8 @@ __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, 
     wgmma_commit();
 }
 
-/* Restores K or V of two heads at a time. FINISHES: also adds biases and applies the RMS norm. */
+/* Restores K or V of two heads at a time. If FINISHES is true, also adds biases, and applies the
+ * RMS norm to K. */
 template <bool FINISHES>
 __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, uint32_t smem,
                                             barriers bar, int group)
@@ -258,7 +270,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
         const int rank = factors_of(a, t).rank, first = t.token + group * KVD_PAGE_TOKENS,
                   row = first + 16 * warp + lane / 4;
         const bool turns = t.side == 0 && a.cosine;
-        /* Barrier of the ring buffer slot that the wgmma group before the latest one reads. */
+        /* Barrier that marks the ring-buffer stage of the previous wgmma group as free. */
         uint32_t used = 0;
         for (int k = 0; k < rank; k += RANKS, advance(p)) {
             const uint32_t from = smem + (uint32_t)(p.stage * STAGE_BYTES),
@@ -270,7 +282,8 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             else
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
-            /* A partial stage (blocks < RANKS / 16) is several wgmma groups, so all are awaited. */
+            /* A partly filled stage (blocks < RANKS / 16) takes several wgmma groups, so all groups
+             * are awaited. */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
             else if (k)
@@ -344,7 +357,8 @@ __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
         registers_up<232>();
         compute_all<FINISHES>(a, smem, bar, group - 1);
     }
-    /* A thread block must not end before the other block has arrived at its barriers. */
+    /* A thread block must not end while the other block of its cluster may still signal its
+     * barriers. */
     cluster_meet();
 }
 

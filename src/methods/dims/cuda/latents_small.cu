@@ -1,4 +1,5 @@
-/* Small kernels on latent vectors: projections from eigenvectors, and quantisation. */
+/* Small kernels for latent vectors: they make projections from eigenvectors, and quantise and
+ * decode latent vectors. */
 #include "methods/dims/cuda/latents.h"
 
 #include <cuda_fp16.h>
@@ -9,10 +10,11 @@ namespace
 {
 
 enum { THREADS = 256 };
-/* Smallest eigenvalue, relative to the largest, that is more than rounding noise. */
+/* Eigenvalues of at most this fraction of the largest eigenvalue are rounding noise. */
 constexpr float KNOWN = 1e-6F;
 
-/* Replaces eigenvectors that are rounding noise by orthonormal ones, one matrix per block. */
+/* Replaces eigenvectors that are only rounding noise by vectors orthonormal to the others. Each
+ * thread block handles one matrix. */
 __global__ void __launch_bounds__(THREADS)
     complete(float *vectors, const float *values, const kvd_latent_basis *basis, int d,
              const __grid_constant__ kvd_latent_rows rows)
@@ -136,7 +138,8 @@ __device__ __forceinline__ float2 range_of(const kvd_latent_code_args &a, const 
                        __half2float(__ushort_as_half((unsigned short)both)));
 }
 
-/* Finds the v_apart smallest and largest numbers of V, and the range of the rest. */
+/* Writes the v_apart smallest and the v_apart largest elements of a token's latent V to `word` as
+ * outliers, and the range of the other elements. */
 __device__ void find_range(const kvd_latent_code_args &a, const kvd_latent_vector &v,
                            const uint16_t *from, uint32_t *word, int lane)
 {
@@ -178,7 +181,7 @@ __device__ void find_range(const kvd_latent_code_args &a, const kvd_latent_vecto
                        (uint32_t)__half_as_ushort(__float2half_rn((end[0] + end[1]) / 2)) << 16;
 }
 
-/* Appends element j of token t's key to the list of outliers of the token's page. */
+/* Appends element j of token t's latent K to the list of outliers in the token's page. */
 __device__ void put_apart(const kvd_latent_code_args &a, int b, int t, int j, int group, uint16_t x)
 {
     const kvd_latent_vector &v = a.vector[group];
@@ -191,7 +194,8 @@ __device__ void put_apart(const kvd_latent_code_args &a, int b, int t, int j, in
         atomicMax(a.beyond, at + 1 - (uint32_t)a.room);
 }
 
-/* Empties the lists of outliers of K in all pages of prompts. Grid: CTAs per prompt, prompts. */
+/* Empties the lists of outliers of K in all pages of prompts. Grid: x, thread blocks per prompt; y,
+ * prompts. */
 __global__ void __launch_bounds__(THREADS)
     clear_lists(const __grid_constant__ kvd_latent_code_args a)
 {
@@ -275,7 +279,8 @@ __device__ __forceinline__ uint16_t decoded(const kvd_latent_code_args &a, int b
     return kvd_bf16_bits(range.x + range.y * __ldg(levels_of(a.decoded, c) + q));
 }
 
-/* Writes the outliers of tokens first .. end - 1 to `to`. */
+/* Writes the outliers of up to 8 tokens, from number `first` on and before `end`, over their
+ * decoded elements in `to`. */
 __device__ void decode_apart(const kvd_latent_code_args &a, int b, int first, int end, uint16_t *to)
 {
     for (int g = 0; g < a.n_groups; g++) {

@@ -1,5 +1,5 @@
-/* Method palu on the GPU: latent vectors from which attention rebuilds keys. Layers with a sliding
- * window keep and restore the latents of the window. */
+/* Method palu on the GPU: the cache stores latent vectors, from which K and V are restored for
+ * attention. Layers with a sliding window store those of tokens in the window. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +18,8 @@ static int padded(int rank)
     return (rank + 15) / 16 * 16;
 }
 
-/* Returns true if kvd_palu_decode computes the model's attention. It requires RoPE's angles to be
- * linear in the position. */
+/* Returns true if kvd_palu_decode, which attends to latent vectors, can be used with this model and
+ * these ranks. It requires RoPE angles proportional to the position. */
 static bool fuses(const kvd_palu *p)
 {
     const kvd_paged_cache *const c = p->method.cache;
@@ -44,7 +44,8 @@ static bool fuses(const kvd_palu *p)
     return true;
 }
 
-/* Returns true if the GPU quantises the latent vectors. */
+/* Returns true if the plan's quantisation method runs on the GPU, which only allot and kvquant
+ * do. */
 static bool codes_here(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_allot || plan->bits == &kvd_bits_kvquant;
@@ -59,7 +60,8 @@ static const char *refused_member(const kvd_plan *plan)
                                                                : NULL;
 }
 
-/* Returns true if tokens are dropped although KV heads share latent vectors. */
+/* Returns true if tokens are dropped although KV heads share latent vectors, which is not
+ * supported. */
 static bool shares_dropped(const kvd_plan *plan)
 {
     return plan->tokens && plan->dims->heads > 1;
@@ -203,7 +205,8 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
         return 0;
     if (out != p->w->narrow)
         return kvd_fail(err, "attention of latents: rows go where none were expected");
-    /* cuBLAS is column-major and computes the transposes: out_h^T [d][n] = B_v^T o_h^T. */
+    /* cuBLAS is column-major, so it computes the transposes. For each query head h: out_h^T [d][n]
+     * = B_v^T o_h^T. */
     return kvd_cublas_check(p->w->lib->cublasGemmBatchedEx(
                                 p->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)r->steps, rank, &one,
                                 f, CUDA_R_16BF, d, f + heads, CUDA_R_16BF, heads * rank, &zero,
@@ -212,7 +215,8 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
                             "values of latents", err);
 }
 
-/* Computes latent vectors: multiplies V, and K before RoPE, by the projections. */
+/* Computes the latent vectors of n new tokens: multiplies V, and K before RoPE, by the
+ * projections. */
 static int multiply(const kvd_palu *p, const kvd_paged_rows *r, size_t n, kvd_err *err)
 {
     const kvd_latent_layer *const l = &p->store.layer[r->layer];
@@ -343,8 +347,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                       (p->evict && p->evict->make(p->evict, pages, slots, stream, err)));
 }
 
-/* If prompts attend to uncompressed K and V, fails for parts of prompts, and for prompts together
- * with decode steps. */
+/* If prompts attend to uncompressed K and V, fails unless every prompt runs as a whole, and without
+ * decode steps in the same iteration. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_gpu_method *const evict = ((kvd_palu *)m)->evict;
@@ -403,7 +407,8 @@ static int make_rows(kvd_palu *p, kvd_err *err)
     return p->folded || (p->rows = kvd_device_new(&p->store.memory, bytes, what, err)) ? 0 : -1;
 }
 
-/* Opens the method that drops tokens. Head layouts and latent pages must be ready. */
+/* Opens the plan's method that drops tokens. The layouts of KV heads and of latent pages must be
+ * set before. */
 static int open_evict(kvd_palu *p, kvd_err *err)
 {
     kvd_gpu_method *const m = &p->method;
@@ -513,8 +518,8 @@ static bool runs_hosted(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    /* Outliers of keys are counted per request, not per token. If a token left a sliding window,
-     * its outliers could not be subtracted. */
+    /* Outliers of K are counted per request, not per token. If a token left a sliding window, its
+     * outliers could not be subtracted, so outliers exclude windows. */
     const bool outliers = plan->bits && kvd_gpu_packed_value(plan, "outliers") > 0;
     return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE | (outliers ? 0 : KVD_GPU_WINDOWS);
 }

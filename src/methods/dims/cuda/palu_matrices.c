@@ -1,4 +1,5 @@
-/* Matrices of method palu on the GPU: projections in bf16, and weights that contain them. */
+/* Method palu on the GPU: copies projections to the GPU in bf16, and multiplies projections into
+ * the model's weights. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,15 +8,16 @@
 
 static const char matrices[] = "matrices of palu";
 
-/* bf16 numbers of all matrices, which are copied to the device at once. */
+/* bf16 numbers of all matrices, collected in host memory to be copied to the GPU at once. */
 typedef struct {
-    /* NULL in the first pass, which only counts (in n) the numbers that x will hold. */
+    /* NULL in the first of two passes, which only counts in `n` how many numbers `x` will hold. */
     uint16_t *x;
     size_t n;
 } pile;
 
-/* Appends the matrix x as bf16 [to_rows][to_columns], transposed if `turned`. Returns its
- * offset. */
+/* Appends matrix x [rows][columns] as bf16, padded with zeros to [to_rows][to_columns]. If `turned`
+ * is set, x is [columns][rows] and is transposed first. Returns the offset of the appended
+ * matrix. */
 static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t to_rows,
                   size_t to_columns, bool turned)
 {
@@ -29,7 +31,8 @@ static size_t add(pile *to, const float *x, size_t rows, size_t columns, size_t 
     return at;
 }
 
-/* Appends the projections that restore the keys of layer l, in kvd_palu_decode's order. */
+/* Appends the projections that restore the keys of layer l, in the order in which kvd_palu_decode
+ * reads them. */
 static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
 {
     const kvd_palu_shape s = kvd_palu_shape_of(p, l);
@@ -49,8 +52,8 @@ static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
     return 0;
 }
 
-/* Appends the projection that restores K (side 0) or V (side 1) of the group of heads that begins
- * with head g. */
+/* Appends the projection that restores K (side 0) or V (side 1) of the group of KV heads that
+ * begins with head g. */
 static void add_group(kvd_palu *p, int l, int side, int g, pile *to)
 {
     kvd_latent_layer *const k = &p->store.layer[l];
@@ -125,7 +128,8 @@ int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err)
     return p->matrix ? 0 : -1;
 }
 
-/* Multiplies W_K and W_V of each group of heads by the projection to latent vectors. */
+/* Replaces W_K and W_V of layer l by their products with the projections, so that the QKV product
+ * yields latent vectors. */
 static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
 {
     kvd_gpu_layer *const to = &p->w->weights.layer[l];
@@ -152,7 +156,8 @@ static int fold_rows(const kvd_palu *p, int l, uint16_t *temp, kvd_err *err)
     return 0;
 }
 
-/* Multiplies projections into W_K, W_V if p->folded, and into W_O of layers that read latent V. */
+/* Multiplies projections into the model's weights: into W_K and W_V if p->folded is set, and into
+ * W_O in layers that attend to latent V. */
 int kvd_palu_fold(const kvd_palu *p, kvd_err *err)
 {
     const kvd_paged_cache *const c = p->method.cache;

@@ -1,21 +1,23 @@
-/* State of method palu on the GPU, and the matrices that it multiplies with. */
+/* State of method palu on the GPU, and functions that prepare its matrices. */
 #ifndef KVD_METHODS_DIMS_CUDA_PALU_PARTS_H
 #define KVD_METHODS_DIMS_CUDA_PALU_PARTS_H
 
 #include "kernels/rivals/palu_decode.h"
 #include "methods/dims/cuda/latents.h"
 
-/* Positions of a layer's matrices in kvd_palu.matrix, in elements. */
+/* Offsets of a layer's matrices in kvd_palu.matrix, in elements. */
 typedef struct {
-    /* True if the projection that restores V is multiplied into W_O. */
+    /* True if attention reads latent V, and the projection that restores V is multiplied into
+     * W_O. */
     bool direct;
     /* Offsets in kvd_palu.matrix, in elements, of the projections [heads * d_head][rank] to latent
      * vectors, for K (0) and V (1). */
     size_t down[2];
-    /* Offsets in kvd_palu.matrix, in elements, of the projections with which kvd_latent_restore
-     * restores K and V (up), and kvd_palu_decode restores K (up_pair). */
+    /* Offsets in kvd_palu.matrix, in elements. up: projections with which kvd_latent_restore
+     * restores K and V. up_pair: projections with which kvd_palu_decode restores K. */
     size_t up, up_pair;
-    /* Offset of the projections [rank][d_head] that restore V, in elements. */
+    /* Offset in kvd_palu.matrix, in elements, of the projections [rank][d_head] that are applied to
+     * attention outputs of latent V. */
     size_t back;
 } kvd_palu_layer;
 
@@ -24,23 +26,27 @@ typedef struct {
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_dims dims; /* projections of this GPU's KV heads */
-    /* True if the QKV product gives latent vectors. Norms of K or biases prevent this. */
+    /* True if projections are multiplied into W_K and W_V, so that the QKV product yields latent
+     * vectors. Impossible for models with biases or with norms of K. */
     bool folded;
     bool fused;
     kvd_latent_codes codes;
     bool coded;  /* true: the GPU codes the latents, by method allot or kvquant */
     bool hosted; /* true: the CPU codes the latents */
-    /* Method that drops tokens and moves their latent vectors, or NULL. */
+    /* Method that drops tokens, used together with palu. NULL: all tokens are kept. */
     kvd_gpu_method *evict;
     kvd_palu_layer *layer;
     uint16_t *matrix;
-    /* [max_tokens][latent_pitch] Latent vectors; NULL if the QKV product gives them. */
+    /* [max_tokens][latent_pitch] Latent vectors of new tokens. NULL if `folded` is true: the output
+     * of the QKV product has them. */
     uint16_t *rows;
     size_t rows_pitch;
     int n_clusters;
     void *workspace;
     uint16_t *o; /* attention output as latents: [max_slices][n_heads * rank_v] */
-    /* [n_layers][3][n_heads] Device addresses of V's projections (0), inputs (1), outputs (2). */
+    /* [n_layers][3][n_heads] Device addresses for a batched matrix product, per query head: of the
+     * projection that restores V (0), of the attention output from latent V (1), and of their
+     * product (2). */
     const void **factor;
 } kvd_palu;
 
@@ -50,7 +56,7 @@ static inline const kvd_dims_head *kvd_palu_head(const kvd_palu *p, int layer, i
     return &p->dims.head[layer * p->dims.n_kv_heads + g];
 }
 
-/* Returns the shape that kvd_palu_decode needs of a layer. */
+/* Returns the numbers of heads and the ranks of a layer, which kvd_palu_decode requires. */
 static inline kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
 {
     return (kvd_palu_shape){.n_heads = p->method.cache->share->n_heads,
@@ -60,10 +66,12 @@ static inline kvd_palu_shape kvd_palu_shape_of(const kvd_palu *p, int layer)
 }
 
 /* Copies the projections of all layers to the GPU as p->matrix, in bf16. Sets their offsets in
- * p->layer, and their addresses in p->store and the cache. Ranks must be set. */
+ * p->layer, and their addresses in p->store and the cache. The ranks in p->store must be set
+ * before. */
 int kvd_palu_make_matrices(kvd_palu *p, kvd_err *err);
 
-/* Multiplies projections into W_K and W_V if `folded`, and into W_O in layers with `direct` set. */
+/* Multiplies projections into the model's weights: into W_K and W_V if p->folded is set, and into
+ * W_O in layers that attend to latent V. */
 int kvd_palu_fold(const kvd_palu *p, kvd_err *err);
 
 #endif

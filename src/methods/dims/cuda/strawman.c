@@ -1,6 +1,6 @@
 /* Methods on the GPU that project each request's K and V on leading columns of a rotation:
- * eigenvectors from its prompt (strawman, online=1), or a file's (explicit=1). Layers with a
- * sliding window take the eigenvectors from the window at the end of the prompt. */
+ * eigenvectors computed from the request's prompt (strawman, parameter online=1), or read from a
+ * file (explicit=1). */
 #include <stdlib.h>
 
 #include "methods/dims/cuda/strawman_parts.h"
@@ -10,7 +10,8 @@ static const char what[] = "decompositions of prompts";
 
 typedef kvd_strawman strawman;
 
-/* Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d]. */
+/* Adds X^T X of `count` matrices X [rows][d] to `to` [count][d][d] or, if `first` is set, stores it
+ * there. */
 static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t rows, int count,
                     bool first, float *to, kvd_err *err)
 {
@@ -24,7 +25,8 @@ static int add_gram(const strawman *s, const void *x, int ld, int stride, size_t
         what, err);
 }
 
-/* Returns how many of a request's tokens a layer holds. */
+/* Returns how many of a request's `tokens` tokens a layer stores: with a sliding window, at most
+ * the window. */
 static size_t held_of(const strawman *s, int layer, size_t tokens)
 {
     const size_t window = (size_t)s->method.cache->layer[layer].map.window;
@@ -55,7 +57,7 @@ static int make_grams(const strawman *s, size_t start, size_t tokens, int layer,
 }
 
 /* Computes the eigenvectors of the second moments of a prompt's K and V in one layer. If the prompt
- * has fewer tokens than dimensions, other orthonormal vectors complete them. */
+ * has fewer tokens than dimensions, adds other orthonormal vectors. */
 static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                      cudaStream_t stream, kvd_err *err)
 {
@@ -73,7 +75,8 @@ static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                        what, err));
 }
 
-/* Multiplies each head's vectors x [tokens][n][d] by its matrix a [n][d][wide]. */
+/* Multiplies the K or V of each head in x [tokens][n][d] by the head's projection in a
+ * [n][d][wide]. */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)
 {
@@ -94,7 +97,8 @@ static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
            s->layer_at[layer];
 }
 
-/* Returns the projections of prompt i padded to equal ranks, or NULL if all ranks are equal. */
+/* Returns the projections of prompt i, padded with zeros to equal ranks. Returns NULL if all ranks
+ * are equal without padding. */
 static uint16_t *padded_of(const strawman *s, int layer, size_t i)
 {
     const size_t d = (size_t)s->method.cache->config->d_head;
@@ -133,7 +137,7 @@ static int compress(strawman *s, const kvd_paged_rows *r, kvd_err *err)
     return 0;
 }
 
-/* Copies K and V of the prompts' tokens, and Q if the decomposition needs queries. */
+/* Copies K and V of the prompts' tokens and, if the projections depend on queries, Q. */
 static int gather(const strawman *s, const kvd_paged_rows *r, const kvd_latent_slices *at,
                   kvd_err *err)
 {
@@ -210,7 +214,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Writes the projections that all requests share to `to`, and zero-padded ones to `padded`. */
+/* Writes the projections that all requests share to `to`. Unless `padded` is NULL, writes copies,
+ * padded with zeros to equal ranks, to `padded`. */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -280,8 +285,8 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/* Returns the bits of a request: the kept dimensions of K and V in layers without a window, and the
- * projections of all layers unless all requests share them. */
+/* Returns the bits of a request: the kept dimensions of K and V in layers without a sliding window
+ * and, unless all requests share the projections, the projections of all layers. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)m;
@@ -329,7 +334,8 @@ static int make_arrays(strawman *s, kvd_err *err)
     return m->status;
 }
 
-/* Allocates the prompts' queries and W_O W_O^T, which parameter online=1 needs. */
+/* Allocates memory for the prompts' queries, and computes W_O W_O^T of each KV head. Parameter
+ * online=1 requires both. */
 static int make_stacks(strawman *s, kvd_err *err)
 {
     const kvd_paged_cache *const c = s->method.cache;
@@ -362,7 +368,8 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
     return side ? h->d_v : h->d_qk;
 }
 
-/* Sets the ranks of s->store, and the positions of matrices in basis [n_layers][n]. */
+/* Sets the ranks of the projections in s->store, and the offset of each projection in basis
+ * [n_layers][n]. */
 static void describe_heads(strawman *s, kvd_latent_basis *basis)
 {
     const kvd_paged_cache *const c = s->method.cache;

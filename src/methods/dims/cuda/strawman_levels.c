@@ -12,7 +12,8 @@ static size_t layers_of(const kvd_strawman *s)
     return (size_t)s->method.cache->n_full;
 }
 
-/* Sets how many dimensions a less important token keeps, and how many bytes that saves. */
+/* Sets how many dimensions of each head's K and V a less important token keeps (low), and how many
+ * bytes that saves per layer (saved). */
 static void describe(const kvd_strawman *s, kvd_latent_basis *low, double *saved)
 {
     const int kv = s->method.cache->share->n_kv_heads;
