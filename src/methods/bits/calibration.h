@@ -1,4 +1,5 @@
-/* Reads K or V of calibration tokens in the form that is quantised. */
+/* Reads K or V of calibration tokens in the form that methods quantise: before or after RoPE, and
+ * projected if dimensions are removed. */
 #ifndef KVD_METHODS_BITS_CALIBRATION_H
 #define KVD_METHODS_BITS_CALIBRATION_H
 
@@ -8,16 +9,16 @@ typedef struct {
     const kvd_method_setup *setup;
     bool pre;
     size_t n;
-    /* Result of kvd_calibration_rows_read in cut [n][width]. `rows` is private. */
+    /* cut [n][width]: result of kvd_calibration_rows_read. rows: private scratch memory. */
     float *rows, *cut;
 } kvd_calibration_rows;
 
-/* Returns the number of calibration tokens, at most `most`. */
+/* Returns the number of calibration tokens, but at most `most`. */
 size_t kvd_calibration_tokens(const kvd_method_setup *s, double most);
-/* Fails unless the calibration data contain all layers and, if `pre`, keys before RoPE. */
+/* Fails unless the calibration data contain all layers and, if `pre` is true, keys before RoPE. */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
-/* Allocates memory for n tokens, with keys before RoPE if `pre`. kvd_calibration_rows_close must
- * follow, even after a failure. */
+/* Allocates memory for n tokens, whose keys are read before RoPE if `pre` is true. The caller must
+ * call kvd_calibration_rows_close, even after a failure. */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
 /* Reads K or V of the first r->n tokens of a KV head into r->cut [n][*width]. */
@@ -25,9 +26,9 @@ int kvd_calibration_rows_read(kvd_calibration_rows *r, kvd_side side, int layer,
                               size_t *width, kvd_err *err);
 void kvd_calibration_rows_close(kvd_calibration_rows *r);
 
-/* Reads n calibration tokens of all heads into rows [n][n_kv_heads * d_head], without the first
- * `sink` tokens of every sequence. scratch [2 * n * d_head]. Returns the number of tokens, 0 on
- * failure. */
+/* Reads K or V of n calibration tokens, all KV heads together, into rows [n][n_kv_heads * d_head].
+ * Leaves out the first `sink` tokens of every sequence. scratch has 2 * n * d_head elements.
+ * Returns the number of tokens in `rows`, 0 on failure. */
 size_t kvd_calibration_all_heads(const kvd_method_setup *s, kvd_x what, int layer, size_t n,
                                  size_t sink, float *scratch, float *rows, kvd_err *err);
 /* Subtracts the mean of every column from x [n][d], and writes it to mean [d]. */

@@ -28,7 +28,8 @@
 
 struct kvd_parameter_values;
 
-/* Largest rank of the low-rank matrices on a GPU, and largest number of tokens in a block. */
+/* Largest rank of the low-rank factors of method gear on a GPU, and largest number of tokens in a
+ * block. */
 enum { KVD_GEAR_RANK = 8, KVD_GEAR_TOKENS = 65536 };
 
 typedef struct {
@@ -38,7 +39,8 @@ typedef struct {
 
 kvd_gear kvd_gear_of(const struct kvd_parameter_values *v);
 
-/* Returns how many of n numbers are outliers at each end (smallest, largest). */
+/* Returns how many of n numbers are stored as outliers at each end: the smallest, and as many
+ * largest. */
 KVD_PACKED_INLINE int kvd_gear_apart(const kvd_gear *s, int n)
 {
     const int k = (int)(s->outliers * (double)n / 2 + 0.5);
@@ -51,7 +53,8 @@ KVD_PACKED_INLINE int kvd_gear_rank(const kvd_gear *s, int n, int d, bool prompt
     return wanted < least ? wanted : least;
 }
 
-/* Returns the bits of scales, outliers and low-rank factors, for n tokens of d channels. */
+/* Returns the bits of scales, outliers and low-rank factors of K or V, for a block of n tokens of d
+ * channels. */
 double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool prompt);
 
 KVD_PACKED_INLINE int kvd_gear_pieces(int n, int piece)
@@ -68,11 +71,13 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    /* Columns of low-rank factors: right (prompt), right (later blocks), left. */
+    /* Numbers of columns of low-rank factors: right factors of the prompt, right factors of later
+     * blocks, left factors. */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
-/* Returns the layout of a page. `k_room` is the number of outliers per key channel of a prompt. */
+/* Returns the layout of a page of method gear. `k_room` is the number of outliers of the prompt's K
+ * that a page stores per channel. */
 KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, int d_qk, int d_v)
 {
     kvd_gear_page p;
@@ -95,7 +100,8 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
     return p;
 }
 
-/* Returns the offset of the data of the block that begins at token `first`. */
+/* Returns the offset, from kvd_gear_page.area on, of the data of the block of tokens that begins at
+ * token `first`. */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
 {
@@ -105,7 +111,8 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
            (first / s->buffer - kvd_gear_pieces(from, s->buffer)) * p->record;
 }
 
-/* Returns the index in its page of the token group (common key scales) that begins at `first`. */
+/* Returns the index in its page of the group of tokens that begins at `first`. A group's tokens
+ * share the scales of K. */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {
     return first / s->group - kvd_gear_pieces(first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, s->group);

@@ -1,4 +1,5 @@
-/* Quantisation levels from a histogram, and quantisation tables of methods for GPU code. */
+/* Finds quantisation levels for a histogram, and declares tables of quantisation methods for their
+ * GPU code. */
 #ifndef KVD_METHODS_BITS_LEVELS_H
 #define KVD_METHODS_BITS_LEVELS_H
 
@@ -10,72 +11,82 @@
 
 enum { KVD_LEVELS_BINS = 65535 };
 
-/* Returns the middle of bin number `bin` of `bins` equal bins of [-1, 1]. */
+/* Returns the middle of bin number `bin`, if [-1, 1] is divided into `bins` equal bins. */
 double kvd_level_bin(int bin, int bins);
 
-/* Writes n ascending levels that minimise the squared error of a histogram over [-1, 1] (Wang and
- * Song 2011, Ckmeans.1d.dp). Unused levels repeat a neighbour. If the histogram is empty, all are
- * NaN. */
+/* Writes n ascending quantisation levels that minimise the squared error for a histogram over [-1,
+ * 1] (Wang and Song 2011, Ckmeans.1d.dp). Unused levels repeat a neighbour. If the histogram is
+ * empty, all levels are NaN. */
 int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd_err *err);
 
-/* Returns the index of the nearest of n ascending levels; on ties, the lower one. */
+/* Returns the index of the level nearest to x among n ascending levels. If two are equally near,
+ * returns the lower index. */
 int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 };
 
-/* Means, deviations, bits and levels of method allot for GPU code. The method owns the arrays. */
+/* Tables of method allot for its GPU code: means, deviations, bits and quantisation levels. The
+ * method owns the arrays. */
 typedef struct {
     size_t n_kv_heads, wide;
     size_t sink;
     const float *scale;   /* [n_layers][n_kv_heads][2][wide][2]: mean, standard deviation */
     const uint8_t *given; /* [n_layers][n_kv_heads][2][wide] bits of each dimension */
-    /* [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS] Levels of K and V by number of bits. */
+    /* [n_layers][2][KVD_ALLOT_BITS + 1][2^KVD_ALLOT_BITS] Quantisation levels of K and of V for
+     * each number of bits. */
     const float *levels;
 } kvd_allot_tables;
 
 void kvd_allot_tables_of(const void *self, kvd_allot_tables *t);
 
-/* How method rotatekv rotates and sorts key channels, for GPU code. The method owns `order`. */
+/* Tables of method rotatekv for its GPU code: how key channels are rotated and sorted. The method
+ * owns `order`. */
 typedef struct {
     size_t wide;
     size_t heads; /* number of adjacent KV heads whose keys are rotated together */
     float clip;
-    /* [n_layers][wide] Stored number i of a token's keys is number order[i] of its rotated keys. */
+    /* [n_layers][wide] Number i of a token's stored keys is number order[i] of its rotated keys. */
     const uint32_t *order;
 } kvd_rotatekv_tables;
 
 void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t);
 
-/* Matrices and levels of method turboquant for vectors of d numbers. The method owns the arrays. */
+/* Matrices and quantisation levels of method turboquant for vectors of d numbers. The method owns
+ * the arrays. */
 typedef struct {
     const float *rotation; /* matrix P [d][d]; x is stored as the code of P x / |x| */
-    /* [d][d] Random matrix that multiplies errors of keys; NULL without parameter `qjl`. */
+    /* [d][d] Random matrix by which quantisation errors of K are multiplied, to store the signs of
+     * the products. NULL without parameter `qjl`. */
     const float *sketch;
-    /* [2^bits] Ascending quantisation levels, with `bits` rounded down. */
+    /* [2^bits] Ascending quantisation levels. A fractional number of bits is rounded down. */
     const float *level;
-    /* Ascending quantisation levels of keys, [2^(bits - 1)] with parameter `qjl`, else [2^bits]. */
+    /* Ascending quantisation levels of K: [2^(bits - 1)] with parameter `qjl`, because a sign takes
+     * one bit, else [2^bits]. */
     const float *key_level;
-    /* [3][256] Quantisation levels for b - 1, b and b + 1 bits; b is `bits` rounded down. The last
-     * are set only if `bits` is fractional. */
+    /* [3][256] Quantisation levels for b - 1, b and b + 1 bits, where b is `bits` rounded down.
+     * Levels for b + 1 bits are set only if `bits` is fractional. */
     const float *levels;
 } kvd_turboquant_tables;
 
-/* Sets *t to turboquant's tables for vectors of d numbers. The first call computes them. */
+/* Sets *t to the tables of method turboquant for vectors of d numbers. The first call for each d
+ * computes them. */
 int kvd_turboquant_tables_of(const void *self, size_t d, kvd_turboquant_tables *t, kvd_err *err);
 int kvd_turboquant_d_head(const void *self);
 
-/* Calibrated tables of method kvquant for GPU code. The method's data own the arrays. */
+/* Calibrated tables of method kvquant for its GPU code. The method owns the arrays. */
 typedef struct {
-    /* [n_layers][n_kv_heads][range_width][2] Middle and half width of each key channel's range. */
+    /* [n_layers][n_kv_heads][range_width][2] Middle and half width of the range of each key
+     * channel. */
     const float *range;
     size_t range_width;
-    /* [n_layers][KVD_N_SIDES][2][2^bits] Quantisation levels among which the nearest is searched,
-     * then the numbers that they decode to. Parameter `qnorm` makes them differ. */
+    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels of which the nearest gives a number's code, then
+     * the numbers to which the codes decode. They differ only with parameter `qnorm`. */
     const float *levels;
 } kvd_kvquant_tables;
 
 void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t);
-/* Returns how many of n numbers are outliers at each end, less than n / 2. */
+/* Returns how many of n numbers are stored as outliers at each end (smallest, largest). The result
+ * is less than n / 2. */
 size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n);
 
 #endif

@@ -1,4 +1,4 @@
-/* Rounds to the floating-point formats E4M3, E5M2 and E2M1. */
+/* Rounds numbers to the floating-point formats E4M3, E5M2 and E2M1. */
 #ifndef KVD_METHODS_BITS_MINIFLOAT_H
 #define KVD_METHODS_BITS_MINIFLOAT_H
 

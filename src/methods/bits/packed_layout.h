@@ -54,49 +54,58 @@
 
 typedef struct {
     int32_t bits;
-    /* Tokens of a key channel that share a scale: 16, 32 or 64; 0: keys have no scales. */
+    /* Number of tokens that share a scale of a key channel: 16, 32 or 64. 0: keys have no
+     * scales. */
     int32_t k_group;
-    /* Number of channels of a token that share a scale of V; KVD_WIDTH_NARROW: all of a head. */
+    /* Number of channels that share a scale of a token's V. KVD_WIDTH_NARROW: all channels of the
+     * KV head. */
     int32_t v_group;
     int32_t v_apart; /* number of outliers per value vector */
-    /* Number of key outliers for which a page has room, a multiple of 4. */
+    /* Number of outliers of K for which a page has room, a multiple of 4. */
     int32_t k_apart;
-    /* Number of exponent bits of floating-point numbers, or 0 for integers. */
+    /* Number of exponent bits, if quantised numbers are floating-point numbers; 0: they are
+     * integers. */
     int32_t exponent;
-    /* Number of channels of a token per floating-point scale: 32 (E8M0), 16 (E4M3), 0 (none). */
+    /* Number of channels of a token that share a scale, if quantised numbers are floating-point: 32
+     * (scale in E8M0), 16 (scale in E4M3), 0 (no scales). */
     int32_t block;
-    /* True if vectors are rotated and divided by their norms (turboquant). */
+    /* True if vectors are rotated and divided by their norms before quantisation (method
+     * turboquant). */
     bool norms;
-    /* True if keys also store signs of random projections of their errors (turboquant, qjl=1). */
+    /* True if signs of random projections of the quantisation errors of K are stored, too (method
+     * turboquant, qjl=1). */
     bool sketch;
-    /* True if values are stored like keys, with one scale per channel (comet). */
+    /* True if V, like K, has one scale per channel (method comet), not per token. */
     bool v_channels;
-    /* True if there is no zero point: x = s (code - (2^(bits - 1) - 1)). */
+    /* True if quantisation is symmetric, without a zero point: x = s (code - (2^(bits - 1) - 1)),
+     * with scale s. */
     bool symmetric;
-    /* True if each dimension has its own number of bits (method allot). The quantised numbers of
-     * each dimension begin at a new word of the page; those of K precede those of V. */
+    /* True if each dimension has its own number of bits (method allot). Quantised numbers of each
+     * dimension begin at a new word of the page, and those of K precede those of V. */
     bool allotted;
-    /* True if pages have the layout of gear.h. The other members are then unset. */
+    /* True if pages have the layout described in gear.h (method gear). The other members are then
+     * unset. */
     bool low_rank;
-    /* True if pages have the layout of kvd_packed_rows. The other members are then unset. */
+    /* True if pages have the layout of kvd_packed_rows (methods hetero and rotatekv). The other
+     * members are then unset. */
     bool rows;
     bool classes; /* true: layout of kvd_packed_classes; other members unset */
     bool split;   /* true: layout of kvd_packed_split; other members unset */
 } kvd_packed_form;
 
-/* Returns true if tokens are quantised in blocks of several tokens. */
+/* Returns true if the method quantises blocks of several tokens, not single tokens. */
 KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
 {
     return f->low_rank || f->classes || f->split;
 }
 
-/* Page layout of tokens that are quantised one by one (hetero, rotatekv). Word j of each 32 numbers
- * of a vector has bit j of them; words with scales follow.
+/* Page layout of methods hetero and rotatekv, which quantise tokens one by one. For every 32
+ * numbers of a vector, word j has bit j of each; then words with scales follow.
  *
- * For each KV head, a page holds the keys of 64 tokens, then the values. If `joint`, the keys of
- * all KV heads come first. */
+ * A page has 64 tokens: for each KV head K, then V. If `joint`, K of all heads comes first. */
 typedef struct {
-    /* Bits of keys and of values, at most 16. With 16, numbers are float16 without scales. */
+    /* Bits per number of K and of V, at most 16. With 16 bits, numbers are float16 and have no
+     * scales. */
     int32_t bits[2];
     int32_t group; /* numbers of a vector per scale; 0: all */
     bool joint;    /* true: the keys of all KV heads are one vector */
@@ -129,7 +138,7 @@ typedef struct {
     double share; /* fraction of a block's tokens that are salient */
 } kvd_packed_classes;
 
-/* Returns share * n rounded to nearest, equally on CPU and GPU. */
+/* Returns share * n rounded to the nearest integer, with equal results on CPU and GPU. */
 KVD_PACKED_INLINE int kvd_packed_share(double share, int n)
 {
 #ifdef __CUDA_ARCH__
@@ -144,7 +153,8 @@ KVD_PACKED_INLINE int kvd_packed_salient(const kvd_packed_classes *c, int n)
     return kvd_packed_share(c->share, n);
 }
 
-/* Returns how many tokens before token `first`, a block's first, are salient (have more bits). */
+/* Returns how many of the tokens before token `first`, which must begin a block, are salient:
+ * stored with more bits. */
 KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int first, int prompt)
 {
     return first ? kvd_packed_salient(c, prompt) +
@@ -152,9 +162,11 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
                  : 0;
 }
 
-/* Byte offsets of the parts of a zipcache page, multiples of 16, and words per token. */
+/* Byte offsets, multiples of 16, of the parts of a page of method zipcache, and numbers of words
+ * per token. */
 typedef struct {
-    /* [keys, values][fewer, more bits] Byte offset of tokens' codes in a page; words per token. */
+    /* [K, V][tokens with fewer bits, with more bits] codes: byte offset of the tokens in a page.
+     * words: number of words per token. */
     int32_t codes[2][2], words[2][2];
     int32_t area, area_bytes, bytes;
 } kvd_packed_class_page;
@@ -176,7 +188,8 @@ KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packe
     return p;
 }
 
-/* Returns the offset in its page of the scales of the block whose first token is `first`. */
+/* Returns the byte offset, in a page of method zipcache, of the scales of the block that begins at
+ * token `first`. */
 KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
                                             const kvd_packed_class_page *p, int first)
 {
@@ -207,7 +220,8 @@ typedef struct {
     bool sketch;
 } kvd_packed_split;
 
-/* Layout of a group of tokens, by [keys, values][channels with more bits, with fewer bits]. */
+/* Layout of a group of tokens (methods vidkv and turboquant). Indices: [K, V][channels with more
+ * bits, with fewer bits]. */
 typedef struct {
     int32_t channels[2][2], planes[2][2];
     int32_t v_mask; /* offset of the mask of chosen value channels */
@@ -215,7 +229,7 @@ typedef struct {
     int32_t bytes;
 } kvd_packed_split_record;
 
-/* Returns how many of d channels get more bits. */
+/* Returns how many of the d channels of K (side 0) or V (side 1) get more bits than the others. */
 KVD_PACKED_INLINE int kvd_packed_chosen(const kvd_packed_split *s, int side, int d)
 {
     return s->bits ? kvd_packed_share(s->share, d) : side ? 0 : (int)(s->share * (double)d);
@@ -249,10 +263,10 @@ KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_p
     return r;
 }
 
-/* Norms are divided by this power of two, so that probability times norm fits in float16. */
+/* Norms are stored divided by this power of two, so that probability times norm fits in float16. */
 #define KVD_PACKED_NORM 8.0f
 
-/* Byte offsets of the parts of a page, multiples of 16. Quantised keys are at offset 0. */
+/* Byte offsets of the parts of a quantised page, multiples of 16. Quantised K is at offset 0. */
 typedef struct {
     int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
 } kvd_packed_parts;
@@ -286,7 +300,8 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     return p;
 }
 
-/* Returns the index of a lane's first word in a unit of 16 dimensions of 64 tokens. */
+/* Returns the index of the first word of `lane` in number `unit` of the units of 16 dimensions of
+ * 64 tokens. */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
     return (unit * 32 + lane) * bits;
@@ -312,20 +327,21 @@ KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
 }
 
-/* Returns the index, in float16 numbers, of the scale of token or dimension x among 16 scales and
- * 16 zero points. Its zero point is 4 numbers later. */
+/* Returns the index of the scale of token or dimension x in a group of 16 scales and 16 zero points
+ * (float16). The zero point of x is 4 numbers after the scale. */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;
 }
 
-/* Returns the index of token t's scale among the 64 scales of a block. */
+/* Returns the index of token t's scale among the scales of a page's 64 tokens. */
 KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 {
     return side ? t % 8 / 2 * 16 + t / 8 * 2 + t % 2 : t % 8 * 8 + t / 8;
 }
 
-/* Part of a number that is in one word: `width` bits of words[word], from bit `shift` on. */
+/* Part of a quantised number that is in one word: `width` bits of words[word], beginning with bit
+ * `shift`. */
 typedef struct {
     int word, shift, width;
 } kvd_packed_piece;

@@ -40,30 +40,35 @@ enum {
 };
 #define KVD_STREAM_LEAST (1u << 16)
 
-/* Frequency table: integer least + i, i < n, has frequency start[at + i + 1] - start[at + i]. */
+/* Frequency table of one component: integer least + i, for i < n, has the frequency start[at + i +
+ * 1] - start[at + i]. */
 typedef struct {
     uint32_t at;
     int16_t least;
     uint16_t n;
 } kvd_stream_component;
 
-/* Frequency tables of each component's integers, for K or V of a layer. All have integer 0. */
+/* Frequency tables of the quantised components of K or V of a layer, one per component. Every table
+ * contains integer 0. */
 typedef struct {
     int32_t kept;
     const kvd_stream_component *component; /* [kept] */
     const uint16_t *start;
 } kvd_stream_tables;
 
-/* Integer missing from the frequency table. place: component + 2^16 * (token in the block). */
+/* Integer that is missing from its component's frequency table. place: component + 2^16 * (token in
+ * the block). */
 typedef struct {
     uint32_t place;
     int32_t q;
 } kvd_stream_exception;
 
-/* Number added to |y| / step before it is rounded down. Below 1/2, it makes more numbers 0. */
+/* Number added to |y| / step before rounding down. It is below 1/2, so that more numbers become 0
+ * than by rounding to nearest. */
 #define KVD_STREAM_ROUND 0.4
 
-/* Returns the multiple of `step` to which y is rounded, with a dead zone around 0. */
+/* Returns y / step rounded to an integer, with a wider interval that becomes 0 than by rounding to
+ * nearest. */
 KVD_STREAM_INLINE double kvd_stream_multiple(double y, double step)
 {
     return copysign(floor(fabs(y) / step + KVD_STREAM_ROUND), y);
@@ -79,7 +84,8 @@ KVD_STREAM_INLINE int kvd_stream_count(int kept)
     return (kvd_stream_n_groups(kept) + KVD_STREAM_GROUPS - 1) / KVD_STREAM_GROUPS;
 }
 
-/* Returns the last group of components of stream s, which has groups s, s + n, s + 2 n, ... */
+/* Returns the last group of components in stream s of n streams. The stream has groups s, s + n, s
+ * + 2 n, ... */
 KVD_STREAM_INLINE int kvd_stream_last_group(int kept, int s, int n)
 {
     return s + (kvd_stream_n_groups(kept) - 1 - s) / n * n;
@@ -90,7 +96,8 @@ KVD_STREAM_INLINE bool kvd_stream_has(kvd_stream_component c, int32_t q)
     return q >= c.least && q < c.least + c.n;
 }
 
-/* Returns true if the encoder pushes a word before a symbol of frequency f. */
+/* Returns true if the encoder must write a word before it encodes a symbol of frequency f in state
+ * x. */
 KVD_STREAM_INLINE bool kvd_stream_pushes(uint32_t x, uint32_t f)
 {
     return (x >> (32 - KVD_STREAM_SHIFT)) >= f;
@@ -101,13 +108,15 @@ KVD_STREAM_INLINE uint32_t kvd_stream_put(uint32_t x, uint32_t start, uint32_t f
     return ((x / f) << KVD_STREAM_SHIFT) + x % f + start;
 }
 
-/* Returns the decoder's next state. Below KVD_STREAM_LEAST, a word must be popped. */
+/* Returns the decoder's state after a symbol. If the state is below KVD_STREAM_LEAST, the decoder
+ * must then read a word. */
 KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t f)
 {
     return f * (x >> KVD_STREAM_SHIFT) + (x & ((1u << KVD_STREAM_SHIFT) - 1)) - start;
 }
 
-/* Returns the index of the integer that state x encodes, by n cumulative frequencies `start`. */
+/* Returns the index of the integer that state x encodes. `start` has the cumulative frequencies of
+ * n integers. */
 KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 {
     const uint32_t number = x & ((1u << KVD_STREAM_SHIFT) - 1);
@@ -122,28 +131,33 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
     return low;
 }
 
-/* Lookup table by which the decoder finds the integer that a coder state's low 14 bits encode. The
+/* Lookup table with which the decoder finds the integer for the low 14 bits of a coder state. A
  * search begins at the entry of a bucket of 2^shift values. `lanes` is 1 if all lanes share a
  * table, else KVD_LANES. */
 typedef struct {
-    /* Byte offset of uint16_t [buckets][lanes], the first table entry to search. 0: no table. */
+    /* Byte offset of uint16_t [buckets][lanes]: table entry at which the search in each bucket
+     * begins. 0: there is no table. */
     uint32_t bucket;
-    /* Byte offset of entries [entries][lanes]: range of frequencies, start + 2^16 * end. */
+    /* Byte offset of entries [entries][lanes], each start + 2^16 * end: the range of an integer's
+     * cumulative frequencies. */
     uint32_t row;
-    /* Bits 0 .. 7: log2 of the values per bucket. Higher bits: index of the last table entry. */
+    /* Bits 0 .. 7: log2 of the number of values per bucket. Higher bits: index of the last table
+     * entry. */
     uint32_t shift;
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
 
 enum { KVD_STREAM_HALF = 256 /* tables hold integers -KVD_STREAM_HALF .. KVD_STREAM_HALF - 1 */ };
 
-/* Address of the decoder's lookup tables: in kernels in shared memory, on the CPU a pointer. */
+/* Address of the decoder's lookup tables: in kernels an address in shared memory, on the CPU a
+ * pointer. */
 #ifdef __CUDACC__
 typedef uint32_t kvd_stream_at;
 static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
 {
     uint32_t x;
-    /* Without volatile, the compiler would delay the load until after an optional second load. */
+    /* If the assembly were not volatile, the compiler would move this load after another, optional
+     * load. */
     asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(at));
     return x;
 }
@@ -169,7 +183,8 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #define KVD_STREAM_KEY(number) ((number) << 16 | 0xffff)
 #endif
 
-/* Returns the offset of the first entry of a lookup table that exceeds a key. */
+/* Returns the offset of the first entry, in an ascending lookup table, that is larger than
+ * `key`. */
 #ifdef __CUDACC__
 __noinline__
 #endif
@@ -180,7 +195,8 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* Ranges end at least 1 higher from entry to entry, so at most `rows` entries are searched. */
+    /* The ends of ranges grow by at least 1 from entry to entry, so at most `rows` entries must be
+     * searched. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -196,13 +212,14 @@ __noinline__
     return high;
 }
 
-/* Returns the entry (start + 2^16 * end) of the integer whose range start .. end - 1 contains
- * `number`, the low bits of a coder state. Sets *offset to the entry's offset. */
+/* Returns the lookup table's entry (start + 2^16 * end) of the integer with start <= number < end,
+ * where `number` is the low bits of a coder state. Sets *offset to the offset of the entry. */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* The first entry (start + 2^16 * end) above `key` is the integer's, because end > number. */
+    /* Since end > number, the entry of the integer is the first entry (start + 2^16 * end) that is
+     * larger than `key`. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -222,18 +239,19 @@ typedef struct {
     bool whole; /* true: every group of components has a lookup table */
 } kvd_stream_lookup_size;
 
-/* Writes the entropy decoder's lookup tables of kvd_stream_count(kept) streams to `to`, after an
- * index of the streams' offsets. Omits a table that would exceed `room` bytes per stream. If `to`
- * is NULL, only returns the size. */
+/* Writes the decoder's lookup tables for kvd_stream_count(kept) streams to `to`, after a list of
+ * the streams' offsets. Leaves out a table if the stream's tables would exceed `room` bytes. If
+ * `to` is NULL, only returns the size. */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
-/* Adjacent components that share a scale and a zero point. Quantised numbers are 0 .. top. */
+/* Adjacent components that share a scale and a zero point. They are quantised to integers 0 ..
+ * top. */
 typedef struct {
     uint16_t first, size, top;
 } kvd_stream_group;
 
-/* Entropy coder of K or V of one layer: y = (x - mean) * to is quantised, and x is restored as mean
- * + y * from. The method's data own the arrays.
+/* Transform and entropy coder of K or V of one layer: y = (x - mean) * to is quantised and
+ * entropy-coded, and x is restored as mean + y * from. The method owns the arrays.
  *
  * Method waterfill rounds y to multiples of `step`; kvtc gives each group of components a scale and
  * a zero point. */
@@ -248,42 +266,47 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
-    /* [wide] Code length of an integer missing from a component's frequency table, minus that of
-     * integer 0, in 1/16 bit; or NULL. */
+    /* [wide] For each component: code length of an integer that is missing from its frequency
+     * table, minus the code length of integer 0, in 1/16 bit. NULL: not used. */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
 
-/* Fills *to with the entropy coder of an open method: waterfill, or kvtc with lanes=1. */
+/* Sets *to to the transform and entropy coder of an open method: waterfill or, with parameter
+ * lanes=1, kvtc. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
-/* Returns a block's expected bits, without coder states, scales and integers stored separately. */
+/* Returns the expected number of bits of a block of `tokens` tokens, without coder states, scales
+ * and exceptions. */
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
 enum {
-    /* Distance in elements between adjacent tables of a kvd_cachegen_coder. */
+    /* Distance, in elements, between successive frequency tables of a kvd_cachegen_coder. */
     KVD_STREAM_TABLE = 289,
     KVD_CACHEGEN_ZERO = 127, /* code of a difference of 0 */
     KVD_CACHEGEN_CODES = 2 * KVD_CACHEGEN_ZERO + 1
 };
 
-/* Quantisation steps and frequencies of method cachegen. The first of every `group` tokens has 256
- * symbols; later ones are differences from it with KVD_CACHEGEN_CODES symbols. */
+/* Quantisation steps and frequency tables of method cachegen. The first of every `group` tokens is
+ * quantised to 256 symbols. The differences of the others from it have KVD_CACHEGEN_CODES
+ * symbols. */
 typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */
     /* [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies of quantised
-     * values: of the first tokens of groups, then of differences from them in each channel. */
+     * numbers: one table for the first tokens of groups, then one per channel for differences from
+     * them. */
     const uint16_t *table;
     bool drawn;
 } kvd_cachegen_coder;
 
 enum { KVD_CACHEGEN_FIRST = KVD_STREAM_GROUPS - 1 /* lookup table of anchor tokens */ };
-/* Writes the lookup tables of cachegen, as kvd_stream_lookups does. */
+/* Writes lookup tables of method cachegen to `to`, in the format of kvd_stream_lookups. */
 kvd_stream_lookup_size kvd_cachegen_lookups(const uint16_t *table, size_t n, size_t wide,
                                             size_t room, uint32_t *to);
 void kvd_cachegen_coder_of(const void *self, kvd_cachegen_coder *to);
-/* Returns the mean bits of a symbol with the cumulative frequencies start [n + 1]. */
+/* Returns the mean number of bits of a symbol, for n symbols with cumulative frequencies start [n +
+ * 1]. */
 double kvd_stream_entropy(const uint16_t *start, size_t n);
 
 #endif

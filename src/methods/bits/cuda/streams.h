@@ -1,4 +1,5 @@
-/* Kernels that encode and decode blocks of entropy-coded components. Launchers never wait. */
+/* Kernels that encode and decode entropy-coded blocks of K and V after a linear transform
+ * (components). Functions that return cudaError_t launch kernels and do not wait for them. */
 #ifndef KVD_METHODS_BITS_CUDA_STREAMS_H
 #define KVD_METHODS_BITS_CUDA_STREAMS_H
 
@@ -11,16 +12,17 @@
 extern "C" {
 #endif
 
-/* Sizes of an entropy-coded block. Per stream: 16-bit words, and integers in no frequency table. */
+/* Sizes of an entropy-coded block. words: 16-bit words per stream. exceptions: integers per stream
+ * that are missing from the frequency tables. */
 typedef struct {
     int32_t n_streams, words, exceptions;
     int32_t scales; /* number of scales per token, one per group of components; 0: none */
 } kvd_stream_room;
 
-/* Byte offsets of the parts of an entropy-coded block: coder states uint32_t
- * [n_streams][KVD_LANES], numbers of words and exceptions uint32_t [n_streams][2], words uint16_t
- * [n_streams][room.words], exceptions (integers missing from the frequency tables)
- * [n_streams][room.exceptions], scales [KVD_PAGE_TOKENS][room.scales]. */
+/* Byte offsets of the parts of an entropy-coded block, after the coder states
+ * [n_streams][KVD_LANES]: numbers of words and exceptions [n_streams][2] (counts), words
+ * [n_streams][room.words], exceptions [n_streams][room.exceptions], scales
+ * [KVD_PAGE_TOKENS][room.scales]. */
 typedef struct {
     size_t counts, words, exceptions, scales, bytes;
 } kvd_stream_parts;
@@ -41,62 +43,67 @@ typedef struct {
     kvd_stream_tables tables;
     kvd_stream_room room;
     double step;
-    /* Number added to the magnitude of every decoded nonzero integer. */
+    /* Number that decoding adds to the magnitude of every nonzero integer, before multiplication by
+     * the step. */
     float offset;
-    /* [tables.kept] Number subtracted from each component before it is quantised. */
+    /* [tables.kept] Number subtracted from each component before quantisation. */
     const float *bias;
-    /* Groups of components with a common scale; each component's group. Unused without scales. */
+    /* group: groups of components that share a scale. group_of: group of each component. Unused if
+     * there are no scales. */
     const kvd_stream_group *group;
     const uint16_t *group_of;
     const uint32_t *lookup; /* lookup tables written by kvd_stream_lookups */
     kvd_stream_lookup_size lookup_size;
     char *blocks; /* [pages][bytes of kvd_stream_parts] */
     int32_t rank; /* components of a latent, at least tables.kept + 1 */
-    /* Offset of K or V in a page of latent vectors (decoded components), in elements. */
+    /* Offset of the decoded components of K or V in a page of latent vectors, in elements. */
     int32_t latent_at;
 } kvd_stream_side;
 
-/* New and cached tokens of the requests of a batch, in device memory. */
+/* The requests of a batch, with their new and cached tokens, in device memory. */
 typedef struct {
     int32_t n, max_pages, n_sink;
     const int32_t *kv_len, *slot; /* [n] */
-    /* [n] Number of new tokens of each request. NULL means decode steps. */
+    /* [n] Number of new tokens of each request. NULL: each request has one, in a decode step. */
     const int32_t *q_len;
-    /* [n] Index of each request's first new token. NULL: index b for request b. */
+    /* [n] Index of each request's first new token in the batch. NULL: request b has token b. */
     const int32_t *start;
-    /* [1] Number of requests. Requests with an index from this number on are padding. NULL: no
-     * request is padding. */
+    /* [1] Number of real requests. Requests with this index or a higher one only pad the batch.
+     * NULL: no request is padding. */
     const int32_t *live;
     const int32_t *page_table; /* [n][max_pages] */
     int32_t n_sms;
 } kvd_stream_batch;
 
-/* Sets `*bytes` to the shared memory for the decoder's lookup tables of one coded stream. */
+/* Sets *bytes to the shared memory that the decoder has for the lookup tables of one entropy-coded
+ * stream. */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
-/* Decodes all tokens but each request's newest into bf16 latent vectors [pages][latent_page]. The
- * component with index tables.kept is set to 1, by which the inverse transform adds the mean, later
- * ones to 0. */
+/* Decodes the components of all tokens but each request's newest into bf16 latent vectors
+ * [pages][latent_page]. Appends a component 1, by which the inverse transform adds the mean, and
+ * zeros. */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
-/* Encodes the components of at most `most` new tokens per request: y[0] [tokens][ld] for K, y[1]
- * for V. May overwrite y. units [slots] grows by the words written. *beyond is raised to the number
- * of words of a stream that does not fit. */
+/* Encodes components y[0] (K) and y[1] (V) [tokens][ld] of at most `most` new tokens per request.
+ * May overwrite y. Adds the words written to units [slots]. Raises *beyond to the words of a stream
+ * that does not fit. */
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
                              uint32_t *beyond, cudaStream_t stream);
-/* Copies K and V of the first n_sink tokens from bf16 pages to sink
- * [slots][n_sink][map.page_elements / KVD_PAGE_TOKENS]. If `back`, copies them to the pages, except
- * each request's newest token. */
+/* Copies K and V of each request's first n_sink tokens from bf16 pages to sink
+ * [slots][n_sink][map.page_elements / KVD_PAGE_TOKENS]. If `back` is set, copies them back to the
+ * pages instead, except the newest token. */
 cudaError_t kvd_streams_sink(const kvd_stream_batch *b, const kvd_attn_map *map, uint16_t *pages,
                              uint16_t *sink, bool back, cudaStream_t stream);
-/* One layer of cachegen in device memory. Tokens of incomplete pages are bf16 in a ring buffer. */
+/* One layer of method cachegen in device memory. Complete pages are entropy-coded; tokens of an
+ * incomplete page are bf16 in a ring buffer. */
 typedef struct {
     kvd_attn_map map;
     kvd_stream_room room;
     int32_t group, wide;
     int32_t block; /* tokens of a block, for kvd_cachegen_replace */
-    /* Bytes of K or V of a head in a page: the stream, then scale and zero point per group. */
+    /* Bytes of K or V of one KV head in a page: the entropy-coded stream, then a scale and a zero
+     * point per group of tokens. */
     size_t block_bytes;
     char *blocks;           /* [pages][n_kv_heads][2][block_bytes] */
     uint16_t *ring;         /* [slots][map.page_elements] */
@@ -107,49 +114,53 @@ typedef struct {
     kvd_stream_lookup_size lookup_size;
 } kvd_cachegen_layer;
 
-/* Restores K and V of all tokens in l->rows, from entropy-coded blocks and from the ring buffer. */
+/* Restores K and V of all tokens, from entropy-coded blocks and the ring buffer, to l->rows. */
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
-/* Encodes the pages that new tokens fill. An incomplete page goes to the ring buffer. units [slots]
- * grows by the words written. *beyond is raised to the number of words of a stream that does not
- * fit. */
+/* Encodes the pages that new tokens complete, and copies an incomplete page to the ring buffer.
+ * Adds the words written to units [slots]. Raises *beyond to the number of words of a stream that
+ * does not fit. */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
-/* Replaces the tokens of complete blocks in l->rows by decoded numbers. units and part [slots] grow
- * by the whole words and the remaining sixteenths of a bit that the blocks would take. */
+/* Replaces tokens of complete blocks in l->rows by their decoded numbers, without storing the code.
+ * Adds the code's size to units [slots], in whole 16-bit words, and the rest to part [slots], in
+ * 1/16 bit. */
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
-/* K or V of a layer in device memory, for waterfill with one coded stream per request. */
+/* K or V of one layer in device memory, for method waterfill if all tokens of a request form one
+ * entropy-coded stream. */
 typedef struct {
     int32_t wide;
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /* [wide] Code length of an integer missing from a component's frequency table, minus that of
-     * integer 0, in 1/16 bit. */
+    /* [wide] For each component: code length of an integer that is missing from its frequency
+     * table, minus the code length of integer 0, in 1/16 bit. */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld;
 } kvd_whole_stream;
-/* Rounds the components of at most `most` new tokens per request, except its first n_sink tokens.
- * Adds the size of their code to units[slot], in whole 16-bit words, and to part[slot], the rest in
- * 1/16 bit. */
+/* Rounds components of at most `most` new tokens per request, except the request's first n_sink
+ * tokens. Adds their code size to units[slot], in whole 16-bit words, and the rest to part[slot],
+ * in 1/16 bit. */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);
-/* Copies `width` elements from x to `to` for new tokens among a request's first n_sink. */
+/* Copies `width` elements of each new token that is among its request's first n_sink tokens from x
+ * to `to`. */
 cudaError_t kvd_whole_stream_keep(const kvd_stream_batch *b, const uint16_t *x, size_t ld_x,
                                   uint16_t *to, size_t ld, size_t width, cudaStream_t stream);
 
-/* Components of a token that share a scale. Each takes `bits` bits, or none if `bits` is 0. */
+/* Group of components of a token that share a scale, for method kvtc. Each takes `bits` bits; if
+ * `bits` is 0, none is stored. */
 typedef struct {
     uint16_t first, size;
     uint32_t bits, at; /* at: bytes of earlier groups of a token */
 } kvd_kvtc_packed_group;
-/* Prompts that kvtc compresses with DEFLATE: K or V of one layer, in device memory. */
+/* K or V of one layer in device memory, of prompts that method kvtc compresses with DEFLATE. */
 typedef struct {
     int32_t n, n_groups, wide;
     int32_t n_sink;               /* first tokens of each prompt, which have no codes */
@@ -159,13 +170,15 @@ typedef struct {
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld, most;       /* most: largest number of tokens of a prompt */
     size_t token_bytes, gap;
-    /* Quantised components. Prompt b begins at byte token_bytes * start[b] + gap * b. */
+    /* Quantised components in bytes. Prompt b begins at byte token_bytes * start[b] + gap *
+     * b. */
     uint8_t *packed;
 } kvd_kvtc_prompts;
-/* Quantises the components y: writes integers to `packed`, restored numbers to `decoded`. */
+/* Quantises components y. Writes the integers to `packed`, and the numbers to which they decode to
+ * `decoded`. */
 cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream);
 
-/* Fills n entropy-coded blocks with random words and coder states for timing. */
+/* Fills n entropy-coded blocks with random words and valid coder states, for timing. */
 cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_bytes,
                                        kvd_stream_room room, cudaStream_t stream);
 
@@ -177,84 +190,93 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 #include "methods/cuda/paged_cache.h"
 
 typedef struct {
-    /* [2 n + 1] in device memory for n requests: number of compressed 16-bit words of each request;
-     * largest number of words of a stream that exceeded its room; further compressed bits of each
-     * request, in 1/16 bit. */
+    /* [2 n + 1] in device memory for n slots: compressed 16-bit words of each request; largest
+     * number of words of a stream that exceeded its room; bits of each request beyond whole words,
+     * in 1/16 bit. */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
     uint32_t *tokens; /* [n] tokens of the request in each slot; 0: no request */
     double held;
 } kvd_stream_slots;
 
-/* Allocates token and word counts of n requests. Even on failure, the caller must release *s. */
+/* Allocates the counters of tokens and compressed words for n slots. The caller must release *s,
+ * even after a failure. */
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
-/* In layer 0, resets the counters of compressed words of requests whose prompts begin. */
+/* In layer 0, sets the counters of compressed words to 0 for requests whose prompts begin. */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
-/* After the last layer, starts copying the requests' compressed word counts to the host. */
+/* In the last layer, starts copying the requests' numbers of compressed words to the host. */
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
-/* Updates requests' token and byte counts. Fails if a coded stream exceeded its `room` of words. */
+/* Updates the requests' numbers of tokens, and the bytes of the cache. Fails if an entropy-coded
+ * stream exceeded its `room` words. */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
-/* Returns a description of the batch's decode steps or, if `prompts`, of its prompts. */
+/* Returns a description of the batch's decode steps or, if `prompts` is true, of its prompts. */
 kvd_stream_batch kvd_stream_batch_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                      bool prompts, int32_t n_sink);
 enum { KVD_TRANSFORM_PAD = 8 /* components of a decoded row after the last; the first is 1 */ };
-/* Transform of K or V of one layer, in device memory: the components of a vector x are y = (x -
- * mean) times `to`, and `from` maps them back. */
+/* Linear transform of K or V of one layer, in device memory. The components of a vector x are (x -
+ * mean) times `to`; `from` maps components back to x. */
 typedef struct {
-    /* `to` maps K or V to components: the sum of two bf16 matrices [2][wide][wide]. `from` [wide +
-     * KVD_TRANSFORM_PAD][wide] maps components back: the inverse transform, then the mean, then
-     * zeros. */
+    /* to: sum of two bf16 matrices [2][wide][wide] that map K or V to components. from [wide +
+     * KVD_TRANSFORM_PAD][wide]: the inverse transform, then a row with the mean, then zeros. */
     uint16_t *to, *from;
     float *bias; /* [wide] mean times `to` */
 } kvd_transform;
-/* Host copy of a kvd_transform of `wide` dimensions, before it is copied to the device. */
+/* Arrays of a kvd_transform of `wide` dimensions in host memory, from which they are copied to the
+ * GPU. */
 typedef struct {
     size_t wide;
     uint16_t *to, *from;
     float *bias, *rest;
 } kvd_transform_tables;
-/* Allocates the arrays. The caller frees them, even after a failure. */
+/* Allocates the arrays of *t. The caller must call kvd_transform_tables_free, even after a
+ * failure. */
 int kvd_transform_tables_new(kvd_transform_tables *t, size_t wide, kvd_err *err);
 void kvd_transform_tables_free(kvd_transform_tables *t);
-/* Creates on the device the transform of K or V to components by `to` [wide][wide], and back by
- * `from`, or by `to` transposed if `from` is NULL. `memory` owns the device arrays. */
+/* Creates the GPU's transform of K or V: to [wide][wide] maps (x - mean) to components, and `from`
+ * maps components back; if NULL, `to` transposed. `memory` owns the device arrays. */
 int kvd_transform_make(kvd_transform *s, const float *to, const float *from, const float *mean,
                        const kvd_transform_tables *t, kvd_device_memory *memory, kvd_err *err);
-/* Computes y [n][wide] = x * `to` for n vectors x, `ld` elements apart. Adds no bias. */
+/* Computes y [n][wide] = x * `to` for n vectors x that are `ld` elements apart. Does not subtract
+ * the transformed mean (s->bias). */
 int kvd_transform_apply(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                         const uint16_t *x, size_t ld, float *y, kvd_err *err);
-/* Computes n vectors x of K or V from decoded components [n][wide + KVD_TRANSFORM_PAD]. */
+/* Computes n vectors x of K or V from their decoded components, `decoded` [n][wide +
+ * KVD_TRANSFORM_PAD]. */
 int kvd_transform_invert(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                          const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err);
-/* Opens waterfill with a coded stream per request. Pages hold decoded numbers; bits are counted. */
+/* Opens method waterfill with one entropy-coded stream per request. Bits of the code are only
+ * counted; pages hold decoded bf16 numbers. */
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                           kvd_err *err);
-/* Compresses prompts of kvtc: quantised on the GPU, then DEFLATE in CPU threads. */
+/* Compresses prompts with method kvtc: the GPU quantises them, then CPU threads apply DEFLATE. */
 typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
-/* Creates a coder that compresses K and V of prompts, or returns NULL. It writes decoded K and V to
- * x [max_tokens][ld], after `before` other elements of each row. */
+/* Creates a coder that compresses K and V of prompts. It writes decoded K and V to x
+ * [max_tokens][ld], from element `before` of each row on. Returns NULL on failure. */
 kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
                                                  size_t before, kvd_err *err);
 void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);
-/* Returns how many of a prompt's n tokens the GPU encodes. */
+/* Returns how many of the first n tokens of a prompt the coder compresses. */
 size_t kvd_kvtc_prompt_coder_ready(const kvd_kvtc_prompt_coder *k, size_t n);
-/* Starts quantising a layer's K and V, after the attention of its prompts. */
+/* Starts quantising K and V of a layer's prompts. Must be called after the attention of the
+ * prompts. */
 int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err);
-/* Starts DEFLATE of an iteration's quantised tokens. The GPU must have finished. */
+/* Starts threads that apply DEFLATE to the quantised tokens of an iteration. The GPU must have
+ * finished the iteration. */
 int kvd_kvtc_prompt_coder_ended(kvd_kvtc_prompt_coder *k, kvd_err *err);
-/* Waits for the threads. Must be called before kvd_kvtc_prompt_coder_bits. */
+/* Waits for the threads that apply DEFLATE. Must be called before kvd_kvtc_prompt_coder_bits. */
 int kvd_kvtc_prompt_coder_finish(kvd_kvtc_prompt_coder *k, kvd_err *err);
-/* Returns the compressed size in bits of the latest prompt of a request (slot). */
+/* Returns the compressed size, in bits, of the latest prompt in a slot. */
 double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot);
 /* Returns device memory filled with random numbers, for timing. Returns NULL on failure. */
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
-/* Returns the 16-bit words per coded stream of a page: `room` or, if 0, enough for `bits` bits. */
+/* Returns the number of 16-bit words for which a page has room per entropy-coded stream: `room` or,
+ * if that is 0, enough for `bits` bits. */
 int32_t kvd_stream_words(double bits, size_t room);
 #endif
 
@@ -271,7 +293,8 @@ struct block_of {
     __half2 *scale; /* [KVD_PAGE_TOKENS][room.scales] scale and zero point */
 };
 
-/* Returns addresses of states, counts, words and exceptions of stream s in the block at `from`. */
+/* Returns the addresses of the parts of an entropy-coded block at `from` that belong to stream s:
+ * coder states, counts, words and exceptions. */
 __device__ __forceinline__ block_of parts_of(char *from, kvd_stream_room room, int s)
 {
     const kvd_stream_parts p = kvd_stream_parts_of(room);
@@ -294,7 +317,8 @@ __device__ __forceinline__ int page_number(const kvd_stream_batch &a, int b, int
     return __ldg(a.page_table + (size_t)b * (size_t)a.max_pages + p);
 }
 
-/* Returns the index of dimension i of token t in a page, a matrix [64][d] of 8 x 8 blocks. */
+/* Returns the index of dimension i of token t in a page, which is a matrix [64][d] divided into 8 x
+ * 8 blocks. */
 __device__ __forceinline__ int blocked(int t, int i, int d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;
@@ -310,7 +334,7 @@ struct head_page {
     const kvd_cachegen_layer &l;
     int g, side, d;
     block_of block;
-    /* Scale and zero point of each group's first token, [64 / group]. */
+    /* [64 / group] Scale and zero point of the first token of each group of tokens. */
     __half2 *scale;
     const uint16_t *table; /* [1 + wide][KVD_STREAM_TABLE] */
     const float *step;
@@ -339,7 +363,7 @@ __device__ __forceinline__ uint16_t *rows_of(const head_page &h, uint16_t *pages
 
 enum { CHANNELS = KVD_WIDTH_NARROW / KVD_LANES /* most channels of a lane */ };
 
-/* Copies the first n tokens of a page, with zeros up to a multiple of 8 tokens. */
+/* Copies the first n tokens of a page, and writes zeros after them up to a multiple of 8 tokens. */
 __device__ void copy_page(const uint16_t *from, uint16_t *to, int n, int d, int lane)
 {
     for (int i = lane; i < (n + 7) / 8 * d; i += KVD_LANES) {
@@ -354,7 +378,7 @@ inline bool bad(const kvd_stream_batch *b)
     return b->n < 1 || b->n > 65535 || b->max_pages < 1 || b->n_sink < 0 || b->n_sms < 1;
 }
 
-/* Returns true if the kernels do not support the layer's head widths or group size. */
+/* Returns true if the kernels do not support the layer's head dimensions or group size. */
 inline bool bad_layer(const kvd_cachegen_layer *l)
 {
     return l->room.n_streams != 1 || l->group < 2 || KVD_PAGE_TOKENS % l->group ||

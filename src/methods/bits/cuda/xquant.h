@@ -26,13 +26,14 @@ extern "C" {
 typedef struct {
     int32_t rank; /* a multiple of 16 */
     int32_t bits; /* 1 .. 16 */
-    /* Number of tokens or channels per scale: a multiple or a divisor of KVD_PAGE_TOKENS. */
+    /* Number of tokens (K) or channels (V) that share a scale: a multiple or a divisor of
+     * KVD_PAGE_TOKENS. */
     int32_t group;
     bool channels;
     int32_t ring_pages;
 } kvd_xquant_form;
 
-/* Offsets of the parts of a quantised page, and its size, in 32-bit words. */
+/* Offsets of the parts of a quantised page, and its size (words), in 32-bit words. */
 typedef struct {
     int32_t channel_scale, token, token_scale, words;
 } kvd_xquant_page;
@@ -60,12 +61,13 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /* Vectors of prompts to quantise, on the device: one per token [tokens][rank] or, if
-     * form.channels, one for K, then one for V [tokens][2 rank]. */
+    /* Vectors of new tokens to quantise, in device memory: one per token [tokens][rank] or, if
+     * form.channels is set, one for K followed by one for V [tokens][2 rank]. */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
-    /* [n] in device memory: index of each prompt's first token in `rows`. NULL: decode steps. */
+    /* [n] in device memory: index in `rows` of each prompt's first token. NULL: decode steps, with
+     * one new token per request. */
     const int32_t *start;
     const int32_t *page_table; /* device [n][max_pages] */
     int32_t longest;
@@ -73,17 +75,19 @@ typedef struct {
     bool keys_alone; /* true: kvd_xquant_restore writes K vectors only */
 } kvd_xquant_args;
 
-/* Quantises prompts' and newest tokens' vectors. Incomplete groups of K stay bf16 in a->ring. */
+/* Quantises the vectors of new tokens. For K, tokens of an incomplete group stay in bf16 in
+ * a->ring. */
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
-/* Writes the decoded bf16 vectors of all tokens, which give K and V, to a->pages. */
+/* Decodes the vectors of all tokens, from which K and V can be computed, to bf16 pages a->pages. */
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
 
-/* Largest numbers of heads, of elements of a vector Y and of their bits in kvd_xquant_attend, which
- * computes o = softmax(scale Q K^T) Y. V is a linear function of the quantised vectors Y. */
+/* Limits of kvd_xquant_attend: largest number of heads, of elements of a quantised vector, and of
+ * bits of an element. */
 enum { KVD_XQUANT_HEADS = 32, KVD_XQUANT_RANK = 1024, KVD_XQUANT_BITS = 8 };
 typedef struct {
     kvd_xquant_args x; /* decode steps */
-    /* Heads of 128 dimensions. Query head h reads KV head h / (n_heads / n_kv_heads). */
+    /* Numbers of heads, each of 128 dimensions. Query head h uses KV head h / (n_heads /
+     * n_kv_heads). */
     int32_t n_heads, n_kv_heads;
     float scale;
     const void *q;    /* bf16 queries after RoPE, device [n][n_heads][128] */
@@ -91,15 +95,15 @@ typedef struct {
     size_t page_elements;
     const float *sinks; /* device [n_heads], logits of attention sinks, or NULL */
     int32_t parts;      /* CTAs per request */
-    /* Workspace: partial outputs [n][parts][n_heads][rank], their largest scores and softmax sums
-     * [n][parts][n_heads], scores of the newest token [n][n_heads]. */
+    /* Workspace. sums: partial outputs [n][parts][n_heads][rank]. ends: their largest scores and
+     * softmax sums [n][parts][n_heads]. newest: scores of the newest token [n][n_heads]. */
     float *sums;
     float2 *ends;
     float *newest;
     void *o; /* output, bf16, device [n][n_heads][rank] */
 } kvd_xquant_attend_args;
 
-/* Returns true if the GPU kernels support these heads and this quantisation. */
+/* Returns true if kvd_xquant_attend supports these numbers of heads and this quantisation. */
 bool kvd_xquant_attends(const kvd_xquant_form *f, int32_t n_heads, int32_t n_kv_heads);
 cudaError_t kvd_xquant_attend(const kvd_xquant_attend_args *a, cudaStream_t stream);
 
