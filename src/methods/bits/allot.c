@@ -18,7 +18,7 @@ static const kvd_parameter parameters[] = {
 };
 
 enum { BINS = 2048, MOST_BITS = KVD_ALLOT_BITS };
-/* Largest magnitude of a quantisation level, in standard deviations of its dimension. */
+/* Largest magnitude of a quantisation level, in standard deviations of the quantised dimension. */
 static const double RANGE = 8;
 
 typedef struct {
@@ -28,15 +28,18 @@ typedef struct {
     size_t wide;
     float *scale;   /* [n_layers][n_kv_heads][KVD_N_SIDES][wide][2]: mean, standard deviation */
     uint8_t *given; /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] bits */
-    /* Ascending quantisation levels, [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS]. */
+    /* [n_layers][KVD_N_SIDES][MOST_BITS + 1][2^MOST_BITS] Ascending quantisation levels of K and of
+     * V for each number of bits. */
     float *levels;
 } allot;
 
 typedef struct {
-    /* Weighted squared error of dimensions at 0 bits, [n_layers][n_kv_heads][KVD_N_SIDES][wide]. */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Weighted squared error of each dimension if it is
+     * stored with 0 bits. */
     double *cost;
     size_t *width;
-    /* [n_layers][KVD_N_SIDES] Squared error at each number of bits, for numbers of variance 1. */
+    /* [n_layers][KVD_N_SIDES] Squared quantisation error of numbers of variance 1, for each number
+     * of bits. */
     double (*loss)[MOST_BITS + 1];
 } making;
 
@@ -59,8 +62,8 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the weight of squared errors in dimension j: the square of its singular value over
- * `square`, the mean square of its numbers. If there are no singular values, returns 1. */
+/* Returns the weight of squared errors in dimension j: the square of the dimension's singular value
+ * over `square`, the mean square of the dimension's numbers. Without singular values, returns 1. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -147,7 +150,8 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/* Without calibration data, assumes normal K and V, with standard deviations from 1 to 1/16. */
+/* Makes up statistics if there are no calibration data: K and V are normally distributed, with
+ * standard deviations from 1 to 1/16. */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {
     const size_t places = (size_t)a->n_layers * (size_t)a->n_kv_heads * KVD_N_SIDES;
@@ -174,7 +178,8 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/* Gives dimensions all bits that each lower the error by at least `price`. Returns their number. */
+/* Gives every dimension of K or V of one head as many bits as each lower the squared error by at
+ * least `price`. Returns the number of bits given. */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,
@@ -192,7 +197,8 @@ static double give(allot *a, const making *m, size_t at, double price)
     return sum;
 }
 
-/* Divides the bits of heads first .. last - 1 among their dimensions to minimise the error. */
+/* Divides a number of bits among the dimensions of heads first .. last - 1 such that the squared
+ * error is least. */
 static void share_out(allot *a, const making *m, size_t first, size_t last)
 {
     double most = 0, budget = 0, lo = -700, hi = 700;

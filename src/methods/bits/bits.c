@@ -29,7 +29,8 @@ void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, s
     const size_t lines = by_channel ? d : n, along = by_channel ? n : d,
                  next_line = by_channel ? 1 : d, next = by_channel ? d : 1,
                  groups = (along + group - 1) / group;
-    /* Visits all channels of a group of tokens before the next group, for the CPU's caches. */
+    /* Processes all channels of a group of tokens before the next group, which makes better use of
+     * the CPU's caches. */
     for (size_t i = 0; i < lines * groups; i++) {
         const size_t l = by_channel ? i % lines : i / groups,
                      at = (by_channel ? i / lines : i % groups) * group,

@@ -1,5 +1,5 @@
-/* Method cachegen: entropy-coded differences of tokens from the first of every `group` tokens (Liu
- * et al. 2024, CacheGen, arXiv 2310.07240, section 5.1). */
+/* Method cachegen: in every `group` tokens, differences from the first token are quantised and
+ * entropy-coded (Liu et al. 2024, CacheGen, arXiv 2310.07240, section 5.1). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,13 +33,15 @@ typedef struct {
     int n_layers;
     size_t n_kv_heads, wide, group;
     bool drawn;
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Steps of quantisation; NULL if unused. */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Quantisation step of each channel; NULL if the
+     * parameters need none. */
     float *step;
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised values: one for
-     * first tokens of groups, then one per channel for differences from them; NULL if unused. */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised numbers: one for
+     * the first tokens of groups, then one per channel for differences from them. NULL if the
+     * parameters need none. */
     kvd_rans_table *table;
-    /* [wide] Frequency tables of a group's first token and of differences from it; NULL if
-     * unused. */
+    /* [wide] Frequency tables per channel: for the first token of a group (anchor), and for
+     * differences from it. NULL if the parameters need none. */
     kvd_stream_component *anchor, *difference;
 } cachegen;
 
@@ -66,7 +68,7 @@ static uint8_t code_difference(float x, float anchor, float step)
 }
 
 /* Adds the squared differences between tokens and the first token of their group to square [d]. If
- * `count` is not NULL, counts how often each quantised value occurs instead. Returns the number of
+ * `count` is not NULL, instead counts how often each quantised number occurs. Returns the number of
  * tokens that are not the first of their group. */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
@@ -112,7 +114,7 @@ static void draw_table(kvd_rans_table *t, size_t n, double middle, double sigma)
     make_table(t, count, n);
 }
 
-/* Makes up quantisation steps and frequency tables for timing, for channels of variance 1. */
+/* Makes up quantisation steps and frequency tables for timing runs, for channels of variance 1. */
 static int draw(cachegen *c)
 {
     const size_t each = c->n_kv_heads * KVD_N_SIDES;
@@ -127,7 +129,8 @@ static int draw(cachegen *c)
     return 0;
 }
 
-/* Computes steps and frequency tables of K or V of one KV head from calibration data. */
+/* Computes quantisation steps and frequency tables for K or V of one KV head from calibration
+ * data. */
 static int calibrate_head(cachegen *c, size_t at, const kvd_calibration_rows *r, size_t d,
                           double unit, kvd_err *err)
 {
@@ -182,7 +185,8 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = (size_t)v->value[GROUPS] * (size_t)v->value[GROUP];
 }
 
-/* Sets the index of each channel's frequency table among those of K or V. */
+/* Sets c->anchor and c->difference: where each channel's two frequency tables begin among those of
+ * K or of V. */
 static int place_codes(cachegen *c, kvd_err *err)
 {
     c->anchor = kvd_pool_new(&c->pool, c->wide * sizeof *c->anchor);
@@ -327,7 +331,7 @@ static int code_lanes(const cachegen *c, const kvd_rans_table *table, uint8_t *c
             w->q[j] = code[i * d + j] - (i % c->group ? ZERO : 0);
         kvd_streams_push(i % c->group ? &differences : &anchors, w->q, &w->block);
     }
-    /* Decoding decrements the numbers of words, so it works on a copy of them. */
+    /* Decoding counts the words of each stream down, so it works on a copy of the counts. */
     uint32_t *const words = w->block.n, *const left = words + w->n_streams;
     memcpy(left, words, w->n_streams * sizeof *words);
     w->block.n = left;

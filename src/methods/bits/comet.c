@@ -19,7 +19,8 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = (size_t)v->value[GROUP];
 }
 
-/* Quantises and restores the n numbers x[0], x[stride], ..., with one scale and no zero point. */
+/* Quantises the n numbers x[0], x[stride], ... with one scale and no zero point, and writes the
+ * decoded numbers to y. */
 static void code_symmetric(const float *x, size_t n, size_t stride, int bits, float *y)
 {
     const float top = (float)((1u << (bits - 1)) - 1);

@@ -7,7 +7,8 @@
 #include "methods/bits/bits.h"
 #include "methods/bits/minifloat.h"
 
-/* Quantises blocks of `size` numbers. scale_of returns the scale for the largest magnitude. */
+/* Quantises blocks of `size` numbers. scale_of returns a block's scale from the block's largest
+ * magnitude. */
 static void code_blocks(const kvd_bits_block *b, size_t size,
                         float (*scale_of)(float most, float t), float t, float *decoded,
                         kvd_bits_count *count)

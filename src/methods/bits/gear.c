@@ -1,4 +1,5 @@
-/* Method gear: outliers, quantised numbers, and a low-rank part of the error (Kang 2024). */
+/* Method gear: quantised numbers, outliers stored exactly, and a low-rank approximation of the
+ * quantisation error (Kang 2024). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,8 @@ double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool promp
            (double)(n + d) * kvd_gear_rank(s, n, d, prompt) * 16;
 }
 
-/* Replaces the k smallest and k largest of n numbers by the mean of the rest. */
+/* Replaces the k smallest and k largest of n numbers, which are stored as outliers, by the mean of
+ * the others. */
 static void take_outliers(float *x, size_t n, size_t stride, size_t k, kvd_ranked *order,
                           float *exact)
 {
@@ -64,7 +66,8 @@ static void take_outliers(float *x, size_t n, size_t stride, size_t k, kvd_ranke
         }
 }
 
-/* Makes the columns of a [n][r] orthonormal. Linearly dependent columns become 0. */
+/* Makes the columns of a [n][r] orthonormal. Columns that depend linearly on earlier ones become
+ * 0. */
 static void orthonormalise(float *a, size_t n, size_t r)
 {
     for (size_t c = 0; c < r; c++) {
@@ -90,7 +93,7 @@ static void round_all(float *x, size_t n)
         x[i] = kvd_round_f16(x[i]);
 }
 
-/* Adds the rank-r approximation of the error e [n][d] to y [n][d]. */
+/* Adds an approximation of rank r of the quantisation error e [n][d] to y [n][d]. */
 static void add_low_rank(const float *e, size_t n, size_t d, size_t r, int iterations, float *a,
                          float *b, float *y)
 {

@@ -1,4 +1,5 @@
-/* Method hetero: LeanKV's Hetero-KV (section 4). The newest `window` tokens have more bits. */
+/* Method hetero: keys have more bits than values, and the newest `window` tokens more bits than
+ * older tokens (LeanKV's Hetero-KV, section 4). */
 
 #include "methods/bits/bits.h"
 

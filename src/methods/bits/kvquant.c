@@ -1,5 +1,6 @@
-/* Method kvquant: keys per channel before RoPE, values per token, calibrated quantisation levels,
- * outliers (Hooper et al. 2024, KVQuant, sections 3.1 to 3.5). */
+/* Method kvquant: quantises keys before RoPE with a range per channel, and values with a range per
+ * token, to calibrated levels, and stores outliers exactly (Hooper et al. 2024, KVQuant, sections
+ * 3.1 to 3.5). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,9 +31,11 @@ typedef struct {
     kvd_pool pool; /* must be first */
     const kvd_parameter_values *v;
     int n_layers, n_kv_heads, d_head, range_width;
-    /* [n_layers][n_kv_heads][range_width][2] Middle and half width of each key channel's range. */
+    /* [n_layers][n_kv_heads][range_width][2] Middle and half width of the range of each key
+     * channel. */
     float *range;
-    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels to search for the nearest, then decoded numbers. */
+    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels of which the nearest gives a number's code, then
+     * the numbers to which the codes decode. */
     float *levels;
 } kvquant;
 
@@ -65,12 +68,14 @@ static void keep_moments(const double *histogram, int n, double *level)
         level[k] = (level[k] - mean_q) * deviation / deviation_q + mean;
 }
 
-/* Histograms of normalised numbers: counts, and weights for the k-means search of levels. */
+/* Two histograms of normalised calibration numbers: their counts, and the sums of their weights in
+ * the k-means search for quantisation levels. */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
-/* Adds a normalised number to the histograms. Its weight is `gradient2`, or 1 if that is NULL. */
+/* Adds a normalised number to the histograms, with the weight `gradient2` (squared gradient). NULL:
+ * weight 1. */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
 {
@@ -94,8 +99,8 @@ size_t kvd_kvquant_apart(const kvd_parameter_values *v, size_t n)
     return 2 * k < n ? k : (n - 1) / 2;
 }
 
-/* Inserts x into `least`, the n smallest numbers so far in ascending order, if x is smaller than
- * the last of them. */
+/* Inserts x into `least`, the n smallest numbers seen so far in ascending order, if x is smaller
+ * than the largest of them. */
 static void insert(float *least, size_t n, float x)
 {
     size_t i = n;
@@ -106,8 +111,8 @@ static void insert(float *least, size_t n, float x)
         least[i] = x;
 }
 
-/* Marks the k smallest and k largest numbers. Writes the middle and half width of the rest.
- * `scratch` has room for n + 1 numbers. */
+/* Marks the k smallest and the k largest of n numbers as outliers. Writes the middle and half width
+ * of the range of the others. `scratch` has room for n + 1 numbers. */
 static void find_outliers(const float *x, size_t n, size_t k, float *scratch, uint8_t *outlier,
                           float *middle, float *half)
 {
@@ -142,8 +147,8 @@ static float quantile(const float *sorted, size_t n, double share)
                    (at - (double)i) * ((double)sorted[next] - (double)sorted[i]));
 }
 
-/* Computes the range of each key channel from keys `cut` [n][width]. Adds the keys that are in
- * their channel's range to `histogram`. */
+/* Computes the range of each key channel from calibration keys, cut [n][width]. Adds keys within
+ * their channel's range to the histogram. */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
 {
@@ -232,7 +237,7 @@ static int calibrate(kvquant *q, const kvd_method_setup *s, bool pre, kvd_fisher
     return status ? -1 : 0;
 }
 
-/* Returns x with P(|Z| > x) = `share` for a standard normal Z. */
+/* Returns the number x with P(|Z| > x) = `share`, where Z is a standard normal variable. */
 static double normal_range(double share)
 {
     double lo = 0, hi = 8;
@@ -330,7 +335,8 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/* Returns x after quantisation. level [2][n]: levels to search, then numbers they decode to. */
+/* Returns x quantised and decoded. level [2][n] has levels, of which the nearest is chosen, then
+ * the numbers to which they decode. */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

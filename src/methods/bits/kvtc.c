@@ -1,5 +1,6 @@
-/* Method kvtc: quantises groups of principal components with 0, 2, 4 or 8 bits, and compresses them
- * with DEFLATE (Staniszewski and Lancucki 2025, arXiv 2511.01815). */
+/* Method kvtc: quantises principal components with 0, 2, 4 or 8 bits, equal within a group of
+ * components, and compresses them with DEFLATE (Staniszewski and Lancucki 2025, arXiv
+ * 2511.01815). */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
@@ -31,8 +32,8 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/* A group has at most UNIT * 2^k components (k < N_SIZES), stored with one of N_KINDS numbers of
- * bits. Quantisation errors are measured on SAMPLES tokens. */
+/* A group has at most UNIT * 2^k principal components, k < N_SIZES, and N_KINDS numbers of bits are
+ * possible. Quantisation errors are measured on SAMPLES tokens. */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
@@ -40,9 +41,10 @@ typedef struct {
     float *mean;  /* [wide] mean of the calibration data */
     float *basis; /* [wide][wide], column j is the j-th principal component */
     kvd_kvtc_group *groups;
-    /* Number of groups, and number of components up to the last group that is stored. */
+    /* n: number of groups of components. kept: number of components up to the last group that is
+     * stored. */
     size_t n, kept;
-    /* Tables of the entropy coder for the 32 lanes of a warp. */
+    /* Tables of the entropy coder that the 32 lanes of a GPU's warp run in parallel. */
     kvd_stream_coder lanes;
 } coder;
 
@@ -54,11 +56,13 @@ typedef struct {
     coder *coder;
 } kvtc;
 
-/* Mean squared quantisation errors of all possible groups of adjacent principal components. */
+/* Mean squared quantisation errors of all groups of adjacent principal components that could be
+ * chosen. */
 typedef struct {
-    /* [wide / 8] Squared error of a group by first component / 8, group size and number of bits. */
+    /* [wide / 8] Squared quantisation error of a group, by its first component / 8, its size and
+     * its number of bits. */
     double (*coded)[N_SIZES][N_KINDS];
-    /* Squared error of each unit of 8 components if they are not stored. */
+    /* Squared error of every 8 adjacent components if they are not stored. */
     double *variance;
     float *c; /* [n][wide] components of the calibration tokens */
     size_t n;
@@ -69,7 +73,7 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the number of components of a group: UNIT * 2^k, or those left of `wide`. */
+/* Returns the number of components of a group: UNIT * 2^k or, if fewer remain of `wide`, these. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -100,7 +104,8 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
     }
 }
 
-/* Groups components so that squared error + `price` * bits is least. Returns the bits per token. */
+/* Divides components into groups such that squared error + `price` * bits is least. Returns the
+ * bits per token. */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
 {
@@ -134,7 +139,8 @@ static double divide(const costs *from, size_t wide, double price, double *least
     return bits;
 }
 
-/* Chooses the groups of components with the least squared error within the allowed bits. */
+/* Chooses the groups of principal components of K or V such that the squared error is least with
+ * the allowed number of bits. */
 static void share_out(kvtc *t, int side, const costs *cost, double *least, uint8_t *choice)
 {
     const double budget = t->v->value[BITS] * (double)t->wide * t->n_layers;
@@ -212,7 +218,8 @@ static int new_making(const kvtc *t, const kvd_method_setup *s, size_t n, kvd_po
     return kvd_pool_check(pool, "calibration rows", err);
 }
 
-/* Counts how often each integer occurs in group g of n calibration tokens. */
+/* Counts how often each quantised number occurs in group g of the components of n calibration
+ * tokens. */
 static void count_codes(const float *c, size_t n, size_t wide, const kvd_kvtc_group *g,
                         uint64_t *count)
 {
@@ -232,14 +239,15 @@ typedef struct {
     float *to, *from;
 } lane_arrays;
 
-/* Appends the frequency tables of group g to c->lanes. Overwrites `count`. */
+/* Appends the frequency tables of the components of group g to c->lanes. Overwrites `count`. */
 static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t wide,
                       const lane_arrays *a)
 {
     kvd_stream_coder *const l = &c->lanes;
     const size_t codes = (size_t)1 << g->bits, first = (size_t)l->streams.kept;
     kvd_rans_table table;
-    /* Integers that do not occur in the calibration data need a frequency above 0. */
+    /* Quantised numbers that do not occur in the calibration data must still have a frequency above
+     * 0. */
     for (size_t s = 0; s < codes; s++)
         count[s] = 64 * count[s] + 1;
     kvd_rans_table_make(&table, count, codes);
@@ -255,7 +263,8 @@ static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t
     l->n_starts += codes + 1;
 }
 
-/* Creates the entropy coder from calibration data or, without such data, equal frequencies. */
+/* Creates the entropy coder's frequency tables from calibration data or, if there are none, with
+ * equal frequencies. */
 static int make_lanes(kvtc *t, coder *c, const costs *cost, kvd_err *err)
 {
     const size_t wide = t->wide;
@@ -314,7 +323,7 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = v->value[LANES] > 0 ? 1 : (size_t)v->value[BLOCK];
 }
 
-/* Creates a coder with random tables for timing. */
+/* Creates a transform and groups of components at random, for timing runs. */
 static int draw(kvtc *t, coder *c, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
@@ -390,7 +399,7 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 typedef struct {
     float *x; /* [n][wide] numbers minus their mean, then the decoded numbers */
     float *c; /* [n][wide] principal components */
-    /* [groups][n][2] Scale and shift of each group for each token. */
+    /* [groups][n][2] Scale and zero point of each group of components in each token. */
     float *scale;
     uint8_t *codes;
     uint8_t *packed;
@@ -406,7 +415,8 @@ static size_t packed_bytes(const coder *c, size_t n)
     return (bits + 7) / 8;
 }
 
-/* Quantises and packs principal components of n tokens or, if `read`, unpacks and decodes them. */
+/* Quantises the principal components of n tokens and packs the codes into bytes. If `read` is true,
+ * unpacks and decodes them instead. */
 static void pass(const coder *c, const buffers *w, size_t n, size_t wide, bool read)
 {
     size_t at = 0;
@@ -552,7 +562,8 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
     return status;
 }
 
-/* Encodes and decodes n tokens: DEFLATE if `state` is NULL, else the GPU's entropy coder. */
+/* Encodes and decodes n tokens: with DEFLATE if `state` is NULL, otherwise with the entropy coder
+ * that the GPU uses. */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

@@ -5,9 +5,11 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Cumulative sums over a histogram, which give the sum over any range of bins as a difference. */
+/* Cumulative sums over a histogram. The sum over any range of bins is a difference of two of
+ * them. */
 typedef struct {
-    /* [bins + 1] Sums of weight, weight * middle, and weight * middle^2 over the first bins. */
+    /* [bins + 1] Sums over the first bins: of weights, of weight * middle of the bin, and of weight
+     * * middle^2. */
     double *weight, *first, *second;
 } prefixes;
 
@@ -16,15 +18,16 @@ double kvd_level_bin(int bin, int bins)
     return -1 + (2.0 * bin + 1) / bins;
 }
 
-/* Returns the squared error if histogram bins from .. to - 1 are all decoded as their mean. */
+/* Returns the squared error if all numbers in histogram bins from .. to - 1 decode to their
+ * mean. */
 static double lost(const prefixes *s, int from, int to)
 {
     const double w = s->weight[to] - s->weight[from], x = s->first[to] - s->first[from];
     return w > 0 ? fmax(0, s->second[to] - s->second[from] - x * x / w) : 0;
 }
 
-/* Dynamic programming step for one more level: least[e] becomes the least error of the first e
- * bins, begin[e] the first bin of their last level. */
+/* Step of dynamic programming that adds one quantisation level: sets least[e] to the least squared
+ * error of the first e bins, and begin[e] to the first bin of their last level. */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)
 {
@@ -90,7 +93,8 @@ int kvd_levels_find(const double *histogram, int bins, int n, double *level, kvd
 int kvd_level_nearest(const float *level, int n, float x)
 {
     int lo = 0;
-    /* A sum takes the place of a branch, which the processor would often predict wrongly. */
+    /* The loop has no branch that depends on x, because the processor would often predict it
+     * wrongly. */
     for (int half; n > 1; n -= half) {
         half = n / 2;
         lo += half * (x > (level[lo + half - 1] + level[lo + half]) / 2);

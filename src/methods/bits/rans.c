@@ -3,7 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-/* Smallest coder state between two symbols, and the encoder's first state. */
+/* Smallest state of the entropy coder between two symbols, and the state in which encoding
+ * begins. */
 static const uint32_t LEAST = 1u << 23;
 enum { STATE_BYTES = 4 };
 
@@ -32,7 +33,8 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /* Corrects the sum of the rounded frequencies at the most frequent symbols. */
+    /* Rounded frequencies may not add up to KVD_RANS_TOTAL: the most frequent symbols take the
+     * difference. */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -53,7 +55,7 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
     index_parts(t);
 }
 
-/* String of bits in an array of bytes, lowest bit of a byte first. */
+/* String of bits in an array of bytes, beginning with the lowest bit of each byte. */
 typedef struct {
     uint8_t *out;
     const uint8_t *in;
@@ -79,8 +81,8 @@ static uint32_t get(bit_string *b, int bits)
     return value;
 }
 
-/* Format of a table: last symbol (8 bits), then per symbol the bit length of its frequency (4 bits)
- * and the frequency without the highest bit. */
+/* Format of a frequency table: last symbol (8 bits); then, for each symbol, the number of bits of
+ * its frequency (4 bits), and the frequency without its highest bit. */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
     bit_string b = {.out = out};
@@ -230,7 +232,8 @@ void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_b
             }
 }
 
-/* Decodes a symbol in each lane. Lanes whose coder state became too small then take a word. */
+/* Decodes one symbol per lane. A lane whose coder state becomes too small then takes a word from
+ * the stream. */
 static int pop_group(const kvd_stream_tables *t, int c, uint32_t *state, const uint16_t *word,
                      uint32_t *n, int32_t *q)
 {
@@ -341,7 +344,8 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Counts the values of a state's low 14 bits for which decoding searches beyond 2 table entries. */
+/* Counts the values of a coder state's low 14 bits for which decoding searches more than 2 table
+ * entries. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;
@@ -363,7 +367,8 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns log2 of the largest bucket size with which decoding rarely has to search a bucket. */
+/* Returns log2 of the largest bucket size with which decoding rarely searches more than 2 table
+ * entries. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
@@ -373,7 +378,8 @@ static uint32_t shift_of(const lookup_group *g)
     return shift;
 }
 
-/* Writes the decoding table of component j of a group. Its elements are g->lanes elements apart. */
+/* Writes the lookup table of component j of a group of components. Successive elements of the table
+ * are g->lanes elements apart. */
 static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to, uint16_t *bucket,
                       uint32_t *row)
 {
@@ -391,7 +397,8 @@ static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to,
     }
 }
 
-/* Decoding tables of all coded streams. If `to` is NULL, only sizes are computed. */
+/* Lookup tables for decoding all entropy-coded streams. If `to` is NULL, only the sizes are
+ * computed. */
 typedef struct {
     uint32_t *to;
     size_t room, bytes;
@@ -403,7 +410,8 @@ static char *image_of(const lookup_images *m)
     return m->to ? (char *)(m->to + m->size.words) : NULL;
 }
 
-/* Appends the decoding table of group k of components, unless its stream would exceed m->room. */
+/* Appends the lookup table of group k of components, unless the tables of its stream would then
+ * exceed m->room. */
 static void add_group(lookup_images *m, const lookup_group *g, int k)
 {
     int least = INT16_MAX, end = INT16_MIN;

@@ -1,5 +1,6 @@
-/* Method rotatekv: rotates keys over several heads before RoPE, and values per head, then quantises
- * (Su et al. 2025, RotateKV, section 4). The first `sink` tokens stay exact. */
+/* Method rotatekv: rotates keys across several KV heads before RoPE, and values within each KV
+ * head, then quantises them (Su et al. 2025, RotateKV, section 4). The first `sink` tokens stay
+ * exact. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ typedef struct {
     uint32_t *order; /* [n_layers][n_kv_heads * d] channels of keys in sorted order */
 } rotatekv;
 
-/* Multiplies x [n] by the normalised Walsh-Hadamard matrix, its own inverse. */
+/* Multiplies x [n] by the normalised Walsh-Hadamard matrix, which is its own inverse. */
 static void rotate(float *x, size_t n)
 {
     for (size_t half = 1; half < n; half *= 2)
@@ -52,7 +53,7 @@ static void rotate_all(float *x, size_t n, size_t each)
         rotate(x + i, each);
 }
 
-/* Sorts the channels of a layer's rotated keys by their sums over calibration tokens. */
+/* Sorts the channels of a layer's rotated keys by each channel's sum over calibration tokens. */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
                       float *rows, float *sum, kvd_ranked *sorted, kvd_err *err)
 {
@@ -166,7 +167,7 @@ static void quantise(float *x, size_t n, int bits, float clip)
             x[i] = kvd_round_f16(lo);
         return;
     }
-    /* The zero point must fit in 16 bits. */
+    /* The zero point is stored in 16 bits. */
     const float zero = fminf(fmaxf(rintf(-clip * lo / step), -32767), 32767);
     for (size_t i = 0; i < n; i++)
         x[i] = step * (fminf(fmaxf(rintf(x[i] / step) + zero, 0), top) - zero);

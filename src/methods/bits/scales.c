@@ -1,4 +1,5 @@
-/* Computes scales of floating-point numbers, per tensor or per head, from calibration data. */
+/* Computes scales for floating-point quantisation (fp8, nvfp4) from calibration data: for the whole
+ * model, per layer or per KV head. */
 #include "methods/bits/bits.h"
 
 #include <math.h>

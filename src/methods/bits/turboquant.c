@@ -29,7 +29,7 @@ static const kvd_parameter parameters[] = {
 };
 
 enum { BINS = 2048, STREAM = 0x7151 };
-/* Largest magnitude for which there is a quantisation level, in standard deviations. */
+/* Largest magnitude of a quantisation level, in standard deviations of a coordinate. */
 static const double RANGE = 8;
 
 typedef struct {
@@ -38,15 +38,16 @@ typedef struct {
 } tables;
 
 typedef struct {
-    /* Bits per coordinate. A fraction `outliers` of the channels, those with the largest sums of
-     * squares, has one bit more. */
+    /* Bits per coordinate. A fraction `outliers` of the channels, namely those with the largest
+     * sums of squares, have one bit more. */
     int bits;
     double outliers;
     bool qjl;
     uint64_t seed;
     int d_head;
     size_t widest;
-    /* [widest + 1] Random matrices and levels for each vector width, computed when first needed. */
+    /* [widest + 1] Random matrices and quantisation levels for vectors of each length, computed
+     * when first needed. */
     _Atomic(tables *) *of;
 } turboquant;
 
@@ -59,7 +60,7 @@ static void free_tables(tables *t)
     free(t);
 }
 
-/* Replaces a standard normal matrix a [n][n] by a uniformly distributed rotation. */
+/* Replaces a [n][n], a matrix of standard normal numbers, by a uniformly distributed rotation. */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
     double *const tau = malloc(2 * n * sizeof *tau), *const sign = tau ? tau + n : NULL;
@@ -88,7 +89,8 @@ static int set_levels(size_t d, int bits, float *level, kvd_err *err)
         return kvd_no_memory(err, "a histogram", (BINS + 256) * sizeof *histogram);
     for (int b = 0; b < BINS; b++) {
         const double t = range * kvd_level_bin(b, BINS);
-        /* In one dimension, a unit vector is 1 or -1: the first and the last bin. */
+        /* A unit vector of one dimension is 1 or -1, so only the first and the last bin are
+         * filled. */
         histogram[b] = d > 1 ? pow(1 - t * t, ((double)d - 3) / 2) : b == 0 || b == BINS - 1;
     }
     const int status = kvd_levels_find(histogram, BINS, 1 << bits, found, err);
@@ -127,7 +129,8 @@ static tables *make_tables(const turboquant *q, size_t d, kvd_err *err)
     return NULL;
 }
 
-/* Returns random matrices and levels for vectors of d numbers, or NULL on failure. Thread-safe. */
+/* Returns the random matrices and quantisation levels for vectors of d numbers, or NULL on failure.
+ * Thread-safe. */
 static const tables *tables_of(const turboquant *q, size_t d, kvd_err *err)
 {
     tables *there = atomic_load(&q->of[d]);
@@ -197,14 +200,15 @@ static float norm_of(const float *x, size_t n)
     return (float)sqrt(sum);
 }
 
-/* Computes the product y [n][d] = x a^T or, if `back`, x a. */
+/* Computes y [n][d] = x a^T or, if `back` is true, y = x a. */
 static void multiply(const float *x, size_t n, size_t d, const float *a, bool back, float *y)
 {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, back ? CblasNoTrans : CblasTrans, (blasint)n,
                 (blasint)d, (blasint)d, 1, x, (blasint)d, a, (blasint)d, 0, y, (blasint)d);
 }
 
-/* Adds estimates of the errors u - y to y, from signs of random projections. Overwrites u. */
+/* Estimates quantisation errors u - y from the signs of their random projections, and adds the
+ * estimates to y. Overwrites u. */
 static void add_residual(const tables *t, float *u, size_t n, size_t d, float *work, float *y)
 {
     float *const signs = work, *const read = work + n * d;
@@ -222,7 +226,8 @@ static void add_residual(const tables *t, float *u, size_t n, size_t d, float *w
     }
 }
 
-/* Quantises n vectors x [n][d] to `decoded`, which may be x. Adds the bits to *count. */
+/* Quantises n vectors x [n][d] and writes the decoded vectors to `decoded`, which may be x. Adds
+ * the number of bits to *count. */
 static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d, int bits, bool qjl,
                         float *decoded, kvd_bits_count *count, kvd_err *err)
 {
@@ -257,7 +262,8 @@ static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d,
     return 0;
 }
 
-/* Orders channels: first `outliers` channels with the largest sums of squares, then the rest. */
+/* Sorts channels into `order`: first the `outliers` channels with the largest sums of squares, then
+ * the others. */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {
@@ -270,7 +276,8 @@ static void order_channels(const float *x, size_t n, size_t d, size_t outliers, 
     qsort(order + outliers, d - outliers, sizeof *order, kvd_by_index);
 }
 
-/* Copies the first m channels of `order` from x to part [n][m] or, if `back`, back to x. */
+/* Copies the first m channels of `order` from x to part [n][m] or, if `back` is true, from `part`
+ * to x. */
 static void move_channels(float *x, size_t n, size_t d, const kvd_ranked *order, size_t m,
                           float *part, bool back)
 {

@@ -1,5 +1,5 @@
-/* Method vidkv: key channels with 2 bits or 1 bit, ternary values (Tao et al. 2025, arXiv
- * 2503.16257, section 3). The 1-bit channels store signs of a Fourier transform. */
+/* Method vidkv: key channels have 2 bits or 1 bit, values 2 bits or three levels (Tao et al. 2025,
+ * arXiv 2503.16257, section 3). Channels with 1 bit store signs of Fourier coefficients. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,8 @@ static void code_two_bits(const float *x, size_t n, size_t stride, float *y)
     (void)kvd_quantise_group(x, n, stride, 2, y);
 }
 
-/* Calls `code` for each group of `group` tokens in one column of x. Returns the number of calls. */
+/* Calls `code` for each group of `group` tokens in one channel of x. Returns the number of
+ * groups. */
 static size_t code_column(void (*code)(const float *, size_t, size_t, float *), const float *x,
                           size_t n, size_t d, size_t group, float *y)
 {
@@ -68,7 +69,8 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
     return groups;
 }
 
-/* Writes the Fourier transform of x [m] as real numbers. wave [2][m]: cosines and sines. */
+/* Writes the Fourier transform of x [m] as m real numbers: real and imaginary parts of its first
+ * half. wave [2][m] has the cosines and sines. */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {
     for (size_t k = 0; 2 * k <= m; k++) {
@@ -101,7 +103,8 @@ static void transform_back(const float *y, size_t m, const double *wave, float *
     }
 }
 
-/* Sorts channels: first `two` channels with the largest ranges, then the rest. */
+/* Sorts channels: first the `two` channels with the largest ranges, which get 2 bits, then the
+ * others. */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {

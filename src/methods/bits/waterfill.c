@@ -27,20 +27,26 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Symbol ZERO + q encodes q. ESCAPE precedes any other integer, which takes 4 bytes. */
+/* Symbol ZERO + q means integer q. Symbol ESCAPE is followed by the 4 bytes of an integer
+ * that has no symbol. */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/* Fraction of the mean diagonal of the gradients' second moment that is added to the diagonal. */
+/* Fraction of the mean diagonal element of the gradients' second moment that is added to each
+ * diagonal element. */
 static const double RIDGE = 1e-3;
 
 typedef struct {
     float *mean; /* [wide] mean of the calibration data */
-    /* [wide][wide] Transforms to components, y = (x - mean) * to, and back, x = mean + y * from. */
+    /* [wide][wide] Matrices that transform x to components, y = (x - mean) * to, and back, x = mean
+     * + y * from. */
     float *to, *from;
-    /* [wide + 1] Frequency table per component, then one for the bytes of integers in no table. */
+    /* [wide + 1] Frequency table of each component, then one for the bytes of integers that are
+     * missing from these tables. */
     kvd_rans_table *table;
-    /* Mean of |y| / step - |q| over calibration components that are rounded to q != 0. */
+    /* Mean of |y| / step - |q| over the calibration components that are rounded to an integer q !=
+     * 0. Decoding adds it to |q|. */
     double offset;
-    /* [wide] Frequency tables for coded blocks. Components from index `kept` on are always 0. */
+    /* [wide] Frequency tables of the components for blocks of tokens. Components with index `kept`
+     * or above are always 0. */
     kvd_stream_component *component;
     uint16_t *start;
     size_t n_starts, kept;
@@ -57,9 +63,11 @@ typedef struct {
 } waterfill;
 
 typedef struct {
-    /* Calibration data and their components [n][wide], and data of one head [2][n][d_head]. */
+    /* Calibration data (x) and their components (y), [n][wide]; scratch for one KV head (head),
+     * [2][n][d_head]. */
     float *x, *y, *head;
-    /* [wide][wide] Matrices: Cholesky factor, covariance, eigenvectors, and a product. */
+    /* [wide][wide] Scratch matrices: Cholesky factor (a), covariance (c), eigenvectors (u), and a
+     * product. */
     double *a, *c, *u, *product;
     double *sigma, *scratch;
 } making;
@@ -71,7 +79,8 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
                 (blasint)n);
 }
 
-/* Computes a transform of K or V and its inverse. moment [d][d]: 2nd moment of loss gradients. */
+/* Computes the transform of K or V, and its inverse. moment [d][d]: sum of g g^T over the loss's
+ * gradients g of n_tokens tokens. */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
 {
@@ -91,7 +100,7 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
         return -1;
     multiply(false, false, d, m->a, m->c, m->product);
     multiply(false, true, d, m->product, m->a, m->c);
-    /* Makes the matrix c symmetric again after rounding errors. */
+    /* Restores the symmetry of the matrix c, which rounding errors break. */
     for (size_t i = 0; i < d; i++)
         for (size_t j = 0; j < i; j++)
             m->c[i * d + j] = m->c[j * d + i] = (m->c[i * d + j] + m->c[j * d + i]) / 2;
@@ -109,7 +118,7 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
     return 0;
 }
 
-/* Makes the frequency table of component j from `count`, which is overwritten. */
+/* Makes the frequency table of component j from `count`, and overwrites `count`. */
 static void make_component(coder *to, size_t j, uint64_t *count, int least, int most)
 {
     const size_t n = (size_t)(most - least + 1);
@@ -120,7 +129,8 @@ static void make_component(coder *to, size_t j, uint64_t *count, int least, int 
         (kvd_stream_component){(uint32_t)to->n_starts, (int16_t)(least - ZERO), (uint16_t)n};
     memcpy(to->start + to->n_starts, to->table[j].start + least, (n + 1) * sizeof *to->start);
     to->n_starts += n + 1;
-    /* An integer not in the table takes ESCAPE and 4 bytes. Stores its bits minus those of 0. */
+    /* An integer missing from the table takes the bits of ESCAPE and 4 bytes. Stores these bits
+     * minus the bits of integer 0. */
     const uint16_t *const start = to->table[j].start;
     const double frequency = start[ESCAPE + 1] - start[ESCAPE],
                  of_zero = start[ZERO + 1] - start[ZERO];
@@ -137,8 +147,8 @@ static void begin_tables(coder *to, size_t d)
     to->n_starts = 0;
 }
 
-/* Makes a frequency table per component from calibration data y [n][d], divided by `step` and
- * rounded. A component's table covers the range of its integers in y. */
+/* Makes each component's frequency table from calibration data y [n][d], divided by `step` and
+ * rounded. The table covers the range of the component's integers in y. */
 static void count_multiples(coder *to, const float *y, size_t n, size_t d, double step)
 {
     double sum = 0, others = 0;
@@ -199,7 +209,8 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/* For timing: standard deviation of the first and last transform component, in units of `step`. */
+/* Standard deviations, in units of `step`, of the first and the last component in timing runs
+ * without calibration data. */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 
@@ -215,7 +226,8 @@ static void draw_component(coder *to, size_t j, double sigma)
     make_component(to, j, count, ZERO - most, ZERO + most);
 }
 
-/* Creates a coder for timing, whose transform is a random reflection times a scale. */
+/* Creates a transform for timing runs without calibration data: a random reflection times a
+ * scale. */
 static void draw(coder *to, size_t d, double step, kvd_rng *r)
 {
     float *const v = to->mean; /* vector v of the reflection, temporarily stored as the mean */
@@ -309,7 +321,8 @@ static bool plain(const coder *c, size_t j, double q)
     return start[1] > start[0];
 }
 
-/* Writes the symbols of n tokens to `w`. Fails if a component exceeds 2^31 - 1 steps. */
+/* Writes the symbols of the components of n tokens to `w`. Fails if the magnitude of a component
+ * exceeds 2^31 - 1 steps. */
 static int set_symbols(const coder *c, buffers *w, size_t n, size_t wide, double step, kvd_err *err)
 {
     w->n = 0;
@@ -372,7 +385,8 @@ static size_t n_states(size_t kept)
     return (size_t)kvd_stream_count((int)kept) * KVD_LANES;
 }
 
-/* Rounds y to multiples of `step`. `to`: the integers y / step, 0 if not in the frequency table. */
+/* Rounds components y to multiples of `step`. Writes the integers y / step to `to`, as 0 if they
+ * are missing from the frequency table. */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)
 {

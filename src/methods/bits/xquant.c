@@ -1,5 +1,6 @@
-/* Method xquant: quantises the layer's input X, and computes K and V from it (Tomar et al. 2025,
- * arXiv 2508.10395). With latent=1, X is projected by singular vectors of the weights first. */
+/* Method xquant: quantises a layer's inputs X, and computes K and V from them (Tomar et al. 2025,
+ * arXiv 2508.10395). With parameter latent=1, X is first projected on singular vectors of the
+ * weights. */
 #include <lapacke.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,9 +21,11 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* [rank][d_model] Left singular vectors of W_K or W_V in rows; NULL: the input is stored. */
+    /* [rank][d_model] Left singular vectors of W_K or W_V, as rows. NULL: layer inputs are stored
+     * without projection. */
     float *down;
-    /* [wide][rank] Matrix that gives K or V. If `down` is NULL, it is W_K or W_V. */
+    /* [wide][rank] Matrix that turns stored vectors into K or V. If `down` is NULL, it is W_K or
+     * W_V. */
     float *up;
     float *bias; /* [wide], or NULL */
     float *norm;
@@ -31,7 +34,8 @@ typedef struct {
 typedef struct {
     const kvd_config *config;
     int bits;
-    /* group: numbers per scale. wide: n_kv_heads * d_head. rank: numbers per token for K, for V. */
+    /* group: quantised numbers per scale. wide: n_kv_heads * d_head. rank: stored numbers per
+     * token, for K and for V. */
     size_t group, wide, rank;
     bool latent;
     matrices *of; /* [n_layers][KVD_N_SIDES] */
@@ -50,7 +54,8 @@ static void close(void *self)
     free(q);
 }
 
-/* Reads weights or a bias into `*to`, which it allocates; NULL if the model lacks them. */
+/* Reads weights or, if `bias` is true, a bias of the model into *to, which it allocates. Sets *to
+ * to NULL if the model has none. */
 static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int layer, float **to,
                      kvd_err *err)
 {
@@ -65,7 +70,8 @@ static int read_part(const kvd_checkpoint *c, kvd_part part, bool bias, int laye
     return 0;
 }
 
-/* Replaces the weights m->up by the factors m->down and m->up of their SVD. */
+/* Replaces the weights m->up by two factors of their singular value decomposition, m->down and
+ * m->up. */
 static int decompose(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide, r = q->rank;
@@ -100,7 +106,8 @@ static void set_unit(float *x, size_t n)
         x[i] = i % (n + 1) ? 0 : 1;
 }
 
-/* For timing, factors the weights into a unit matrix and themselves, without an SVD. */
+/* For timing runs: factors the weights into a unit matrix and the weights themselves, which saves
+ * computing an SVD. */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide;

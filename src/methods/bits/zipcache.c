@@ -1,4 +1,5 @@
-/* Method zipcache: more bits for tokens that receive much attention (He et al. 2024). */
+/* Method zipcache: tokens that receive much attention get more bits than others (He et al.
+ * 2024). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,8 @@ static int check(const kvd_parameter_values *v, kvd_err *err)
                : 0;
 }
 
-/* Sets salient [n] to KVD_LEVEL_HIGH for tokens with much attention, else to KVD_LEVEL_DROPPED. */
+/* Sets salient [n] to KVD_LEVEL_HIGH for the tokens that received most attention, and to
+ * KVD_LEVEL_DROPPED for the others. */
 static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, uint8_t *salient,
                         kvd_err *err)
 {
@@ -46,7 +48,8 @@ static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, 
     return status;
 }
 
-/* Quantises each key channel in two groups, tokens with more and with fewer bits. */
+/* Quantises each key channel in two groups with separate scales: tokens with more bits, and tokens
+ * with fewer bits. */
 static void code_keys(const kvd_parameter_values *v, const kvd_bits_block *b,
                       const uint8_t *salient, float *gathered, float *decoded,
                       kvd_bits_count *count)
