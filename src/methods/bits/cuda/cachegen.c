@@ -1,4 +1,5 @@
-/* Method cachegen on the GPU: entropy codes of full pages, bf16 for newer tokens. */
+/* Method cachegen on the GPU: complete pages are entropy-coded, tokens of an incomplete page are
+ * bf16 in a ring buffer. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -11,9 +12,11 @@ static const char what[] = "streams of codes";
 typedef struct {
     kvd_gpu_method method;
     kvd_cachegen_layer *layer;
-    /* [max_slices][max_pages] on the device: page table of the newest tokens' ring buffers. */
+    /* [max_slices][max_pages] in device memory: page table of the ring buffers, which have the
+     * newest tokens. */
     int32_t *table;
-    /* True if the frequency tables are random, so that compressed data may exceed their memory. */
+    /* True if the frequency tables are random, so that entropy-coded data may exceed their
+     * memory. */
     bool drawn;
     bool replaces; /* true: pages hold decoded numbers, and no codes are stored */
     kvd_stream_slots slots;
@@ -129,7 +132,8 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
                     16.0 * m->cache->config->d_head * (n - pages * KVD_PAGE_TOKENS));
 }
 
-/* Returns the bits of a request: compressed blocks, then newer tokens without compression. */
+/* Returns the bits of a request: those of its compressed blocks, plus those of newer tokens, which
+ * are not compressed. */
 static double replaced_bits(const kvd_gpu_method *m, size_t slot)
 {
     const cachegen *const k = of(m);
@@ -234,7 +238,7 @@ static void release(kvd_gpu_method *m)
     free(k);
 }
 
-/* Returns the expected bits per page of K or V of one KV head after entropy coding. */
+/* Returns the expected number of bits of a page of K or V of one KV head after entropy coding. */
 static double expected_bits(const kvd_cachegen_coder *c, size_t sides)
 {
     const size_t anchors = KVD_PAGE_TOKENS / c->group;
@@ -320,7 +324,8 @@ static bool fits(const kvd_plan *plan)
                 KVD_PAGE_TOKENS) < 0.5;
 }
 
-/* Returns true if pages hold decoded bf16 numbers, and compressed bits are only counted. */
+/* Returns true if pages hold decoded bf16 numbers, and the bits of the entropy code are only
+ * counted. */
 static bool replaces(const kvd_plan *plan)
 {
     return !(kvd_stream_value(plan, "lanes") > 0) && !(kvd_stream_value(plan, "own") > 0);

@@ -10,16 +10,17 @@ static const char what[] = "coded cache";
 
 typedef struct {
     kvd_gpu_method method;
-    /* [n_layers] Kernel arguments that are the same in all iterations. */
+    /* [n_layers] Kernel arguments that are equal in all iterations. */
     kvd_packed_args *layer;
-    /* [max_slices][max_pages] on the device: page table of the newest tokens' ring buffers. */
+    /* [max_slices][max_pages] in device memory: page table of the ring buffers, which have the
+     * newest tokens. */
     int32_t *table;
-    /* [slots + 1] on the device: number of key outliers of each request; then the largest number of
-     * key outliers for which a page had no room. */
+    /* [slots + 1] in device memory: number of outliers of K of each request, then the largest
+     * number for which a page had no room. */
     uint32_t *counts;
     uint32_t *host_counts;
-    /* [max_slices + 1] on the device: number of pages of all earlier requests in the batch, in
-     * layers without [0] and with [1] a sliding window. */
+    /* [max_slices + 1] in device memory: total number of pages of the requests before each request
+     * of the batch, in layers without [0] and with [1] a sliding window. */
     int32_t *pages_before[2];
     float *partial;
     void *sketched;
@@ -46,9 +47,9 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return kvd_gpu_first_held(&k->method, (size_t)k->layer[layer].map.window, n);
 }
 
-/* For a method with exact first tokens, in a layer with a sliding window: returns the bits of
- * tokens from .. n - 1 of a request, where n >= `prompt`. Stored tokens of the prompt count with
- * equal shares of their total bits. */
+/* Returns the bits of tokens number `from` to n - 1 of a request in a layer with a sliding window,
+ * if first tokens are stored exactly. n is at least `prompt`. Stored prompt tokens count with their
+ * average number of bits. */
 static double shared_bits(const packed *k, int layer, int g, size_t prompt, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
@@ -59,7 +60,8 @@ static double shared_bits(const packed *k, int layer, int g, size_t prompt, size
                           : later;
 }
 
-/* Returns the bits of tokens from .. n - 1 of a request in KV head g, not counting key outliers. */
+/* Returns the bits of tokens number `from` to n - 1 of a request in KV head g, not counting
+ * outliers of K. */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
@@ -310,7 +312,7 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                          what, err);
 }
 
-/* Returns the bytes of the low-rank right factors (method gear) of one prompt in all KV heads. */
+/* Returns the bytes of the right low-rank factors of one prompt in all KV heads (method gear). */
 static size_t right_bytes(const kvd_packed_args *a)
 {
     return a->form.low_rank ? (size_t)a->map.page_elements / KVD_PAGE_TOKENS *
@@ -325,7 +327,8 @@ static size_t received_bytes(const kvd_packed_args *a)
                            : 0;
 }
 
-/* Allocates the prompt lengths and, for method gear, the partial sums of its power method. */
+/* Allocates the prompt lengths and, for method gear, memory for partial sums of the power
+ * method. */
 static int make_prompts(packed *k, size_t slots, kvd_err *err)
 {
     const size_t room =
@@ -357,7 +360,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
     k->prompt = calloc(slots, sizeof *k->prompt);
     if (!codes || !rings || !k->tokens || !k->prompt)
         return codes && rings ? kvd_no_memory(err, what, slots * sizeof *k->tokens) : -1;
-    /* Zeroes the pages, because random numbers would be invalid outlier positions (method gear). */
+    /* Fills the pages with 0, because random numbers would be invalid positions of outliers (method
+     * gear). */
     if (kvd_packed_in_blocks(&k->layer->form) &&
         kvd_cuda_check(cudaMemsetAsync(codes, 0, bytes, stream), what, err))
         return -1;
@@ -441,7 +445,8 @@ static bool has_group(const kvd_plan *plan)
            (m == &kvd_bits_comet && group % 64 == 0);
 }
 
-/* Returns false if gear's rank or number of tokens per block is too large for the kernels. */
+/* Returns false if the rank or the number of tokens per block of method gear is too large for the
+ * kernels. */
 static bool has_ranks(const kvd_plan *plan)
 {
     if (plan->bits != &kvd_bits_gear)
@@ -571,7 +576,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     for (int l = 0; l < cache->config->n_layers; l++)
         describe_layer(k, plan, l);
-    /* A request whose prompt was not processed can be timed only if tokens are quantised singly. */
+    /* Only if tokens are quantised one by one can timing runs skip the prompt of a request. */
     k->method.anywhere = !kvd_packed_in_blocks(&k->layer->form);
     if ((k->layer->form.classes &&
          kvd_gpu_packed_salience_make(&k->method, &k->salience, &k->memory, err)) ||

@@ -1,11 +1,13 @@
-/* Decodes pages of methods allot and gear, for attention or to write them to bf16 pages. */
+/* Decodes pages of methods allot and gear for attention of decode steps, or to write them to bf16
+ * pages. */
 #include "methods/bits/cuda/packed_attend.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
 
 namespace
 {
 
-/* Tables of a KV head in shared memory. A decoded number is mean + deviation * level. */
+/* Tables of method allot for one KV head, in shared memory. A decoded number is mean + deviation *
+ * level. */
 struct allot_tables {
     float level[2][2 << 8];
     struct {
@@ -15,7 +17,8 @@ struct allot_tables {
     float2 turn[D_MAX / 2]; /* cosine and sine of RoPE's angle of one position, per pair */
 };
 
-/* Loads means, deviations, bits and levels of KV head g to s. All threads of the CTA call it. */
+/* Loads means, deviations, bits and levels of KV head g to s. All threads of the CTA must call
+ * it. */
 __device__ __forceinline__ void load_tables(const kvd_packed_args &a, int g, allot_tables &s)
 {
     static_assert(THREADS == 2 * D_MAX, "a thread loads a dimension");
@@ -28,8 +31,8 @@ __device__ __forceinline__ void load_tables(const kvd_packed_args &a, int g, all
     }
     const int side = (int)threadIdx.x / D_MAX, i = (int)threadIdx.x % D_MAX,
               at = (2 * g + side) * from.wide + i, half = a.d_head / 2;
-    /* RoPE tables may be multiplied by a constant (in YaRN and LongRoPE), which is their cosine at
-     * position 0. The division removes it. */
+    /* RoPE tables may contain a constant factor (YaRN, LongRoPE), which is the cosine at position
+     * 0. Divides by this factor. */
     if (a.before_rope && a.cosine && (int)threadIdx.x < half)
         s.turn[threadIdx.x] = make_float2(a.cosine[half + (int)threadIdx.x] / a.cosine[threadIdx.x],
                                           a.sine[half + (int)threadIdx.x] / a.cosine[threadIdx.x]);
@@ -58,7 +61,8 @@ template <bool ATTEND> struct allot_page {
         load_tables(a, g, *reinterpret_cast<allot_tables *>(tables));
     }
 
-    /* Decodes dimension i of 8 tokens. The first n_sink tokens are stored in float16. */
+    /* Decodes dimension i of 8 tokens of K (side 0) or V (side 1). The first n_sink tokens are
+     * stored as float16. */
     __device__ __forceinline__ void decode(const octet &o, int side, int i, float (&x)[8]) const
     {
         const auto dim = s->of[side][i];
@@ -91,7 +95,8 @@ template <bool ATTEND> struct allot_page {
                 x[t] = half_of(sink[t * wide], 0);
     }
 
-    /* Writes keys with RoPE. A token's cosine and sine follow from those of the token before. */
+    /* Applies RoPE to decoded keys and writes them. Each token's cosine and sine are computed from
+     * those of the token before. */
     __device__ __forceinline__ void put_rotated(const octet &o, int lane) const
     {
         const kvd_packed_args &a = o.a;
@@ -140,7 +145,8 @@ template <bool ATTEND> struct allot_page {
     }
 };
 
-/* Tokens from .. to - 1 of a page, whose keys share scales and low-rank factors. */
+/* Tokens from .. to - 1 of a page of method gear, whose keys have the same scales and low-rank
+ * factors. */
 struct group_of {
     int from, to, pairs; /* pairs of columns of the right factors */
     bool prompt;
@@ -148,7 +154,8 @@ struct group_of {
     const uint32_t *right[2]; /* right factors of keys and of values [d][pairs], after the prompt */
 };
 
-/* Returns tokens t .. done - 1 of page p, or fewer, with common key scales and low-rank factors. */
+/* Returns the tokens from number t on, before number `done`, in page p whose keys have the same
+ * scales and low-rank factors as token t. */
 __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int done)
 {
     const kvd_gear &s = h.a.gear.of;
@@ -169,7 +176,8 @@ __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int
     return g;
 }
 
-/* Adds to y the products of two columns of the left and of the right low-rank factor. */
+/* Adds to y the product of two columns of the left and of the right low-rank factor, for one token
+ * and channel. */
 __device__ __forceinline__ void add_columns(float2 left, float2 right, float &y)
 {
     y = fmaf(left.x, right.x, y);
@@ -181,7 +189,8 @@ __device__ __forceinline__ float2 both_of(uint32_t pair)
     return make_float2(half_of(pair, 0), half_of(pair, 1));
 }
 
-/* Right low-rank factors of a prompt, two columns per element: [K or V][columns][channel]. */
+/* Right low-rank factors of a prompt, [K or V][columns / 2][channel]. An element has two
+ * columns. */
 typedef float2 right_factors[2][KVD_GEAR_RANK / 2][D_MAX];
 
 __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&code)[2],
@@ -192,8 +201,8 @@ __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&co
         y[e] = decoded(scale, raised_byte(code[e / 4], e % 4) - RAISED);
 }
 
-/* Returns quantised numbers 2 k and 2 k + 1 times `step` plus `zero`, in float16. The byte 0x64
- * above a number n makes the float16 number 1024 + n. */
+/* Returns quantised numbers 2 k and 2 k + 1 times `step` plus `zero`, as float16. A byte n below
+ * the byte 0x64 is the float16 number 1024 + n. */
 __device__ __forceinline__ uint32_t decoded_pair(uint32_t step, uint32_t zero,
                                                  const uint32_t (&code)[2], int k)
 {
@@ -211,7 +220,7 @@ __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&co
         y[k] = decoded_pair(step, zero, code, k);
 }
 
-/* Decodes four key channels per lane of 8 tokens, with their scales [d_qk]. */
+/* Decodes keys of 8 tokens, four channels per lane. The scales are [d_qk]. */
 template <class NUMBERS>
 __device__ __forceinline__ void decode_keys(const head_of &h, const octet &o,
                                             const uint32_t *scales, int lane, NUMBERS (&y)[4])
@@ -233,8 +242,8 @@ __device__ __forceinline__ void decode_keys(const head_of &h, const octet &o,
     }
 }
 
-/* Writes decoded keys plus the low-rank part of their quantisation errors to shared memory. Not
- * inlined, which saves registers. */
+/* Writes decoded keys plus the low-rank approximation of their quantisation errors to shared
+ * memory. Not inlined, which saves registers. */
 template <bool HALF>
 __device__ __noinline__ void put_group_keys(head_of h, octet o, group_of s,
                                             const right_factors *right, int lane)
@@ -266,7 +275,7 @@ __device__ __noinline__ void put_group_keys(head_of h, octet o, group_of s,
             put_channel<HALF>(o.keys, lane + 32 * k, y[k], s.from - o.t0, s.to - o.t0);
 }
 
-/* Addresses of a token's quantised values, their scales and their low-rank part. */
+/* Addresses of a token's quantised V, its scales, and its row of the left low-rank factor. */
 struct value_of {
     const uint32_t *planes, *scale, *left;
 };
@@ -280,7 +289,8 @@ __device__ __forceinline__ value_of value_at(const head_of &h, const octet &o, i
             words(h.page.left[1]) + t * (h.page.columns_left / 2)};
 }
 
-/* Writes the values of the lane's token with their low-rank part. */
+/* Writes the decoded V of the lane's token plus the low-rank approximation of its quantisation
+ * error. */
 template <bool HALF>
 __device__ __noinline__ void put_group_values(head_of h, octet o, group_of s,
                                               const right_factors *right, int lane)
@@ -312,8 +322,8 @@ __device__ __noinline__ void put_group_values(head_of h, octet o, group_of s,
     }
 }
 
-/* Writes the values of the lane's token as float16, without the low-rank part. `log` is log2 of the
- * numbers per scale, or -1 if that is no integer. */
+/* Writes the decoded V of the lane's token as float16, without the low-rank part. `log` is log2 of
+ * the numbers per scale, or -1 if their number is not a power of two. */
 __device__ __forceinline__ void put_half_values(const head_of &h, const octet &o, int log, int lane)
 {
     const int d = width_of(o, 1), bits = h.a.gear.of.bits, group = h.a.gear.of.group;
@@ -336,7 +346,8 @@ __device__ __forceinline__ void put_half_values(const head_of &h, const octet &o
     }
 }
 
-/* Restores pages of method gear. If ATTEND, attention adds the prompt's low-rank part itself. */
+/* Decodes pages of method gear. If ATTEND is true, attention adds the prompt's low-rank part to
+ * scores and outputs, instead of to K and V. */
 template <bool ATTEND> struct gear_page {
     static constexpr bool LOW_RANK = ATTEND;
     static constexpr int CTAS = 2, SHARED = sizeof(right_factors), AHEAD = 4;
@@ -376,7 +387,7 @@ template <bool ATTEND> struct gear_page {
             ahead[k] = outlier(next + k);
     }
 
-    /* Copies the prompt's right low-rank factors to shared memory. Unused channels become 0. */
+    /* Copies the prompt's right low-rank factors to shared memory. Unused channels are set to 0. */
     __device__ __forceinline__ void load_right(right_factors &to) const
     {
         const int pairs = h.page.columns / 2;
@@ -389,8 +400,8 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /* Returns the e-th outlier of this thread's key channel in the prompt, or 0. The product with
-     * the reciprocal is exactly e / room, because both are below 2^16. */
+    /* Returns outlier number e of this thread's key channel in the prompt, or 0 if there is none.
+     * The multiplication computes e / room exactly, because both numbers are below 2^16. */
     __device__ __forceinline__ uint32_t outlier(int e) const
     {
         const int room = h.a.gear.k_room,
@@ -402,7 +413,7 @@ template <bool ATTEND> struct gear_page {
                                      (int)threadIdx.x];
     }
 
-    /* Returns the first outlier at or after token t in the thread's key channel. */
+    /* Returns the number of the first outlier at token t or later in the thread's key channel. */
     __device__ int first_outlier(int t) const
     {
         int e = 0;
@@ -420,7 +431,7 @@ template <bool ATTEND> struct gear_page {
         return e;
     }
 
-    /* Writes keys of tokens from .. to - 1 as float16, without the low-rank part. */
+    /* Writes the decoded keys of tokens from .. to - 1 as float16, without the low-rank part. */
     __device__ __forceinline__ void put_half_keys(const octet &o, const uint32_t *scales, int from,
                                                   int to, int lane) const
     {
@@ -432,7 +443,8 @@ template <bool ATTEND> struct gear_page {
                 put_pairs(o.keys, lane + 32 * k, y[k], from, to);
     }
 
-    /* Returns the scales that 8 prompt keys share if they are in shared memory, else NULL. */
+    /* Returns the scales that all 8 prompt keys of `o` share, if shared memory has them, otherwise
+     * NULL. */
     __device__ __forceinline__ const uint32_t *near_scales(const octet &o) const
     {
         const int first = first_token(o), page = KVD_PAGE_TOKENS * o.p;
@@ -442,7 +454,8 @@ template <bool ATTEND> struct gear_page {
                ((first - page) >> log) * width_of(o, 0);
     }
 
-    /* Writes the decoded keys of `done` tokens to shared memory. put_outliers writes outliers. */
+    /* Writes the decoded keys of `done` tokens to shared memory, without outliers, which
+     * put_outliers writes. */
     __device__ __forceinline__ void put_keys(const octet &o, int done, int lane) const
     {
         const uint32_t *const scales = near_scales(o);
@@ -461,7 +474,8 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /* Writes the decoded V of `done` tokens to shared memory. put_outliers writes outliers. */
+    /* Writes the decoded V of `done` tokens to shared memory, without outliers, which put_outliers
+     * writes. */
     __device__ __forceinline__ void put_values(const octet &o, int done, int lane) const
     {
         const int t = o.t0 + lane % 8;
@@ -473,13 +487,14 @@ template <bool ATTEND> struct gear_page {
             put_group_values<ATTEND>(h, o, group_at(h, o.p, t, o.t0 + done), right, lane);
     }
 
-    /* Returns true if token t's low-rank part is added to scores and outputs, not to K and V. */
+    /* Returns true if the low-rank part of token t is added to attention scores and outputs, not to
+     * the token's K and V. */
     __device__ __forceinline__ bool adds_later(int t) const
     {
         return ATTEND && t < h.prompt;
     }
 
-    /* Writes an outlier (word `one`) to channel i of token t, if this token is in the page. */
+    /* Writes outlier `one` to channel i of token t, if this token is among the tokens of `o`. */
     __device__ __forceinline__ void put_outlier(const octet &o, int side, int t, int i,
                                                 uint32_t one) const
     {
@@ -517,7 +532,7 @@ template <bool ATTEND> struct gear_page {
         query = f16_pair(sum[0], sum[1]);
     }
 
-    /* Adds the products of the queries and the low-rank part of 8 keys to the scores x. */
+    /* Adds the products of queries and the low-rank part of 8 keys to the attention scores x. */
     __device__ __forceinline__ void add_scores(const octet &o, float (&x)[4], int lane) const
     {
         const int t = lane / 4, c = lane % 4;
@@ -529,7 +544,8 @@ template <bool ATTEND> struct gear_page {
         mma_pure<false>(x, rows, there ? left[(o.t0 + t) * (h.page.columns_left / 2) + c] : 0, 0);
     }
 
-    /* Adds probabilities high + low times the left low-rank factors of V of 8 tokens to s.more. */
+    /* Adds probabilities (the sum of `high` and `low`) times the left low-rank factor of V of 8
+     * tokens to s.more. */
     __device__ __forceinline__ void add_values(const octet &o, uint32_t high, uint32_t low,
                                                attention &s, int lane) const
     {
@@ -545,7 +561,8 @@ template <bool ATTEND> struct gear_page {
         mma_pure<false>(s.more, rows, high, low);
     }
 
-    /* Multiplies s.more (probabilities times the left low-rank factor of V) by the right factor. */
+    /* Multiplies s.more, which is probabilities times the left low-rank factor of V, by the right
+     * factor, and adds the product to the output. */
     __device__ __forceinline__ void end(attention &s, int lane) const
     {
 #pragma unroll 1
@@ -568,7 +585,8 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /* Writes the outliers of the thread's key channel to a page, and loads the next page's. */
+    /* Writes the outliers of the thread's key channel to the decoded page, and loads the outliers
+     * of the next page. */
     __device__ __forceinline__ void put_prompt_keys(const octet &o, int t0)
     {
         const int channel = (int)threadIdx.x;
@@ -588,7 +606,8 @@ template <bool ATTEND> struct gear_page {
         } while (n == AHEAD);
     }
 
-    /* Writes the outliers of the page's `done` quantised tokens. All threads of the CTA call it. */
+    /* Writes the outliers of the page's `done` quantised tokens over their decoded numbers. All
+     * threads of the CTA must call it. */
     __device__ __forceinline__ void put_outliers(const octet &o, int done)
     {
         const kvd_gear &of = h.a.gear.of;

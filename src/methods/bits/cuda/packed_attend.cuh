@@ -1,4 +1,5 @@
-/* Restores pages to shared memory, and attends to them or copies them to bf16 pages. */
+/* Decodes pages to shared memory, and attends to them in decode steps or copies them to bf16
+ * pages. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_ATTEND_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_ATTEND_CUH
 
@@ -18,7 +19,8 @@ enum {
     TILE = OCTETS * OCTET      /* numbers of K or of V of a page */
 };
 
-/* Tokens t0 .. t0 + 7 of page p of KV head g of request b, and their decoded K and V. */
+/* Tokens t0 .. t0 + 7 of page p of KV head g of request b: where their quantised numbers are, and
+ * their decoded K and V. */
 struct octet {
     const kvd_packed_args &a;
     int b, g, p, m, t0;
@@ -41,13 +43,14 @@ __device__ __forceinline__ uint16_t *tile_of(const octet &o, int side)
     return side ? o.values : o.keys;
 }
 
-/* Returns the index of channel i of token t among 8 decoded tokens in shared memory. */
+/* Returns the index of channel i of token t in a block of 8 decoded tokens in shared memory. */
 __device__ __forceinline__ int tile_index(int t, int i)
 {
     return i / 8 * BLOCK + 8 * t + i % 8;
 }
 
-/* Writes channel i of tokens from .. to - 1 (of 8) to `tile`. A word of x has two tokens. */
+/* Writes channel i of tokens from .. to - 1, among 8 tokens, to `tile`. Each word of x has two
+ * tokens. */
 __device__ __forceinline__ void put_pairs(uint16_t *tile, int i, const uint32_t (&x)[4], int from,
                                           int to)
 {
@@ -75,7 +78,7 @@ __device__ __forceinline__ void put_channel(uint16_t *tile, int i, const float (
     put_pairs(tile, i, pairs, from, to);
 }
 
-/* Converts two bf16 numbers to float16, clamped to the range of float16. */
+/* Converts two bf16 numbers to float16. Numbers beyond the range of float16 are clamped. */
 __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
 {
     constexpr float MOST = 65504;
@@ -84,7 +87,7 @@ __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
 }
 
 /* Copies the newest tokens, which are not quantised, from the ring buffer to shared memory, as
- * float16 if HALF. Tokens after the last one become 0. */
+ * float16 if HALF is true. Writes 0 after the last token. */
 template <bool HALF>
 __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded, int lane)
 {
@@ -101,7 +104,7 @@ __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded,
     }
 }
 
-/* Copies K or V of 8 decoded tokens from shared memory to the bf16 pages. */
+/* Copies K or V of 8 decoded tokens from shared memory to the page in bf16. */
 __device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
 {
     uint16_t *const rows = in_rows(o.a, page_number(o.a, o.b, o.p), o.g);
@@ -110,10 +113,12 @@ __device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
             eight_at(tile_of(o, side) + tile_index(lane % 8, i));
 }
 
-/* Softmax state and output of a warp. `max` (base-2 log) and `sum` are of query head lane / 4. */
+/* Softmax state and attention output of a warp. `max` (the largest score times log2(e)) and `sum`
+ * belong to query head lane / 4. */
 struct attention {
     float max, sum, o[D_MAX / 16][4];
-    /* Divisor of the queries; sums of probabilities times the left low-rank factor of V. */
+    /* unit: number by which the queries were divided. more: sums of probabilities times the left
+     * low-rank factor of V. */
     float unit, more[4];
 };
 
@@ -130,7 +135,8 @@ __device__ __forceinline__ void clear(attention &s)
         s.o[i / 4][i % 4] = 0;
 }
 
-/* Query heads first .. first + n - 1 of request b, a part of those that attend to KV head g. */
+/* Query heads first .. first + n - 1 of request b, which are some of those that attend to KV head
+ * g. */
 struct query_heads {
     int b, g, first, n, share, shares;
 };
@@ -142,10 +148,11 @@ __device__ __forceinline__ query_heads heads_of(const packed_params &p, int b, i
     return {b, g, g * p.a.map.group + share * n, n, share, shares};
 }
 
-/* Queries in shared memory, in the order that mma requires. */
+/* Queries in shared memory, in the order in which mma instructions take operands. */
 typedef uint32_t query_words[D_MAX / 8][32];
 
-/* Loads the queries as float16. Returns the power of two by which they were divided. */
+/* Loads the queries as float16, divided by a power of two so that they fit. Returns the power of
+ * two. */
 __device__ __forceinline__ float load_queries(const packed_params &p, const query_heads &h,
                                               query_words &q, int first, int step)
 {
@@ -167,7 +174,7 @@ __device__ __forceinline__ float load_queries(const packed_params &p, const quer
     return unit;
 }
 
-/* Adds the scores of query head lane / 4 and two tokens to x. */
+/* Adds the products of query head lane / 4 with the keys of two tokens to x. */
 __device__ __forceinline__ void add_products(const octet &o, const query_words &q, float (&x)[4],
                                              int lane)
 {
@@ -187,7 +194,7 @@ __device__ __forceinline__ void load_transposed(const uint16_t *blocks, uint32_t
     ldmatrix_trans((uint32_t)__cvta_generic_to_shared(blocks + lane / 8 * BLOCK + lane % 8 * 8), x);
 }
 
-/* Adds tokens from .. to - 1, at least one, to the attention. */
+/* Adds tokens from .. to - 1 of the page, at least one, to the softmax state and the output. */
 template <class PAGE>
 __device__ __forceinline__ void attend_octet(const packed_params &p, const octet &o,
                                              const PAGE &page, const query_words &q, int from,
@@ -239,12 +246,13 @@ __device__ __forceinline__ void attend_octet(const packed_params &p, const octet
     }
 }
 
-/* Pages from .. to - 1 of a KV head, which CTA number `part` of `parts` reads. */
+/* Pages from .. to - 1 of a KV head of a request, which CTA number `part` of `parts` CTAs reads. */
 struct run_of {
     int from, to, part, parts;
 };
 
-/* Divides the pages that a request of m tokens reads among `ctas` CTAs. Some CTAs may have none. */
+/* Divides the pages that a request of m tokens reads among `ctas` CTAs. Some CTAs may get no
+ * page. */
 __device__ __forceinline__ run_of run_at(const kvd_packed_args &a, int m, int part, int ctas)
 {
     const int first = first_seen(a, m) / KVD_PAGE_TOKENS,
@@ -253,7 +261,8 @@ __device__ __forceinline__ run_of run_at(const kvd_packed_args &a, int m, int pa
     return {from, min(from + each, pages), part, (pages - first + each - 1) / each};
 }
 
-/* Returns the workspace for the result of CTA number `part` of `ctas`. */
+/* Returns the place in the workspace for the partial attention result of CTA number `part` of
+ * `ctas`. */
 __device__ __forceinline__ float *slot_of(const packed_params &p, const query_heads &h, int part,
                                           int ctas)
 {
@@ -262,7 +271,8 @@ __device__ __forceinline__ float *slot_of(const packed_params &p, const query_he
     return p.d.partial + (all * (size_t)ctas + (size_t)part) * (size_t)p.slot_floats;
 }
 
-/* Merges the results of the CTA's warps. Writes a partial result if other CTAs share the head. */
+/* Merges the attention results of the CTA's warps. Writes the result as a partial one if several
+ * CTAs share the KV head. */
 __device__ void put_attention(const packed_params &p, const query_heads &h, const run_of &run,
                               const attention &s, float *shared)
 {
@@ -325,7 +335,8 @@ __global__ void __launch_bounds__(D_MAX)
     output_of(p, b, head)[i] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
 }
 
-/* Starts copying a page's quantised numbers to shared memory. All threads of the CTA call it. */
+/* Starts copying a page's quantised numbers to shared memory. All threads of the CTA must call
+ * it. */
 __device__ __forceinline__ void copy_codes(const kvd_packed_args &a, int b, int g, int page,
                                            int bytes, char *to)
 {
@@ -335,10 +346,10 @@ __device__ __forceinline__ void copy_codes(const kvd_packed_args &a, int b, int 
         copy_16(address + (uint32_t)i, from + i);
 }
 
-/* Restores the pages of a KV head of a request. If ATTEND, attends to them, otherwise copies them
- * to bf16 pages.
+/* Decodes the pages of a KV head of a request. If ATTEND is true, attends to them, otherwise copies
+ * them to bf16 pages.
  *
- * PAGE restores one number format. All warps call PAGE.restore together, even warps without
+ * PAGE decodes one number format. All warps must call PAGE.restore together, even warps without
  * tokens. */
 template <class PAGE, bool ATTEND>
 __global__ void __launch_bounds__(THREADS, ATTEND ? PAGE::CTAS : 3)
@@ -458,14 +469,15 @@ cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, in
     return cudaGetLastError();
 }
 
-/* Returns the largest number of CTAs per KV head that have room for partial results. */
+/* Returns the largest number of CTAs per KV head for whose partial results the workspace has
+ * room. */
 inline int most_ctas(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 {
     const int heads = a->n * a->map.n_kv_heads * shares_of(&a->map);
     return max(min(2 * WARPS_MOST * d->n_ctas / heads, a->max_pages), 1);
 }
 
-/* Returns the number of CTAs per KV head, fewer if each would have few pages. */
+/* Returns the number of CTAs per KV head. It is reduced if each CTA would have few pages. */
 inline int ctas_of(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 {
     const int heads = a->n * a->map.n_kv_heads * shares_of(&a->map),

@@ -1,4 +1,5 @@
-/* Quantises and restores tokens of method zipcache, with more bits for attended tokens. */
+/* Method zipcache on the GPU: quantises tokens, with more bits for those that received much
+ * attention, and decodes them. */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/tokens/cuda/evict_rank.cuh"
 #include "methods/tokens/cuda/radix_select.cuh"
@@ -8,7 +9,8 @@ namespace
 
 enum { CHOOSE = 512, RANGE = 128, CODE = 256, LANES = CODE / KVD_PAGE_TOKENS, RECEIVE = 128 };
 
-/* KV head g of request b. The prompt is one block; `last` is the last quantised page. */
+/* KV head g of request b. The prompt is one block of tokens; `last` is the last page with quantised
+ * tokens. */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt, last;
@@ -46,7 +48,7 @@ __device__ __forceinline__ member member_of(const head_of &o, int t)
     return {salient, salient ? before : t - before};
 }
 
-/* Returns the address of the quantised key (`side` 0) or value (`side` 1) of a token. */
+/* Returns the address of the quantised K (side 0) or V (side 1) of a token. */
 __device__ __forceinline__ uint32_t *record_of(const head_of &o, int side, const member &m)
 {
     const unsigned room = (unsigned)o.a.classes.of.room[m.salient], number = (unsigned)m.number;
@@ -61,7 +63,7 @@ __device__ __forceinline__ uint32_t *area_of(const head_of &o, int first)
                     kvd_packed_class_area(&o.a.classes.of, &o.page, first));
 }
 
-/* Returns the first token of the block that contains token t. */
+/* Returns the first token of that block of tokens which contains token t. */
 __device__ __forceinline__ int block_of(const head_of &o, int t)
 {
     return t < o.prompt ? 0 : t / o.a.k_block * o.a.k_block;
@@ -74,7 +76,8 @@ __device__ __forceinline__ float *received_of(const kvd_packed_args &a, int b, i
            ((size_t)a.slot[b] * (size_t)a.map.n_kv_heads + (size_t)g) * (size_t)room + t % room;
 }
 
-/* Stores the attention that each prompt token received, summed over query heads. */
+/* Stores in `score` how much attention each prompt token received, summed over the query heads of
+ * KV head g. */
 __device__ void sum_prompt(const kvd_packed_args &a, int b, int g, const coded_span &s,
                            float *score)
 {
@@ -136,7 +139,8 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
     }
 }
 
-/* Writes the scales of 8 key channels, or the largest magnitudes of 8 value channels. */
+/* Writes the step and zero point of 8 key channels, or the largest magnitudes of 8 value channels,
+ * for a block of tokens. */
 __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ float low[2][RANGE / 32][8], high[2][RANGE / 32][8];
@@ -192,7 +196,8 @@ __global__ void __launch_bounds__(RANGE) range_kernel(const __grid_constant__ kv
                                                                                        << 16;
 }
 
-/* Returns a channel's scale, the square root of its largest magnitude `most`, or 1 if that is 0. */
+/* Returns the number by which a channel of V is divided: the square root of its largest magnitude
+ * `most`, or 1 if that is 0. */
 __device__ __forceinline__ float channel_scale(float most)
 {
     return most > 0 ? __fsqrt_rn(most) : 1;
@@ -314,14 +319,15 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
                     (int)gridDim.z * (CODE / 32), (int)threadIdx.x % 32);
 }
 
-/* Scales of a block of tokens, in shared memory. */
+/* Scales of one block of tokens of method zipcache, in shared memory. */
 struct block_scales {
-    /* Step and zero point of key channels, for tokens with fewer [0] and more [1] bits. */
+    /* Step and zero point of each key channel, for tokens with fewer [0] and with more [1] bits. */
     float2 key[2][KVD_WIDTH_MAX + 4];
     float value[KVD_WIDTH_MAX]; /* factor of each channel of values */
 };
 
-/* Loads the scales of the block whose first token is `first`. Begins and ends with a barrier. */
+/* Loads the scales of the block of tokens that begins with token `first`. Begins and ends with a
+ * barrier of the CTA. */
 __device__ void load_scales(const head_of &o, int first, block_scales &s)
 {
     const int d = o.a.map.d_qk[o.g];
@@ -335,7 +341,7 @@ __device__ void load_scales(const head_of &o, int first, block_scales &s)
     __syncthreads();
 }
 
-/* Returns channels 8 u .. 8 u + 7 of K or V of a token in bf16. */
+/* Returns channels 8 u .. 8 u + 7 of K (SIDE 0) or V (SIDE 1) of a token in bf16. */
 template <int SIDE>
 __device__ __forceinline__ uint4 restored(const block_scales &s, const uint32_t (&word)[8],
                                           int bits, int salient, uint32_t of_token, int u)
@@ -357,7 +363,8 @@ __device__ __forceinline__ uint4 restored(const block_scales &s, const uint32_t 
                       bf16_pair(y[6], y[7]));
 }
 
-/* Decodes K or V of token t of page p with the scales s. LANES threads share a token. */
+/* Decodes K (SIDE 0) or V (SIDE 1) of token t of page p with the scales s. LANES threads share a
+ * token. */
 template <int SIDE>
 __device__ void restore_side(const head_of &o, const block_scales &s, uint16_t *rows, int p, int t)
 {
@@ -379,7 +386,8 @@ __device__ void restore_side(const head_of &o, const block_scales &s, uint16_t *
     }
 }
 
-/* Copies tokens done .. left - 1 of page p, which are not quantised, followed by zeros. */
+/* Copies tokens done .. left - 1 of page p, which are not quantised, to the bf16 page. Writes zeros
+ * after them. */
 __device__ void copy_newest(const head_of &o, uint16_t *rows, int p, int done, int left)
 {
     const int t = (int)threadIdx.x % KVD_PAGE_TOKENS, keys = o.a.map.d_qk[o.g] / 8,
@@ -420,7 +428,8 @@ __global__ void __launch_bounds__(CODE) restore_kernel(const __grid_constant__ k
     }
 }
 
-/* Adds the attention of a decode step to a->received, for tokens that are not yet quantised. */
+/* Adds the attention that tokens receive in a decode step to a->received, for tokens that are not
+ * quantised yet. */
 __global__ void __launch_bounds__(RECEIVE)
     receive_kernel(const __grid_constant__ kvd_packed_args a, const uint16_t *all, const float *lse)
 {

@@ -1,4 +1,4 @@
-/* Quantises all but the newest tokens (methods kivi, comet, allot, kvquant). */
+/* Quantises all tokens but the newest, for methods kivi, comet, allot and kvquant. */
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_code_values.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
@@ -11,8 +11,9 @@ enum {
     FEW = 24 /* CTAs up to which code_kernel codes single tokens */
 };
 
-/* Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16.
- * The upper half has its dimension, the lowest on ties. */
+/* Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16 in
+ * the lower half. The upper half has the number's dimension, the lowest one if several numbers are
+ * equal. */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
     float best = INFINITY;
@@ -51,7 +52,7 @@ __device__ void code_value_part(const page_of &o, int t, int part, int lane)
         x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0),
         x[3] = bf16_of(v.y, 1);
     }
-    /* Padding is marked as taken, so that it is neither an outlier nor in the range. */
+    /* Marks padding as taken, so that padding is neither an outlier nor in the range. */
     uint32_t taken = 0xfu & ~0u << min(max((int)a.width[1][o.g] - 4 * part, 0), 4);
     uint32_t *const list =
         reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
@@ -150,7 +151,8 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Writes W bits of each of the lane's quantised numbers of K with a 1 bit in `put`. Others stay. */
+/* Writes W bits of each of the lane's quantised numbers of K that have a 1 bit in `put`. The other
+ * numbers do not change. */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -172,7 +174,8 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes the lane's numbers that a mask selects, without gaps. Other numbers do not change. */
+/* Writes those of the lane's quantised numbers that a mask selects, in a format without gaps. The
+ * other numbers do not change. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -227,13 +230,14 @@ __device__ __forceinline__ void put_unit(uint32_t *at, bool levels, int bits,
         put_keys<1>(at + (bits & 6), bits & 6, code, put);
 }
 
-/* Returns the index of token j, dimension e among a lane's 32 quantised numbers. */
+/* Returns the index of dimension e of token j among a lane's 32 quantised numbers. */
 __device__ __forceinline__ constexpr int number_in(int j, int e)
 {
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-/* Widens the ranges [lo, hi] of four channels by tokens in other pages that share the scales. */
+/* Widens the ranges [lo, hi] of four channels by the numbers of tokens in other pages that share
+ * their scales. */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -374,12 +378,13 @@ __device__ __forceinline__ int clamped(int t, int p)
     return min(max(t - KVD_PAGE_TOKENS * p, 0), (int)KVD_PAGE_TOKENS);
 }
 
-/* Tokens of a request to quantise: keys k_from .. k_to - 1 and values v_from .. v_to - 1. */
+/* Tokens of a request that are quantised now: K of tokens k_from .. k_to - 1, and V of tokens
+ * v_from .. v_to - 1. */
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if at most one token's V is quantised, and no token's K. With `levels` (the
-     * method stores indices of quantisation levels), K of one token is allowed too. */
+    /* Returns true if V of at most one token and K of no token is quantised. If `levels` is true
+     * (the method uses quantisation levels), K of one token may also be quantised. */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));
@@ -390,13 +395,14 @@ __device__ __forceinline__ coded_tokens tokens_of(const kvd_packed_args &a, int 
 {
     const int m = a.kv_len[b], before = max(m - (a.q_len ? a.q_len[b] : 1), 0),
               v_to = values_coded(a, m);
-    /* Values outside the sliding window are skipped, because their pages may be freed. */
+    /* V of tokens outside the sliding window is not quantised, because their pages may be freed. */
     const int seen = a.q_len ? 0 : min(first_seen(a, m), v_to);
     return {before, keys_coded(a, before), keys_coded(a, m), max(values_coded(a, before), seen),
             v_to};
 }
 
-/* Computes the midpoints between adjacent quantisation levels. Ends with a barrier of the CTA. */
+/* Computes the midpoints between neighbouring quantisation levels. Ends with a barrier of the
+ * CTA. */
 __device__ __forceinline__ void make_middles(const kvd_packed_args &a, float *middle)
 {
     const int levels = 1 << a.form.bits;
@@ -423,7 +429,7 @@ __device__ __forceinline__ page_of make_page(const kvd_packed_args &a, int b, in
             before};
 }
 
-/* Quantises a single value (in warp 0) and a single key (in warp 1) of a request. */
+/* Quantises V of one token (in warp 0) and K of one token (in warp 1) of a request. */
 __device__ void code_token(const kvd_packed_args &a, int b, int g, const coded_tokens &now,
                            float *middle)
 {
@@ -442,7 +448,7 @@ __device__ void code_token(const kvd_packed_args &a, int b, int g, const coded_t
     code_key(o, t % KVD_PAGE_TOKENS, lane);
 }
 
-/* Quantises, in decode steps, the requests that have a single token to quantise. */
+/* Quantises the tokens of those requests that have only one token to quantise, in decode steps. */
 __global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ float middle[2 << 8];
@@ -452,7 +458,8 @@ __global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ 
         code_token(a, (int)blockIdx.y, (int)blockIdx.x, now, middle);
 }
 
-/* Quantises new tokens. If `others`, leaves requests with one such token to code_token_kernel. */
+/* Quantises new tokens. If `others` is true, leaves requests with only one token to quantise to
+ * code_token_kernel. */
 __global__ void __launch_bounds__(32 * WARPS)
     code_kernel(const __grid_constant__ kvd_packed_args a, bool others)
 {
@@ -485,7 +492,8 @@ __global__ void __launch_bounds__(32 * WARPS)
         }
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
-        /* With quantisation levels, 16 tokens fill whole bytes, so no two warps write one byte. */
+        /* Indices of quantisation levels of 16 tokens fill whole bytes, so that no two warps write
+         * to the same byte. */
         const int pieces = a.level ? 4 : 1,
                   v_tasks = a.form.v_channels ? a.map.d_v[g] / 16 : pieces * groups;
         for (int task = warp; task < units + v_tasks; task += WARPS) {
@@ -504,7 +512,7 @@ __global__ void __launch_bounds__(32 * WARPS)
                     (int)gridDim.z * WARPS, lane);
 }
 
-/* Overwrites the t-th number of `bits` bits. No other thread may write to these words. */
+/* Overwrites number t, of `bits` bits. No other thread may write to its words at the same time. */
 __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32_t code)
 {
     const int at = t * bits / 32, shift = t * bits % 32;
@@ -514,7 +522,8 @@ __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32
         words[at + 1] = (words[at + 1] & ~(mask >> (32 - shift))) | code >> (32 - shift);
 }
 
-/* Quantises K and V with a number of bits per dimension (allot), one dimension per thread. */
+/* Quantises K and V with a separate number of bits for each dimension (method allot). A thread
+ * handles one dimension. */
 __global__ void __launch_bounds__(2 * KVD_WIDTH_NARROW)
     code_allotted_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -577,9 +586,11 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         code_allotted_kernel<<<grid, 2 * KVD_WIDTH_NARROW, 0, stream>>>(*a);
         return cudaGetLastError();
     }
-    /* Without delay before quantisation, a decode step quantises one token per request. */
+    /* True if every request has exactly one token to quantise: in decode steps, if tokens are
+     * quantised without delay. */
     const bool all_single = !a->q_len && a->level && a->k_block == 1 && !a->v_newest;
-    /* Only one CTA of code_kernel fits on an SM, so a smaller kernel takes single tokens. */
+    /* Only one CTA of code_kernel fits on an SM, so a smaller kernel takes requests with only one
+     * token to quantise. */
     const bool apart = all_single || (!a->q_len && grid.x * grid.y > FEW);
     if (apart)
         code_token_kernel<<<dim3(grid.x, grid.y), 64, 0, stream>>>(*a);

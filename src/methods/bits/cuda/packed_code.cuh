@@ -12,12 +12,13 @@ struct page_of {
     const uint16_t *rows; /* bf16 numbers of the page: K, then V */
     char *codes;
     kvd_packed_parts parts;
-    /* Midpoints between neighbouring quantisation levels of keys and of values, [2][2^bits]. */
+    /* [2][2^bits] Midpoints between neighbouring quantisation levels of K and of V. */
     const float *middle;
     int before;
 };
 
-/* Returns the index of the level nearest to x. `middle` has the midpoints of n levels. */
+/* Returns the index of the quantisation level nearest to x. `middle` has the midpoints between n
+ * levels. */
 __device__ __forceinline__ uint32_t nearest(const float *middle, int n, float x)
 {
     int at = 0;
@@ -32,20 +33,21 @@ __device__ __forceinline__ uint32_t even_code(float x, float zero, float step, f
     return (uint32_t)(q < 0 ? 0 : q > top ? top : q);
 }
 
-/* Returns x quantised without zero point: round(x / step) + top, with top = 2^(bits - 1) - 1. */
+/* Returns the code of x quantised without zero point: round(x / step) + top, where top is 2^(bits -
+ * 1) - 1. */
 __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
 {
     const float q = step > 0 ? rintf(x / step) : 0;
     return (uint32_t)((q < -top ? -top : q > top ? top : q) + top);
 }
 
-/* Returns outlier `one` or, if i is beyond head g's outliers, a zero in an unused dimension. */
+/* Returns outlier `one` or, if KV head g has at most i outliers, a zero in an unused dimension. */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
     return i < a.v_apart[g] ? one : (uint32_t)(KVD_WIDTH_NARROW - 1) << 16;
 }
 
-/* Returns two adjacent dimensions of K or V of token t. */
+/* Returns two adjacent dimensions of K or V of token t in the bf16 page `rows`. */
 __device__ __forceinline__ uint32_t row_pair(const page_of &o, const uint16_t *rows, int side,
                                              int u, int h, int t, int c)
 {
@@ -65,7 +67,8 @@ __device__ __forceinline__ uint32_t key_pair(const page_of &o, int u, int h, int
                                                16 * u + 8 * h + 2 * c);
 }
 
-/* Appends an outlier of a key to the page's list. If the list is full, counts it in o.a.beyond. */
+/* Appends an outlier of K to the page's list. If the list has no room, counts the outlier in
+ * o.a.beyond. */
 __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float x)
 {
     uint32_t *const list = reinterpret_cast<uint32_t *>(o.codes + o.parts.k_list);
@@ -76,7 +79,8 @@ __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float 
         atomicMax(o.a.beyond, at + 1 - (uint32_t)o.a.form.k_apart);
 }
 
-/* Copies tokens first .. m - 1 of a prompt to the ring buffer, with zeros up to a multiple of 8. */
+/* Copies tokens first .. m - 1 of a prompt to the ring buffer, and writes zeros after them up to a
+ * multiple of 8 tokens. */
 __device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
                             int workers, int lane)
 {

@@ -1,4 +1,4 @@
-/* Quantises the values (V) of a page, 16 tokens at a time. Included by packed_code.cu only. */
+/* Quantises V of a page, 16 tokens at a time. Only packed_code.cu includes this file. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODE_VALUES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_CODE_VALUES_CUH
 
@@ -7,7 +7,7 @@
 namespace
 {
 
-/* V of 16 tokens, as mma operands. */
+/* V of 16 tokens, as operands of mma instructions. */
 struct sixteen {
     uint32_t v[8][4];
     int u0, units;
@@ -32,7 +32,7 @@ __device__ __forceinline__ uint32_t padding_of(const sixteen &s, int width, int 
     return mask;
 }
 
-/* Sets lo and hi to a token's least and largest number outside the mask `taken`. */
+/* Sets lo and hi to the least and the largest number of a token's V outside the mask `taken`. */
 __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_t taken, int lane,
                                          float &lo, float &hi)
 {
@@ -50,8 +50,9 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
     hi = max_of_rows(hi);
 }
 
-/* Returns a token's smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as
- * float16. The upper half has its dimension, the lowest on ties. */
+/* Returns the smallest (sign 1) or largest (sign -1) number of a token's V outside the mask
+ * `taken`, as float16. The upper half has the number's dimension, the lowest one if several numbers
+ * are equal. */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
 {
@@ -82,7 +83,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/* Writes W bits of each of the lane's quantised numbers of V with a 1 bit in `put`. Others stay. */
+/* Writes W bits of each of the lane's quantised numbers of V that have a 1 bit in `put`. The other
+ * numbers do not change. */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
                                            const uint32_t (&code)[8], uint32_t put)
@@ -105,7 +107,8 @@ __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
     }
 }
 
-/* Writes a lane's 8 quantised numbers as whole bytes, so that no two lanes write to one byte. */
+/* Writes a lane's 8 quantised numbers as whole bytes, so that no two lanes write to the same
+ * byte. */
 __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const uint32_t (&code)[8],
                                           uint32_t put)
 {
@@ -126,7 +129,8 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
             to[i] = (uint8_t)((to[i] & ~mask) | word);
 }
 
-/* Quantises V of 16 tokens, or those of them in from .. to - 1, in one group of channels. */
+/* Quantises V of 16 tokens, or of those among them from number `from` to `to` - 1, in one group of
+ * channels. */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
     const kvd_packed_args &a = o.a;

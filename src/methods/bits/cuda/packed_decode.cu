@@ -1,4 +1,5 @@
-/* Attention of decode steps on quantised KV pages, divided among warps by estimated cost. */
+/* Attention of decode steps to quantised pages. Divides the pages among warps such that each warp
+ * has about equal work. */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
@@ -62,14 +63,16 @@ __global__ void __launch_bounds__(32 * MERGERS)
     output_of(p, b, head)[dim] = __float2bfloat16_rn(x / (all + sink_term(p, head, most)));
 }
 
-/* Returns how many pages hold the newest `window` of m tokens; window 0 means all m tokens. */
+/* Returns how many pages hold the newest `window` of m tokens. If `window` is 0, returns how many
+ * hold all m tokens. */
 __device__ __forceinline__ int pages_read(int m, int window)
 {
     return (m + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS -
            (window ? max(m - window, 0) / KVD_PAGE_TOKENS : 0);
 }
 
-/* Writes the prefix sums of the requests' page counts to before[0 .. n]. Launch with one CTA. */
+/* Writes the prefix sums of the requests' numbers of pages to before [n + 1]. Must be launched with
+ * one CTA. */
 __global__ void __launch_bounds__(1024)
     plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int window, int32_t *before)
 {
@@ -110,7 +113,8 @@ bool is_uneven(const kvd_attn_map *map)
     return !has_width(map, 64) && !has_width(map, 128);
 }
 
-/* Divides KV heads with many query heads into several KV heads that read the same pages. */
+/* Splits KV heads that have many query heads into several with fewer query heads, which read the
+ * same pages. */
 void divide_groups(packed_params *p)
 {
     kvd_attn_map *const map = &p->a.map;
@@ -129,10 +133,12 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
 {
     if (!shares_of(&a->map) || a->form.allotted || kvd_packed_in_blocks(&a->form))
         return NULL;
-    /* Turboquant rotates the query heads of a KV head together, so they cannot be split up. */
+    /* Method turboquant rotates all query heads of a KV head together, so they cannot be split
+     * up. */
     if (a->form.norms && a->map.group > HEADS)
         return NULL;
-    /* Kernels for keys without scales (k_group 0) support no unquantised token but the newest. */
+    /* Kernels for keys without scales (k_group 0) require that only the newest token is not
+     * quantised. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))
@@ -159,7 +165,8 @@ int log2_of(int x)
     return n;
 }
 
-/* Fills *p with as many warps per CTA as fit into shared memory. Returns false if none fits. */
+/* Sets *p with as many warps per CTA as fit into shared memory. Returns false if not even one
+ * fits. */
 bool lay_out(const kvd_packed_args *a, packed_params *p)
 {
     *p = {};
@@ -200,7 +207,8 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
         table[(size_t)b * (size_t)max_pages + (size_t)p] = slot[b] * ring_pages + p % ring_pages;
 }
 
-/* For timing, makes 8-bit floating-point numbers finite and sets the scales of blocks to 1. */
+/* Makes random bytes valid for timing: 8-bit floating-point numbers finite, and scales of blocks
+ * 1. */
 __device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
 {
     uint32_t *const word = reinterpret_cast<uint32_t *>(codes);
@@ -230,7 +238,7 @@ __global__ void plausible_kernel(const __grid_constant__ kvd_packed_args a, int 
         v_list[i] = half | (uint32_t)(i * 7 % d_v) << 16;
 }
 
-/* Fills a table of RoPE rotations for positions 0 .. 63. */
+/* Fills a table of RoPE rotations by 0 to 63 positions. */
 __global__ void rope_table_kernel(const float *cosine, const float *sine, int half, uint4 *table)
 {
     const int lane = (int)threadIdx.x, u = (int)blockIdx.x, t = 8 * (int)blockIdx.y + lane / 4;

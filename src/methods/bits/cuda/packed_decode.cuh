@@ -1,4 +1,4 @@
-/* Parts of attention on quantised pages that do not depend on the number format. */
+/* Parts of attention to quantised pages that do not depend on the number format. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_CUH
 
@@ -7,7 +7,7 @@
 namespace
 {
 
-/* Softmax state of a lane for two query heads. `max` is the largest score times log2(e). */
+/* Softmax state of a lane, for two query heads. `max` is the largest score times log2(e). */
 template <int UNITS> struct state {
     float max[2], sum[2], o[UNITS][4], zero[4];
 
@@ -27,7 +27,7 @@ template <int UNITS> struct state {
     }
 };
 
-/* Default members of the classes that read quantised pages of one number format. */
+/* Default members for the classes that decode quantised pages, one class per number format. */
 template <int N> struct code_reader {
     static constexpr int UNITS = N, WARPS = 8;
     static constexpr bool BF = false, ZEROS = false, NEWEST = true, UNEVEN = false;
@@ -66,7 +66,8 @@ __device__ __forceinline__ int token_of(int m, int i, int lane)
     return 16 * m + i / 2 * 8 + lane / 4;
 }
 
-/* Computes the attention scores, times log2(e), of the unquantised tokens of a page. */
+/* Computes the attention scores, times log2(e), of those tokens of a page that are not
+ * quantised. */
 template <class PAGE>
 __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor &at, int coded,
                                             int left, float (&s)[4][4], int lane)
@@ -101,7 +102,7 @@ __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor
     }
 }
 
-/* Rescales the softmax state if a score in `top` is much larger than the running maximum. */
+/* Rescales the softmax sum and output if a score in `top` exceeds the maximum so far by much. */
 template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, const float (&top)[2])
 {
     if (!__any_sync(~0u, !(top[0] - st.max[0] <= LAZY && top[1] - st.max[1] <= LAZY)))
@@ -120,7 +121,7 @@ template <int UNITS> __device__ __forceinline__ void raise(state<UNITS> &st, con
     }
 }
 
-/* Replaces scores by softmax numerators, and adds these to the softmax sum. */
+/* Replaces scores s by softmax numerators, and adds the numerators to the softmax sum. */
 template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, float (&s)[4][4])
 {
     float top[2];
@@ -145,7 +146,7 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Sets the scores of all tokens but from .. to - 1 to minus infinity. */
+/* Sets the scores of tokens before number `from` and from number `to` on to minus infinity. */
 __device__ __forceinline__ void hide(float (&s)[4][4], int from, int to, int lane)
 {
 #pragma unroll
@@ -165,7 +166,7 @@ __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (
     }
 }
 
-/* Packs two probabilities per word, with 0 for tokens outside from .. to - 1. */
+/* Packs two softmax numerators per word. Tokens outside from .. to - 1 get 0. */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to,
                                               uint32_t (&packed)[8], int lane)
@@ -186,7 +187,7 @@ __device__ __forceinline__ uint32_t times_bf16(uint32_t x, float factor)
     return *reinterpret_cast<const uint32_t *>(&y);
 }
 
-/* Adds V^T P^T (values times probabilities) of the unquantised tokens of a page. */
+/* Adds V^T P^T (values times probabilities) of those tokens of a page that are not quantised. */
 template <class PAGE>
 __device__ __forceinline__ void ring_values(const packed_params &p, const cursor &at, int coded,
                                             int left, const uint32_t (&prob)[8],
@@ -226,14 +227,16 @@ __device__ __forceinline__ __nv_bfloat16 *output_of(const packed_params &p, int 
            p.a.map.o_offset[head];
 }
 
-/* Returns an attention sink's term of the softmax denominator. max: largest score (base-2 log). */
+/* Returns the term that an attention sink adds to the softmax denominator. `max` is the largest
+ * score times log2(e). */
 __device__ __forceinline__ float sink_term(const packed_params &p, int head, float max)
 {
     constexpr float LOG2E = 1.4426950408889634f;
     return p.d.sinks ? kvd_exp2(fmaf(p.d.sinks[head], LOG2E, TOP - max)) : 0;
 }
 
-/* Writes a head's attention output or, if `slot` is not NULL, a partial result. */
+/* Writes a query head's attention output or, if `slot` is not NULL, its partial result to
+ * `slot`. */
 template <class PAGE>
 __device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
                                            state<PAGE::UNITS> &st, float factor, float *slot,
@@ -283,7 +286,8 @@ __device__ __forceinline__ void put_result(const packed_params &p, const cursor 
     }
 }
 
-/* Adds a token to the softmax state. value(i) returns dimension i of V. */
+/* Adds one token to the softmax state and the output. value(i) must return dimension i of the
+ * token's V. */
 template <int UNITS, class VALUE>
 __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lane, VALUE value)
 {
@@ -293,7 +297,8 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e] = kvd_exp2(s[e] - (st.max[e] - TOP));
-        /* Sums of lanes with equal lane % 4 are added later, so only lanes 0 .. 3 add the score. */
+        /* The sums of lanes with equal lane % 4 are added up later, so only lanes 0 .. 3 add the
+         * score. */
         st.sum[e] += lane < 4 ? s[e] : 0;
     }
 #pragma unroll
@@ -310,7 +315,8 @@ __device__ __forceinline__ float sum_of_head(float x)
     return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/* Adds the newest token, whose copy is in shared memory at `row`, to the softmax state. */
+/* Adds the newest token, which is in shared memory at `row`, to the softmax state and the
+ * output. */
 template <class PAGE>
 __device__ __forceinline__ void attend_newest(const packed_params &p, const cursor &at,
                                               const PAGE &page, const char *row,
@@ -334,7 +340,8 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
               [&](int i) { return !PAGE::UNEVEN || i < end ? bf16_of(v[i], 0) * over : 0; });
 }
 
-/* Adds one page of a KV head to the attention. Needs the tables that PAGE.ready makes. */
+/* Adds one page of a KV head to the softmax state and the output. PAGE.ready must have made its
+ * tables before. */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
                                             const char *stage, typename PAGE::words &w,

@@ -1,4 +1,4 @@
-/* Attention of decode steps on uniformly quantised numbers (methods kivi and comet). */
+/* Attention of decode steps to uniformly quantised numbers (methods kivi and comet). */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
@@ -6,7 +6,8 @@ namespace
 
 enum { WIDEST = 8 };
 
-/* Returns by how many bits unpacked numbers in rows 8 .. 15 of mma operands stay shifted left. */
+/* Returns by how many bits the unpacked numbers in rows 8 .. 15 of mma operands are shifted to the
+ * left. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -33,15 +34,16 @@ __device__ __forceinline__ void tile_of(const uint32_t (&w)[B], int m, uint32_t 
     }
 }
 
-/* Reads pages of uniformly quantised B-bit numbers. FINE: 16 numbers share a scale. CHANNELS: V has
- * scales per channel. ANY: KV heads differ in width. */
+/* Decodes pages of uniformly quantised B-bit numbers. FINE: 16 numbers of a key channel share a
+ * scale. CHANNELS: V has a scale per channel. ANY: KV heads have different numbers of
+ * dimensions. */
 template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : code_reader<N> {
     using code_reader<N>::code_reader;
-    /* Number of adjacent tiles of 16 tokens that have the same scales. */
+    /* Number of adjacent tiles of 16 tokens that share scales. */
     static constexpr int SHARE = FINE ? 1 : 2;
     static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /* An mma operand has integer n as the bits of a float16 number, whose value is n * CODE. In
-     * rows 8 .. 15 of a tile, the bits are shifted left, and the value is n * CODE * ROWS. */
+    /* In an mma operand, integer n is the bits of a float16 number, whose value is n * CODE. In
+     * rows 8 .. 15 of a tile the bits are shifted to the left, so the value is n * CODE * ROWS. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;
@@ -123,7 +125,8 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : c
             }
     }
 
-    /* Adds probabilities times V to the output, for 16 dimensions and SHARE tiles of 16 tokens. */
+    /* Adds probabilities times V to the attention output, for 16 dimensions and SHARE tiles of 16
+     * tokens. */
     static __device__ __forceinline__ void add_tiles(const uint16_t *scale, bool symmetric,
                                                      int first, const uint32_t (&a)[4][4],
                                                      const uint32_t (&prob)[8],

@@ -1,4 +1,4 @@
-/* Attention of decode steps on small floating-point numbers (fp8, mxfp4, nvfp4). */
+/* Attention of decode steps to small floating-point numbers (methods fp8, mxfp4, nvfp4). */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
 
@@ -12,13 +12,14 @@ __device__ __forceinline__ uint32_t times_bf16_pair(uint32_t x, uint32_t y)
     return *reinterpret_cast<const uint32_t *>(&z);
 }
 
-/* Returns the bfloat16 number 2^n twice, in both halves of a word. */
+/* Returns a word with the bfloat16 number 2^n in both halves. */
 __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
 {
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
-/* Converts 4-bit or 8-bit floating-point numbers to a bf16 (BF) or scaled float16 mma operand. */
+/* Converts 4-bit or 8-bit floating-point numbers to an mma operand, in bf16 if BF is true,
+ * otherwise in float16 with a constant factor. */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {
@@ -41,16 +42,18 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
                           : times_bf16_pair(two << 4, bf16_powers(120));
 }
 
-/* Number of warps per CTA. Heads of different widths (ANY) need more registers per thread. */
+/* Number of warps per CTA. If KV heads have different numbers of dimensions (ANY), threads need
+ * more registers. */
 template <bool ANY> constexpr int n_warps = ANY ? 8 : FLOATS_WARPS;
 
-/* Reads pages of small floating-point numbers for heads of 16 N dimensions. */
+/* Decodes pages of small floating-point numbers in format F, for heads of 16 N dimensions. */
 template <class F, int N, bool ANY> struct floats_page : code_reader<N> {
     using code_reader<N>::code_reader;
-    /* UNITS_OF is the number of blocks of 16 dimensions that share a scale. */
+    /* WARPS: warps per CTA. B: bits per number. UNITS_OF: number of blocks of 16 dimensions that
+     * share a scale. */
     static constexpr int WARPS = n_warps<ANY>, B = F::BITS, UNITS_OF = F::BLOCK ? F::BLOCK / 16 : 1;
     static constexpr bool BF = F::BLOCK > 0, UNEVEN = ANY;
-    /* Factor by which numbers of format F become too small when their bits are read as float16. */
+    /* Factor that is lost if the bits of numbers in format F are read as float16 numbers. */
     static constexpr float NUMBERS = 1 << (15 - F::BIAS);
     typedef words_ahead<B, N, false> words;
     queries<N> q;

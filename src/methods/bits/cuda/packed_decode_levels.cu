@@ -1,4 +1,4 @@
-/* Attention of decode steps on indices of quantisation levels (kvquant). */
+/* Attention of decode steps to indices of quantisation levels (method kvquant). */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
 
@@ -133,7 +133,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return entry_of(key_place<N>(one >> 16), half_of(one, 0), lowest[(one >> 16) % D]);
     }
 
-    /* Packs token t's part of an outlier's tile index, and the byte offset of t's scale of V. */
+    /* Packs two parts that depend on token t: of an outlier's index in its tile, and of the byte
+     * offset of the scale of V. */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
         return value_place_of_token((uint32_t)t) << 16 |
@@ -196,8 +197,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return min(max(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, 0), (int)KVD_PAGE_TOKENS);
     }
 
-    /* Adds those of the page's first n tokens, stored as float16, that are in the sliding window to
-     * the softmax state. */
+    /* Adds those of the page's first n tokens, which are stored as float16, that are in the sliding
+     * window to the softmax state. */
     static __device__ __forceinline__ void others(const packed_params &p, const cursor &at, int n,
                                                   state<N> &st, int lane)
     {

@@ -1,4 +1,5 @@
-/* Distributes quantised pages to warps, and loads queries and pages. */
+/* Distributes quantised pages to warps, and loads queries and pages. Included by the attention
+ * kernels of decode steps. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_DECODE_PAGES_CUH
 
@@ -6,22 +7,27 @@
 #include "methods/bits/cuda/packed_codes.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
-/* Warps per CTA in the kernels for small floating-point numbers and for rotated vectors. */
+/* Number of warps per CTA in the kernels for small floating-point numbers and for rotated vectors
+ * (turboquant). */
 enum { FLOATS_WARPS = 12 };
 
-/* Parameters of the kernels. Members that all kernels read come first, in few cache lines. */
+/* Parameters of the kernels for attention to quantised pages. Members that all kernels read come
+ * first, so that they are in few cache lines. */
 struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
-    /* Shared memory in bytes: a page, offset of the newest token, scratch per warp, total. */
+    /* Bytes of shared memory: of a page (stage_bytes), before the newest token (newest_at), of
+     * scratch per warp (scratch_bytes), and in all (shared_bytes). */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
-    /* Log2 of how many groups of 8 tokens (keys) or of 16 dimensions (values) share a scale. */
+    /* Log2 of the number of groups of 8 tokens (K), and of groups of 16 dimensions (V), that share
+     * a scale. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
-    /* True if KV heads differ in width. `weights`: sum of page_weight over a page's KV heads. */
+    /* uneven: true if KV heads have different numbers of dimensions. weights: sum of page_weight
+     * over the KV heads of a page. */
     bool uneven;
     int32_t weights;
-    /* Number of equal parts into which the query heads of a KV head are divided. */
+    /* Number of equal parts into which the query heads of each KV head are divided. */
     int32_t shares;
     kvd_packed_parts parts;
     kvd_packed_decode_args d;
@@ -30,8 +36,8 @@ struct kvd_packed_decode_params {
 
 typedef void (*kvd_packed_decode_kernel)(kvd_packed_decode_params);
 
-/* The kvd_packed_*_kernel functions return the attention kernel for the number format a->form, or
- * NULL if there is none. `uneven`: KV heads differ in width. */
+/* Functions kvd_packed_*_kernel return the attention kernel for number format a->form, or NULL if
+ * there is none. `uneven`: KV heads have different numbers of dimensions. */
 kvd_packed_decode_kernel kvd_packed_even_kernel(const kvd_packed_args *a, bool uneven);
 kvd_packed_decode_kernel kvd_packed_levels_kernel(const kvd_packed_args *a);
 void kvd_packed_levels_lay_out(kvd_packed_decode_params *p);
@@ -41,7 +47,7 @@ kvd_packed_decode_kernel kvd_packed_rows_kernel(const kvd_packed_args *a);
 void kvd_packed_rows_lay_out(kvd_packed_decode_params *p);
 kvd_packed_decode_kernel kvd_packed_floats_kernel(const kvd_packed_args *a, bool uneven);
 void kvd_packed_floats_lay_out(kvd_packed_decode_params *p);
-/* Returns true if kvd_packed_attend supports `*a` (methods allot and gear). */
+/* Returns true if kvd_packed_attend, for methods allot and gear, supports the shapes in *a. */
 bool kvd_packed_attends(const kvd_packed_args *a);
 cudaError_t kvd_packed_attend(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
@@ -53,16 +59,19 @@ enum {
     WARPS_MOST = 12,
     HEADS = 8,
     SHORT = 8, /* warps with at most SHORT pages first load their bf16 tokens into L2 */
-    /* The largest softmax numerator is 2^TOP to 2^(TOP + LAZY), which fits in float16. */
+    /* The largest softmax numerator is between 2^TOP and 2^(TOP + LAZY), so that sums fit in
+     * float16. */
     TOP = 6,
     LAZY = 2,
-    /* Fixed time to read a page, as a multiple of the time that 16 dimensions take. */
+    /* Time to read a page that does not depend on its size, in units of the time that 16 dimensions
+     * take. */
     PAGE_COST = 2
 };
 
 typedef kvd_packed_decode_params packed_params;
 
-/* Returns into how many parts of at most HEADS query heads a KV head is divided; 0: more than 4. */
+/* Returns into how many parts of at most HEADS query heads each KV head is divided. If there would
+ * be more than 4 parts, returns 0. */
 inline int shares_of(const kvd_attn_map *map)
 {
     for (int n = 1; n <= 4; n++)
@@ -71,7 +80,7 @@ inline int shares_of(const kvd_attn_map *map)
     return 0;
 }
 
-/* Returns the bytes of shared memory that a CTA may have, or 0 if the device cannot be queried. */
+/* Returns how many bytes of shared memory a CTA may have, or 0 if the GPU cannot be queried. */
 inline int most_shared()
 {
     int most;
@@ -80,7 +89,8 @@ inline int most_shared()
                : 0;
 }
 
-/* Page that a warp reads. `place` is the estimated cost of all pages before it in the batch. */
+/* Page of a KV head that a warp reads. `place` is the estimated cost of all pages before it in the
+ * batch. */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;
     const char *head;
@@ -137,7 +147,7 @@ template <class PAGE> __device__ __forceinline__ int next_units(const cursor &at
     return PAGE::UNEVEN ? at.next_units : PAGE::UNITS;
 }
 
-/* Returns the address of the page's K in the request's ring buffer. V follows. */
+/* Returns the address of the page's K in the request's ring buffer. V comes after K. */
 __device__ __forceinline__ const uint16_t *ring_of(const packed_params &p, const cursor &at)
 {
     const size_t page = (size_t)p.a.slot[at.b] * (size_t)p.a.ring_pages +
@@ -150,7 +160,7 @@ __device__ __forceinline__ int first_page(const packed_params &p, const cursor &
     return first_seen(p.a, at.m) / KVD_PAGE_TOKENS;
 }
 
-/* Returns the number of the page's first tokens that are older than the sliding window. */
+/* Returns how many of the page's first tokens are older than the sliding window. */
 __device__ __forceinline__ int unseen_of(const packed_params &p, const cursor &at)
 {
     return max(first_seen(p.a, at.m) - KVD_PAGE_TOKENS * at.page, 0);
@@ -182,7 +192,8 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* Returns the first page of the batch whose earlier pages cost at least x, or the end. */
+/* Returns the first page of the batch for which the pages before it cost at least x, or the end of
+ * the batch. */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     int lo = 0, hi = p.a.n - 1;
@@ -223,7 +234,7 @@ __device__ __forceinline__ void prefetch_head(const packed_params &p, const curs
             p.a.range + 2 * (size_t)(at.g / p.shares) * (size_t)p.a.range_width + 32 * lane));
 }
 
-/* Prefetches `bytes` bytes into L2; `from` and `bytes` are multiples of 16. */
+/* Prefetches bytes into the L2 cache. `from` and `bytes` must be multiples of 16. */
 __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int lane)
 {
 #if __CUDA_ARCH__ >= 900
@@ -235,7 +246,8 @@ __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int 
 #endif
 }
 
-/* Prefetches into L2 the unquantised tokens of a page, from the ring buffer. */
+/* Prefetches those tokens of a page that are not quantised, from the ring buffer into the L2
+ * cache. */
 __device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
 {
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
@@ -265,7 +277,7 @@ __device__ __forceinline__ void copy_16(uint32_t to, const void *from)
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/* Starts the copy of the newest token, K then V in bf16, to shared memory. */
+/* Starts copying the newest token, K then V in bf16, to shared memory. */
 template <class PAGE>
 __device__ __forceinline__ void copy_newest(const packed_params &p, const cursor &at, uint32_t to,
                                             int lane)
@@ -292,7 +304,8 @@ __device__ __forceinline__ void copy_ahead(uint32_t to, const char *from, int by
         copy_16(to + (uint32_t)i, from + i);
 }
 
-/* Starts copying bytes to shared memory as a cp.async group. All threads of the CTA call it. */
+/* Starts copying bytes to shared memory as a cp.async group. All threads of the CTA must call
+ * it. */
 __device__ __forceinline__ void copy_by_all(const char *to, const uint32_t *from, int bytes)
 {
     const uint32_t address = (uint32_t)__cvta_generic_to_shared(to);
@@ -324,7 +337,7 @@ template <int B> __device__ __forceinline__ void load_words(const char *from, ui
     }
 }
 
-/* Words of quantised numbers that a lane loads ahead of their use. */
+/* Words of quantised numbers that a lane loads into registers ahead of their use. */
 template <int B, int N, bool PAIRS> struct words_ahead {
     static constexpr int AHEAD = B * N <= 32 ? N : 32 / B;
     uint32_t w[AHEAD][B];
@@ -348,8 +361,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* After block i (16 dimensions) of K or V was used, loads the block AHEAD blocks later into its
-     * registers: from `same` or, after the last block, from `next`. */
+    /* After block i (16 dimensions) of K or V was used, loads a later block, AHEAD blocks on, into
+     * its registers: from `same` or, beyond the last block, from `next`. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {
@@ -362,7 +375,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
     }
 };
 
-/* Returns the power of two by which a query is divided to fit in float16. */
+/* Returns the power of two by which a query with largest magnitude `most` is divided, so that it
+ * fits in float16. */
 __device__ __forceinline__ float unit_of(float most)
 {
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
@@ -370,7 +384,7 @@ __device__ __forceinline__ float unit_of(float most)
     return __uint_as_float(max(__float_as_uint(most) & 0x7f800000u, 0x20000000u));
 }
 
-/* Returns the address of the lane's first numbers in `queries` [n][q_pitch]. */
+/* Returns the address of the first numbers in queries [n][q_pitch] that this lane loads. */
 __device__ __forceinline__ const uint16_t *query_in(const packed_params &p, const void *queries,
                                                     int b, int g, int lane)
 {
@@ -383,21 +397,24 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
     return query_in(p, p.d.q, b, g, lane);
 }
 
-/* Sets y to the x of query heads 2 c and 2 c + 1, c = lane % 4. Lane l passes x of head l / 4. */
+/* Exchanges numbers between lanes. Lane l gives the number x of query head l / 4, and gets in y
+ * those of query heads 2 c and 2 c + 1, where c = l % 4. */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
     y[0] = __shfl_sync(~0u, x, lane % 4 * 8);
     y[1] = __shfl_sync(~0u, x, lane % 4 * 8 + 4);
 }
 
-/* Query heads of a KV head as an mma operand, divided by powers of two to fit in float16. */
+/* Query heads of a KV head as an mma operand, each divided by a power of two so that it fits in
+ * float16. */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    /* Powers of two by which query heads 2 c and 2 c + 1, c = lane % 4, are divided. */
+    /* Powers of two by which query heads 2 c and 2 c + 1 were divided, where c = lane % 4. */
     float unit[2];
 };
 
-/* Loads the first `units` blocks of 16 dimensions of the queries; the rest become 0. */
+/* Loads the first `units` blocks of 16 dimensions of the queries, and sets the other blocks to
+ * 0. */
 template <int UNITS>
 __device__ void load_queries(const packed_params &p, const void *queries_of_all, int b, int g,
                              int lane, queries<UNITS> &q, int units = UNITS)

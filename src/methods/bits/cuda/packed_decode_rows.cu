@@ -1,4 +1,4 @@
-/* Attention of decode steps on tokens that are quantised one by one (method hetero). */
+/* Attention of decode steps to tokens that were quantised one by one (method hetero). */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
@@ -43,7 +43,7 @@ __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *hi
         }
 }
 
-/* Reads pages of method hetero: keys of K bits, values of V bits, 16 N dimensions. */
+/* Decodes pages of method hetero: K with K bits, V with V bits, heads of 16 N dimensions. */
 template <int K, int V, int N> struct rows_page : code_reader<N> {
     using code_reader<N>::code_reader;
     static constexpr bool ZEROS = true;

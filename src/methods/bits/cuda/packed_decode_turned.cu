@@ -1,19 +1,21 @@
-/* Attention of decode steps on rotated vectors (turboquant): K and V are norm * level[code] per
- * token. packed_turn.cu rotates queries and outputs. */
+/* Attention of decode steps to rotated vectors (method turboquant): numbers of K and V are norm *
+ * level[code], with a norm per token. packed_turn.cu rotates queries and outputs. */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
 
 namespace
 {
 
-/* Warps per CTA. A sketch needs more registers per thread. */
+/* Number of warps per CTA. If signs of projected errors are stored (SKETCH), threads need more
+ * registers. */
 template <bool SKETCH> constexpr int n_warps = SKETCH ? 8 : FLOATS_WARPS;
 
-/* Returns two float16 numbers, 1 or -1, by the highest bits of byte `byte`. */
+/* Returns two float16 numbers, each 1 or -1, whose signs come from the highest bits of byte number
+ * `byte` of `low` and `high`. */
 __device__ __forceinline__ uint32_t signs_of_byte(uint32_t low, uint32_t high, int byte)
 {
     uint32_t x;
-    /* A prmt selector of 8 + i repeats the highest bit of byte i. */
+    /* In instruction prmt, selector 8 + i fills a byte with the highest bit of byte i. */
     asm("prmt.b32 %0, %1, %2, %3;"
         : "=r"(x)
         : "r"(low), "r"(high), "r"(0xc080u + 0x1010u * (uint32_t)byte));
@@ -37,7 +39,7 @@ __device__ __forceinline__ void signs_of(const uint32_t (&w)[B], int m, uint32_t
         }
 }
 
-/* Reads pages of turboquant with numbers of B bits and heads of 16 N dimensions. */
+/* Decodes pages of method turboquant with B bits per number, for heads of 16 N dimensions. */
 template <int B, int N, bool SKETCH> struct turned_page : code_reader<N> {
     static constexpr int WARPS = n_warps<SKETCH>;
     typedef words_ahead<B, N, false> words;

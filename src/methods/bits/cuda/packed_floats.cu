@@ -1,4 +1,5 @@
-/* Quantises K and V to small floating-point numbers (fp8, mxfp4, nvfp4), and restores them. */
+/* Quantises K and V to small floating-point numbers (methods fp8, mxfp4, nvfp4), and decodes
+ * them. */
 #include "methods/bits/cuda/packed_floats.cuh"
 
 namespace
@@ -32,7 +33,7 @@ __device__ __forceinline__ page_side side_of(const kvd_packed_args &a, int side,
             codes + (side ? parts.v_side : parts.k_side)};
 }
 
-/* Returns the index in a bf16 page of dimension 16 u + 8 h + 2 c of token t. */
+/* Returns the index, in a bf16 page, of dimension 16 u + 8 h + 2 c of token t. */
 __device__ __forceinline__ int element(const page_side &o, int u, int h, int t, int c)
 {
     return t / 8 * 8 * o.d + (2 * u + h) * 64 + t % 8 * 8 + 2 * c;
@@ -72,12 +73,14 @@ template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const u
             make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]);
 }
 
-/* Quantises block i of 16 (mxfp4: 32) channels of a page. Tokens after the last one become 0. */
+/* Quantises block number i of 16 (in mxfp4: 32) channels in a page. Tokens after the request's last
+ * one become 0. */
 template <class F> __device__ void code_block(const page_side &o, int i, int lane)
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
-    /* Two dimensions of K or V per word. pair[u][2 j], [2 j + 1] are of token 8 j + lane / 4. */
+    /* Pairs of dimensions of K or V, one pair per word. pair[u][2 j] and pair[u][2 j + 1] belong to
+     * token 8 j + lane / 4. */
     uint32_t pair[UNITS][16];
 #pragma unroll
     for (int u = 0; u < UNITS; u++)
@@ -188,7 +191,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
 }
 
-/* Restores 16 dimensions of a page: `done` quantised tokens, then the tokens of the ring buffer. */
+/* Writes 16 dimensions of a bf16 page: `done` tokens are decoded, later ones are copied from the
+ * ring buffer. */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
 {

@@ -1,10 +1,11 @@
-/* Small floating-point formats on the device, converted in software. */
+/* Conversion to and from small floating-point formats in software, for the GPU. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_FLOATS_CUH
 
 #include "methods/bits/cuda/packed_words.cuh"
 
-/* Format with a sign, E exponent and M mantissa bits, and a scale per BLOCK_OF channels. */
+/* Floating-point format with a sign, E exponent bits and M mantissa bits. BLOCK_OF channels share a
+ * scale. */
 template <int E, int M, int BLOCK_OF> struct packed_floats {
     static constexpr int EXPONENT = E, MANTISSA = M, BLOCK = BLOCK_OF, BITS = 1 + E + M,
                          BIAS = (1 << (E - 1)) - 1, LEAST = 1 - BIAS;
@@ -28,19 +29,20 @@ template <class CALL> static auto with_floats(const kvd_packed_form *f, CALL cal
 cudaError_t kvd_packed_code_floats(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_floats(const kvd_packed_args *a, cudaStream_t stream);
 
-/* Returns the float32 bit pattern of 2^n, -126 <= n <= 127. */
+/* Returns the float32 bit pattern of 2^n, for n from -126 to 127. */
 static __device__ __forceinline__ constexpr uint32_t power_bits(int n)
 {
     return (uint32_t)(n + 127) << 23;
 }
 
-/* Returns the bits of x in format F, rounded to nearest, ties to even, saturating. */
+/* Returns the bits of x in format F, rounded to nearest, ties to even. Numbers that are too large
+ * become the largest one. */
 template <class F> static __device__ __forceinline__ uint32_t float_code(float x)
 {
     const float y = fminf(fabsf(x), F::LARGEST);
     const int exponent = max((int)(__float_as_uint(y) >> 23) - 127, F::LEAST);
-    /* The integer q is the mantissa with its leading 1. Adding it to the exponent field (in the
-     * return statement) raises that field by 1. */
+    /* q is the mantissa with its leading 1, so adding q to the exponent field (in the return
+     * statement) raises that field by 1. */
     const float q = rintf(y * __uint_as_float(power_bits(F::MANTISSA - exponent)));
     return (__float_as_uint(x) >> 31 << (F::BITS - 1)) |
            (((uint32_t)(exponent - F::LEAST) << F::MANTISSA) + (uint32_t)q);
@@ -60,7 +62,7 @@ template <class F> static __device__ __forceinline__ float block_scale(uint32_t 
     return F::BLOCK == 16 ? __uint_as_float(byte << 20) * __uint_as_float(power_bits(120)) : 1;
 }
 
-/* Returns the byte of the scale of a block whose largest magnitude is `most`. */
+/* Returns the byte that stores the scale of a block whose largest magnitude is `most`. */
 template <class F> static __device__ __forceinline__ uint32_t block_byte(float most, float tensor)
 {
     if (F::BLOCK == 32) {

@@ -1,4 +1,5 @@
-/* Decides which quantisation methods use packed pages on the GPU, and lays out the pages. */
+/* Decides which quantisation methods store quantised pages on the GPU, and computes the layout of
+ * the pages. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +61,8 @@ static size_t beyond(size_t end, size_t from)
     return end > from ? end - from : 0;
 }
 
-/* Returns the bits of a vector's block scales and padding, or of its norm (turboquant). */
+/* Returns the bits that a vector takes for scales of blocks and padding or, with method turboquant,
+ * for its norm. */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)
@@ -69,7 +71,8 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-/* Returns the bits of K or V of a token. Keys quantised across heads count in head 0. */
+/* Returns the bits of K or V of a token in KV head g. If keys are quantised across heads, head 0
+ * counts all of them. */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;
@@ -135,7 +138,7 @@ static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, i
            32.0 * d_qk * ((salient > 0) + (others > 0)) + 16.0 * d_v + 32.0 * n;
 }
 
-/* Returns the bits of a block of n jointly quantised tokens in KV head g. */
+/* Returns the bits of a block of n tokens, quantised together, in KV head g. */
 static double block_of_bits(const kvd_packed_args *a, int g, size_t n, bool prompt)
 {
     const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];
@@ -161,7 +164,8 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
     return bits;
 }
 
-/* Sets the number of tokens with fewer bits and with more bits for which a page has room. */
+/* Sets for how many tokens with fewer bits, and with more bits, a page has room (method
+ * zipcache). */
 static void set_class_room(kvd_packed_classes *c)
 {
     const double of_block = (double)kvd_packed_salient(c, c->block) / c->block,
@@ -172,7 +176,7 @@ static void set_class_room(kvd_packed_classes *c)
         c->room[k] += c->room[k] == 0;
 }
 
-/* Sets how many outliers per key channel fit in a page (method gear). */
+/* Sets for how many outliers per key channel a page has room (method gear). */
 static void set_room(kvd_packed_gear *a)
 {
     for (int n = a->of.buffer; n <= KVD_GEAR_TOKENS; n += a->of.buffer) {
