@@ -1,4 +1,5 @@
-/* Quantises blocks of method gear: numbers, outliers, and a low-rank part of the error. */
+/* Quantises blocks of tokens with method gear: quantised numbers, outliers, and a low-rank
+ * approximation of the quantisation error. */
 #include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_code.cuh"
 #include "methods/bits/cuda/packed_gear.cuh"
@@ -15,7 +16,8 @@ enum {
     APART = 0x7fff
 };
 
-/* Line of numbers in which outliers are searched: keys of a channel, or values of a token. */
+/* Numbers among which outliers are searched: K of one channel in a block of tokens, or V of one
+ * token. */
 struct line_of {
     const head_of &o;
     int side, line, from, to;
@@ -26,8 +28,8 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
     return l.side ? number_at(l.o, 1, l.line, place) : number_at(l.o, 0, place, l.line);
 }
 
-/* Calls f(index, valid, number) for numbers from .. to - 1 of a key channel or of a token's V.
- * `valid` is false in lanes that have no number. */
+/* Calls f(index, valid, number) for numbers from .. to - 1 of a key channel or of a token's V. In
+ * lanes without a number, `valid` is false. */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
 {
@@ -47,13 +49,15 @@ __device__ __forceinline__ void for_places(const line_of &l, int from, int to, i
     }
 }
 
-/* Returns an integer that sorts bf16 bit patterns by value; -0 equals 0. */
+/* Returns an integer that sorts bf16 bit patterns like the numbers that they represent. -0 equals
+ * 0. */
 __device__ __forceinline__ int order_of(uint16_t x)
 {
     return x == 0x8000 ? 0x8000 : x & 0x8000 ? 0xffff - x : x | 0x8000;
 }
 
-/* Returns the histogram bin of the k-th smallest (if `top`, largest) number. */
+/* Returns the histogram bin that contains the k-th smallest or, if `top` is true, the k-th largest
+ * number. */
 __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &before)
 {
     const int flip = top ? 255 : 0;
@@ -70,8 +74,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/* Outliers are numbers below `low` or above `high`, the first `lows` numbers equal to `low`, and
- * those equal to `high` except the first `highs`. */
+/* Which numbers are outliers: all below `low` or above `high`, the first `lows` numbers equal to
+ * `low`, and all numbers equal to `high` except the first `highs`. */
 struct limits {
     int low, lows, high, highs;
 };
@@ -108,8 +112,8 @@ __device__ limits find_limits(const line_of &l, int k, int *low, int *high, int 
     return r;
 }
 
-/* Moves the k smallest and k largest numbers of a key channel or of a token's V to the outliers of
- * the page, and leaves NaN. Returns the mean of the rest. */
+/* Moves the k smallest and the k largest numbers of a key channel, or of a token's V, to the
+ * outliers of the page, and writes NaN in their place. Returns the mean of the others. */
 __device__ float take_outliers(const line_of &l, int k, int *shared, int lane)
 {
     const limits r = find_limits(l, k, shared, shared + 256, lane);
@@ -148,14 +152,15 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
-/* In decode steps, replaces an outlier's NaN in the ring buffer of newest tokens by 0. */
+/* In decode steps, replaces the NaN with which an outlier is marked in the ring buffer of newest
+ * tokens by 0. */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
     if (!a.q_len && *number == APART)
         *number = 0;
 }
 
-/* Quantises numbers from .. to - 1, which share a scale. */
+/* Quantises numbers from .. to - 1 of a key channel or of a token's V, which share a scale. */
 __device__ void code_group(const line_of &l, int from, int to, float middle, int lane)
 {
     const int bits = l.o.a.gear.of.bits;
@@ -226,7 +231,7 @@ struct shared_factors {
     double of_warp[ROW_WARPS][RANK][RANK], gram[RANK][RANK], turn[RANK][RANK];
 };
 
-/* Makes the first r columns of x [d] orthonormal, with one warp. */
+/* Makes the first r columns of x [d] orthonormal. Called by one warp. */
 __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
 {
     for (int c = 0; c < r; c++) {
@@ -248,7 +253,8 @@ __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
     }
 }
 
-/* Computes the matrix s.turn that makes the columns with the Gram matrix s.gram orthonormal. */
+/* Computes the matrix s.turn by which columns with the Gram matrix s.gram must be multiplied to
+ * become orthonormal. */
 __device__ void orthonormal_turn(shared_factors &s, int r)
 {
     for (int c = 0; c < r; c++) {
@@ -273,7 +279,7 @@ __device__ void orthonormal_turn(shared_factors &s, int r)
     }
 }
 
-/* Addresses of one token's K or V: bf16 numbers, quantised numbers, scales. */
+/* Addresses of K or V of one token: bf16 numbers, quantised numbers and scales. */
 struct row_of {
     const uint16_t *number;
     const uint32_t *planes, *scale;
@@ -285,7 +291,7 @@ __device__ __forceinline__ row_of make_row(const head_of &o, int side, int t)
             side ? value_scale(o, t, 0) : key_scales(o, t)};
 }
 
-/* Returns the quantisation error of channel i of token t; it is 0 for outliers. */
+/* Returns the quantisation error of channel i of token t. The error of outliers is 0. */
 __device__ __forceinline__ float error_of(const head_of &o, const row_of &r, int side, int t, int i)
 {
     const int bits = o.a.gear.of.bits;
@@ -297,7 +303,7 @@ __device__ __forceinline__ float error_of(const head_of &o, const row_of &r, int
     return bf16_of(pattern, 0) - decoded(r.scale[side ? i / o.a.gear.of.group : i], (float)code);
 }
 
-/* Returns x[at], reading x with constant indices, so that it stays in registers. */
+/* Returns x[at]. Reads x with constant indices only, so that x stays in registers. */
 __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
 {
     float y = 0;
@@ -307,7 +313,8 @@ __device__ __forceinline__ float element_of(const float (&x)[RANK], int at)
     return y;
 }
 
-/* Sets e to token t's quantisation error, and x to e times the right low-rank factor s.right. */
+/* Sets e to the quantisation error of token t, and x to the product of e and the right low-rank
+ * factor s.right. */
 __device__ __forceinline__ void multiply_row(const shared_factors &s, const head_of &o, int side,
                                              int t, float (&e)[D_MAX / 32], float (&x)[RANK],
                                              int lane)
@@ -329,12 +336,14 @@ __device__ __forceinline__ void multiply_row(const shared_factors &s, const head
             x[c] += __shfl_xor_sync(~0u, x[c], i);
 }
 
-/* Tokens of a CTA: warp w takes tokens from + w, from + w + every, and so on. */
+/* Tokens that a CTA handles: warp w has tokens from + w, from + w + every, and so on, before
+ * `to`. */
 struct rows_of {
     int side, from, to, every;
 };
 
-/* Stores the left low-rank factor: the quantisation error times s.right. */
+/* Stores the rows of the left low-rank factor, which are quantisation errors of tokens times
+ * s.right. */
 __device__ void put_left(const shared_factors &s, const head_of &o, const rows_of &rows,
                          int columns)
 {
@@ -352,7 +361,8 @@ __device__ void put_left(const shared_factors &s, const head_of &o, const rows_o
     }
 }
 
-/* Sums the products of one step of the power method over tokens. Ends with a barrier. */
+/* Sums the products that one step of the power method needs over all tokens of `rows`. Ends with a
+ * barrier of the CTA. */
 __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_of &rows)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -392,7 +402,7 @@ __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_o
     __syncthreads();
 }
 
-/* Returns element (i, c) of the product of the matrices x and s.turn. */
+/* Returns element (i, c) of the matrix product of x and s.turn. */
 __device__ __forceinline__ float turned(const shared_factors &s, const float (*x)[RANK], int i,
                                         int c, int r)
 {
@@ -432,7 +442,8 @@ __device__ void put_right(const shared_factors &s, const head_of &o, int side, i
         right[i] = (uint16_t)half_bits(turned(s, s.sums, i / columns, i % columns, r));
 }
 
-/* Global memory in which CTAs of a KV head exchange sums; two areas are used in turn. */
+/* Global memory in which the CTAs of a KV head exchange partial sums. Two areas are used in
+ * turn. */
 struct exchange {
     float *right, *part;
     int n;
@@ -477,7 +488,7 @@ __device__ void load(shared_factors &s, const exchange &x)
     __syncthreads();
 }
 
-/* Computes passes first .. last of the power method for one head. */
+/* Runs steps first .. last of the power method for K or V of one KV head. */
 __global__ void __launch_bounds__(32 * ROW_WARPS)
     low_rank_kernel(const __grid_constant__ kvd_packed_args a, int first, int last)
 {

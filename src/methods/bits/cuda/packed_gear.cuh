@@ -1,4 +1,4 @@
-/* Addresses of the parts of a page of method gear, and decoding of single numbers. */
+/* Finds the parts of a page of method gear, and decodes single numbers. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_GEAR_CUH
 
@@ -7,7 +7,7 @@
 namespace
 {
 
-/* KV head g of request b, whose prompt of `prompt` tokens is quantised as one block. */
+/* KV head g of request b. The first `prompt` tokens are quantised as one block. */
 struct head_of {
     const kvd_packed_args &a;
     int b, g, prompt;
@@ -25,7 +25,8 @@ __device__ __forceinline__ char *codes_of(const head_of &o, int p)
     return in_codes(o.a, page_number(o.a, o.b, p), o.g);
 }
 
-/* Returns the record (scales, outliers, factors) of the block that begins with token `first`. */
+/* Returns the address of the data (scales, outliers, low-rank factors) of the block that begins
+ * with token `first`. */
 __device__ __forceinline__ char *record_of(const head_of &o, int first)
 {
     return codes_of(o, first / KVD_PAGE_TOKENS) + o.page.area +
@@ -37,7 +38,7 @@ __device__ __forceinline__ int block_of(const head_of &o, int t)
     return t / o.a.gear.of.buffer * o.a.gear.of.buffer;
 }
 
-/* Returns the address of the scales [d_qk] that apply to the key of token t. */
+/* Returns the address of the scales [d_qk] with which K of token t is quantised. */
 __device__ __forceinline__ uint32_t *key_scales(const head_of &o, int t)
 {
     const kvd_gear &s = o.a.gear.of;
@@ -51,7 +52,8 @@ __device__ __forceinline__ uint32_t *key_scales(const head_of &o, int t)
     return as_words(record_of(o, first)) + (t - first) / s.group * d;
 }
 
-/* Returns the address of outlier e of a key channel in the block from token `first` on. */
+/* Returns the address of outlier number e of a key channel in the block that begins with token
+ * `first`. */
 __device__ __forceinline__ uint32_t *key_outlier(const head_of &o, int first, int e, int channel)
 {
     const int d = o.a.map.d_qk[o.g], room = o.a.gear.k_room;
@@ -80,7 +82,7 @@ __device__ __forceinline__ uint16_t *number_at(const head_of &o, int side, int t
     return uncoded(o.a, o.b, o.g, side, t, i);
 }
 
-/* Returns the address of the bits of channel i of K or V of token t. */
+/* Returns the address of the words with the quantised channel i of K or V of token t. */
 __device__ __forceinline__ uint32_t *planes_at(const head_of &o, int side, int t, int i)
 {
     const int in_page = t % KVD_PAGE_TOKENS, bits = o.a.gear.of.bits;

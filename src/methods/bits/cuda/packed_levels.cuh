@@ -1,4 +1,4 @@
-/* Tables of quantisation levels, and tiles of outliers, in shared memory. */
+/* Keeps tables of quantisation levels, and tiles of outliers, in shared memory. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_LEVELS_CUH
 
@@ -14,13 +14,15 @@ template <int B> __device__ __host__ constexpr int table_bytes()
     return (B == 3 ? 64 : 256) * ROW;
 }
 
-/* Returns this lane's quantisation level: for keys in lanes 0 .. 15, else for values. */
+/* Returns the quantisation level that belongs to this lane: of K in lanes 0 .. 15, of V in the
+ * others. */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
     return level[((lane < 16 ? 1 : 3) << B) + lane % (1 << B)];
 }
 
-/* Fills the table that converts indices to quantisation levels, with a copy per bank. */
+/* Fills the table in shared memory that converts indices to quantisation levels. Each memory bank
+ * has a copy. */
 template <int B> __device__ __forceinline__ void fill_table(float level, char *table)
 {
     constexpr int mask = (1 << B) - 1;
@@ -36,7 +38,8 @@ template <int B> __device__ __forceinline__ void fill_table(float level, char *t
     }
 }
 
-/* Returns two adjacent 3-bit numbers in bits 8 .. 13; other bits are arbitrary. */
+/* Returns two adjacent 3-bit numbers in bits 8 .. 13 of the result. The other bits are
+ * arbitrary. */
 __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int r)
 {
     const int at = 6 * (4 * m + r), i = at / 32, from = at % 32 - 8;
@@ -45,7 +48,7 @@ __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int 
                           : w[i] >> from;
 }
 
-/* Returns the quantisation levels of 16 tokens as an mma operand. */
+/* Returns the quantisation levels of 16 tokens as an operand of mma instructions. */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
                                         int m, uint32_t (&x)[4])
@@ -73,11 +76,13 @@ __device__ __forceinline__ void look_up(const char *table, uint32_t column, cons
 
 enum {
     QUICK = 4, /* outliers of a page's list that a lane keeps in registers */
-    /* Float16 numbers in a shared-memory tile of outliers: 64 dimensions of 64 tokens. */
+    /* Number of float16 numbers in a tile of outliers in shared memory: 64 dimensions of 64
+     * tokens. */
     PASS = 4096
 };
 
-/* Returns key outlier `at`'s index in its tile of 64 dimensions, plus bit 12 + j for tile j. */
+/* Returns the index of an outlier of K in its tile of 64 dimensions, plus bit 12 + j if tile j has
+ * the outlier. `at` is its place in the page. */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
     const uint32_t low =
@@ -85,7 +90,8 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
     return PASS + (N == 8 ? low | (at << 5 & 0x800) | (at << 7 & 0x1000) : low | (at << 6 & 0x800));
 }
 
-/* Returns the part of a value outlier's tile index that depends on its dimension i. */
+/* Returns that part of the tile index of an outlier of V which depends on the outlier's dimension
+ * i. */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
     return PASS + ((i >> 2 & 2) | (i << 5 & 0xe0) | (i << 6 & 0x1c00));
@@ -96,13 +102,15 @@ __device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
     return (t & 1) | (t >> 1 & 4) | (t << 2 & 0x18) | (t << 4 & 0x300);
 }
 
-/* Packs an outlier's index `place` (upper half) and x minus its decoded number (lower half). */
+/* Packs an outlier: its tile index `place` in the upper half, and x minus the number to which its
+ * code decodes in the lower half. */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
 {
     return half_bits(x - decoded) | place << 16;
 }
 
-/* If an outlier is in tile number `pass`, stores it in shared memory or, if `away`, erases it. */
+/* If an outlier belongs to tile number `pass`, writes it to the tile in shared memory or, if `away`
+ * is true, writes 0 in its place. */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
@@ -119,7 +127,8 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /* Stores the outliers in tile number `pass` in shared memory or, if `away`, erases them. */
+    /* Writes the outliers that belong to tile number `pass` to the tile in shared memory or, if
+     * `away` is true, writes 0 in their places. */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -128,7 +137,7 @@ struct few_outliers {
     }
 };
 
-/* Loads entries lane, lane + 32, ... of a list of n outliers, at most QUICK of them. */
+/* Loads entries lane, lane + 32, ... of a list of n outliers, at most QUICK entries per lane. */
 template <class NUMBER>
 __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, NUMBER number)
 {
@@ -142,8 +151,8 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/* Writes the outliers from number 32 * QUICK on that belong to tile `pass` to this tile in shared
- * memory or, if `away`, zeros in their place. */
+/* Writes outliers that belong to tile number `pass`, from number 32 * QUICK of the list on, to the
+ * tile in shared memory or, if `away` is true, writes 0 in their places. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)
@@ -155,7 +164,7 @@ __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool aw
     }
 }
 
-/* Rotates queries by 16 positions of RoPE, with the cosines and sines in `step`. */
+/* Rotates queries by 16 positions of RoPE. `step` has the cosines and sines. */
 __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], uint32_t (&high)[2])
 {
 #pragma unroll
@@ -166,7 +175,8 @@ __device__ __forceinline__ void turn_on(const uint4 &step, uint32_t (&low)[2], u
     }
 }
 
-/* Prefetches a request's first tokens, stored as float16, and their RoPE rotations into L2. */
+/* Prefetches a request's first tokens, which are stored as float16, and their RoPE rotations into
+ * the L2 cache. */
 template <int D>
 __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cursor &at, int lane)
 {
@@ -183,7 +193,8 @@ __device__ __forceinline__ void prefetch_sinks(const packed_params &p, const cur
         }
 }
 
-/* Returns the lane's part of the score of token t < n_sink, which is stored as float16. */
+/* Returns this lane's part of the attention score of token t < n_sink, which is stored as
+ * float16. */
 template <int D>
 __device__ __forceinline__ float sink_score(const packed_params &p, const cursor &at, int t,
                                             int lane)

@@ -1,4 +1,4 @@
-/* Restores bf16 pages from quantised pages and ring buffers. */
+/* Decodes quantised pages and copies ring buffers to bf16 pages. */
 #include "methods/bits/cuda/packed_floats.cuh"
 
 namespace
@@ -13,7 +13,8 @@ struct page_of {
     const uint16_t *ring;
     uint16_t *rows;
     kvd_packed_parts parts;
-    /* Number of tokens in the page, number of quantised keys, number of quantised values. */
+    /* left: number of tokens in the page. keys, values: number of tokens whose K, or V, is
+     * quantised. */
     int left, keys, values;
 };
 
@@ -38,7 +39,8 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
     return *reinterpret_cast<const uint4 *>(o.codes + part + 64 * block + 16 * c);
 }
 
-/* Writes two dimensions of token t: `restored` if it is quantised, else from the ring buffer. */
+/* Writes two dimensions of token t to the bf16 page: `restored` if the token is quantised,
+ * otherwise the numbers in the ring buffer. */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
 {
@@ -48,7 +50,7 @@ __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size
     *reinterpret_cast<uint32_t *>(o.rows + at) = x;
 }
 
-/* Restores 16 dimensions of keys (side 0), or of values with scales per channel (side 1). */
+/* Decodes 16 dimensions of K (side 0) or, if V has scales per channel, of V (side 1). */
 __device__ void even_channels(const page_of &o, int side, int u, int lane)
 {
     const kvd_packed_form &f = o.a.form;
@@ -110,7 +112,7 @@ __device__ void even_values(const page_of &o, int u, int lane)
     }
 }
 
-/* Converts indices of quantisation levels to numbers, for 16 dimensions of keys or values. */
+/* Converts indices of quantisation levels to numbers, for 16 dimensions of K or V. */
 __device__ void level_unit(const page_of &o, int side, int u, const float *level, float *tile,
                            int lane)
 {
@@ -179,7 +181,8 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
 }
 
-/* Writes 8 tokens from t0 on: quantised ones from `tile`, newer ones from the ring buffer. */
+/* Writes 8 tokens from number t0 on to the bf16 page: from `tile` if they are quantised, otherwise
+ * from the ring buffer. */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)
 {

@@ -1,4 +1,5 @@
-/* Quantises and restores tokens one by one (methods hetero and rotatekv), as on the CPU. */
+/* Quantises and decodes tokens one by one (methods hetero and rotatekv), with the same results as
+ * on the CPU. */
 #include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_code.cuh"
 
@@ -7,7 +8,7 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/* K (side 0) or V (side 1) of token t of request b. */
+/* K (side 0) or V (side 1) of token t of request b, in all KV heads. */
 struct token_of {
     const kvd_packed_args &a;
     int side, b, t;
@@ -24,7 +25,7 @@ __device__ __forceinline__ int place_of(const token_of &o, int g, int i)
            page_index(o.t % KVD_PAGE_TOKENS, i, width(o, g));
 }
 
-/* Calls f(head, channel, index in shared memory) for all channels of all KV heads of a token. */
+/* Calls f(head, channel, index in shared memory) for every channel of every KV head of a token. */
 template <class F> __device__ __forceinline__ void for_channels(const token_of &o, F f)
 {
     for (int g = 0, base = 0; g < o.a.map.n_kv_heads; base += width(o, g), g++)
@@ -32,7 +33,8 @@ template <class F> __device__ __forceinline__ void for_channels(const token_of &
             f(g, i, base + i);
 }
 
-/* Numbers x of a token in shared memory, quantised together to `word` in the page. */
+/* Numbers x of a token in shared memory that are quantised together, and the words in the page to
+ * which they are quantised. */
 struct vector_of {
     uint32_t *word;
     float *x;
@@ -72,7 +74,8 @@ __device__ __forceinline__ vector_of vector_at(const token_of &o, int v, float *
     return {word, x, NULL, a.width[o.side][v], (d + 31) / 32 * bits};
 }
 
-/* Multiplies vectors of n numbers by the Walsh-Hadamard matrix. Has barriers at both ends. */
+/* Multiplies each vector of n numbers in x by the Walsh-Hadamard matrix. Begins and ends with a
+ * barrier of the CTA. */
 __device__ void rotate(float *x, int all, int n)
 {
     const float scale = 1 / sqrtf((float)n);
@@ -98,7 +101,8 @@ __device__ void rotate_token(const token_of &o, float *x)
         rotate(x, o.a.map.n_kv_heads * d, o.side ? d : heads * d);
 }
 
-/* Returns a scale's word: float16 step in the lower half, zero point in the upper half. */
+/* Returns the word that stores a scale: float16 step in the lower half, zero point in the upper
+ * half. */
 __device__ __forceinline__ uint32_t scale_word(float step, uint32_t zero)
 {
     return half_bits(step) | zero << 16;
@@ -159,7 +163,7 @@ __device__ __forceinline__ uint16_t *sink_at(const token_of &o, int g, int i)
     return in_sink(o.a, o.b, g, o.t) + (o.side ? o.a.map.d_qk[g] : 0) + i;
 }
 
-/* Reads a token's K or V of all KV heads to x in shared memory. */
+/* Loads K or V of a token, in all KV heads, to x in shared memory. */
 __device__ void load_token(const token_of &o, int before, float *x)
 {
     const kvd_packed_args &a = o.a;
@@ -200,7 +204,8 @@ struct scale_of {
     float step, zero, add;
 };
 
-/* Unpacks a stored scale. Without a summand, `add` is -0, because x + -0 = x for every x. */
+/* Unpacks a stored scale. If nothing is to be added, `add` is -0, because x + -0 = x for every x,
+ * even x = -0. */
 __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
     const float step = half_of(word, 0);
@@ -212,11 +217,12 @@ __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_
 __device__ __forceinline__ int scale_at(const kvd_packed_args &a, int i)
 {
     const uint32_t group = (uint32_t)a.row.of.group;
-    /* The product is exactly i / group, because both are below 2^16 and group is above 1. */
+    /* The multiplication computes i / group exactly, because both numbers are below 2^16 and group
+     * is above 1. */
     return group ? (int)__umulhi((uint32_t)i, 0xffffffffu / group + 1) : 0;
 }
 
-/* Decodes numbers i .. i + 7 of a quantised vector, i a multiple of 8. */
+/* Decodes numbers i .. i + 7 of a quantised vector. i must be a multiple of 8. */
 __device__ __forceinline__ void decode(const kvd_packed_args &a, const uint32_t *words, int bits,
                                        int planes, int i, float (&y)[8])
 {
@@ -248,7 +254,7 @@ enum {
     MOST_SHARED = 112 << 10
 };
 
-/* Copies n words, n a multiple of 4, to shared memory with one warp. */
+/* Copies n words to shared memory, by one warp. n must be a multiple of 4. */
 __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n, int lane)
 {
     __syncwarp();
@@ -257,7 +263,7 @@ __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n,
     __syncwarp();
 }
 
-/* Multiplies n numbers of token lane % 8 by the Walsh-Hadamard matrix. */
+/* Multiplies each vector of n numbers of token number lane % 8 by the Walsh-Hadamard matrix. */
 __device__ __forceinline__ void rotate_head(float (&y)[PIECES][8], int n, int lane)
 {
 #pragma unroll
@@ -306,7 +312,7 @@ __device__ __forceinline__ uint4 eight_of_sink(const token_of &o, int g, int i)
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/* Returns eight products x * scale as bf16 numbers, with zeros from index n on. */
+/* Returns eight products x * scale as bf16 numbers. Products with index n or above are 0. */
 __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int n)
 {
     uint32_t y[4];
@@ -317,7 +323,8 @@ __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int 
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/* Decodes K or V of a warp's tokens in KV head g to the bf16 page. o.t is the lane's token. */
+/* Decodes K or V of a warp's tokens in KV head g to the bf16 page. o.t is the lane's token. TURNED:
+ * vectors were rotated before quantisation. */
 template <bool TURNED>
 __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, uint32_t *words,
                                               int lane)
@@ -353,7 +360,8 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
     }
 }
 
-/* Restores values to bf16 pages, and keys unless all KV heads of a token are quantised together. */
+/* Decodes V to bf16 pages, and also K, unless K of all KV heads of a token is quantised
+ * together. */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
     restore_heads_kernel(const __grid_constant__ kvd_packed_args a)
@@ -368,7 +376,7 @@ __global__ void __launch_bounds__(THREADS, 3)
                                   lane);
 }
 
-/* Decodes the keys of all heads of `tokens` tokens to x, in channel order. */
+/* Decodes K of `tokens` tokens, in all KV heads, to x. Channels are in their original order. */
 __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, float *x)
 {
     const kvd_packed_args &a = o.a;
@@ -398,7 +406,8 @@ __device__ void decode_keys(const token_of &o, int tokens, int m, int pitch, flo
     }
 }
 
-/* Undoes the Walsh-Hadamard rotation of keys x within each KV head, up to a constant factor. */
+/* Undoes the Walsh-Hadamard rotation of keys x within each KV head, except for a constant
+ * factor. */
 __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, float *x)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, d = a.d_head;
@@ -424,7 +433,8 @@ __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, fl
     }
 }
 
-/* Rotates the keys in x back across groups of `heads` KV heads. Begins and ends with a barrier. */
+/* Undoes the rotation of keys x across groups of `heads` KV heads. Begins and ends with a barrier
+ * of the CTA. */
 __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int heads, int pitch,
                                   float *x)
 {
@@ -442,12 +452,13 @@ __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int head
     }
 }
 
-/* Channels i, i + 1 (low) and i + d / 2, i + 1 + d / 2 (high) of a key. */
+/* Channels i and i + 1 (low), and i + d / 2 and i + 1 + d / 2 (high), of a key of d dimensions. */
 struct channels_of {
     float low[2], high[2];
 };
 
-/* Reads the lane's channels of SPAN KV heads, and undoes the Hadamard rotation across heads. */
+/* Reads the lane's channels of SPAN KV heads, and undoes the Walsh-Hadamard rotation across these
+ * heads. */
 template <int SPAN>
 __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&y)[SPAN])
 {
@@ -473,7 +484,7 @@ __device__ __forceinline__ void read_heads(const float *x, int d, channels_of (&
                 }
 }
 
-/* Applies RoPE to the key channels y and stores them in the bf16 page. */
+/* Applies RoPE to the key channels y, and stores the result in the bf16 page. */
 __device__ __forceinline__ void put_key(const token_of &o, int g, int i, channels_of y,
                                         const rope_of &rope)
 {
@@ -486,7 +497,7 @@ __device__ __forceinline__ void put_key(const token_of &o, int g, int i, channel
     *reinterpret_cast<uint32_t *>(to + 4 * a.d_head) = bf16_pair(y.high[0], y.high[1]);
 }
 
-/* Copies channels of a key that is not quantised; writes zeros after the last token. */
+/* Copies channels of a key that is not quantised. After the request's last token, writes zeros. */
 __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
 {
     const kvd_packed_args &a = o.a;
@@ -497,7 +508,8 @@ __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
             o.t < m ? *reinterpret_cast<const uint32_t *>(in_ring(a, o.b, p, g) + at) : 0;
 }
 
-/* Stores the keys in x, rotated back across SPAN KV heads. a.d_head is a power of two. */
+/* Undoes the rotation of keys x across SPAN KV heads, and stores the keys. a.d_head must be a power
+ * of two. */
 template <int SPAN>
 __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens, int m, int pitch,
                          const float *x)
@@ -540,7 +552,8 @@ __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
     return (a.map.n_kv_heads * a.d_head + 31) / 32 * 32 + 4;
 }
 
-/* Restores keys if each token's KV heads are quantised together. Grid: CTAs, requests. */
+/* Decodes K if K of all KV heads of a token is quantised together. Grid: x, CTAs per request; y,
+ * requests. */
 __global__ void __launch_bounds__(THREADS, 3)
     restore_joint_kernel(const __grid_constant__ kvd_packed_args a, int tokens)
 {

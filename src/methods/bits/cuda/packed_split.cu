@@ -1,4 +1,5 @@
-/* Quantises and restores tokens with more bits for chosen channels (vidkv, turboquant). */
+/* Quantises and decodes tokens, of which some channels get more bits than others (methods vidkv and
+ * turboquant). */
 #include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_split.cuh"
 
@@ -7,7 +8,8 @@ namespace
 
 enum { CHOOSE = 1024 };
 
-/* Adds every `step`-th token to the sums of squares (SQUARES) or ranges of 8 channels. */
+/* For 8 channels, adds every `step`-th token to the sums of squares (if SQUARES is true) or to the
+ * ranges. */
 template <bool SQUARES>
 __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, int side, int u,
                                         int from, int to, int step, double (&sum)[8],
@@ -35,7 +37,8 @@ __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, 
     }
 }
 
-/* Marks the channels with the largest ranges or sums of squares, which get more bits, in masks. */
+/* Finds the channels with the largest sums of squares (if SQUARES is true) or ranges, which get
+ * more bits, and marks them in bit masks. */
 template <bool SQUARES>
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -86,7 +89,8 @@ __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ 
         mask_of(make_group(a, b, g, s.from + i / words * group), side)[i % words] = mask[i % words];
 }
 
-/* Loads K or V of a group of tokens to x [channels][group]. Ends with a barrier. */
+/* Loads K or V of a group of tokens to x [channels][group] in shared memory. Ends with a barrier of
+ * the CTA. */
 __device__ void load_group(const group_of &o, int side, float *x)
 {
     const int n = o.a.split.of.group, units = (o.a.width[side][o.g] + 7) / 8;
@@ -127,7 +131,7 @@ __device__ float mean_magnitude(const float *x, int n)
     return as_half((float)(sum / (double)n));
 }
 
-/* Returns coefficient q of the Fourier transform over the m channels of token t. */
+/* Returns coefficient q of the Fourier transform over the m listed channels of token t. */
 __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, const double *wave,
                              int q, int t)
 {
@@ -144,7 +148,7 @@ __device__ float coefficient(const float *x, int n, const uint8_t *list, int m, 
     return (float)sum;
 }
 
-/* Quantises the keys of a group of tokens (vidkv). x and y are shared scratch memory. */
+/* Quantises K of a group of tokens (method vidkv). x and y are scratch in shared memory. */
 __device__ void code_keys(const group_of &o, const uint8_t *list, float *x, float *y)
 {
     const int n = o.a.split.of.group, chosen = o.part.channels[0][0], m = o.part.channels[0][1];
@@ -192,7 +196,8 @@ __device__ void code_values(const group_of &o, float *x, uint8_t *digit)
     __syncthreads();
 }
 
-/* Computes y [m][n] = matrix * x, or with the transposed matrix. Begins and ends with a barrier. */
+/* Computes y [m][n] as the product of `matrix`, or of its transpose if `transposed` is true, and x.
+ * Begins and ends with a barrier of the CTA. */
 __device__ void multiply_part(const float *__restrict__ matrix, bool transposed, const float *x,
                               float *y, int m, int n)
 {
@@ -238,7 +243,8 @@ __device__ __forceinline__ const float *levels_of(const group_of &o, int side, i
     return o.a.split.level[part] + 256 * (level_bits(o, side, part) - o.a.split.of.bits + 1);
 }
 
-/* Stores the norms of n tokens, columns of x [m][n], as float16. Ends with a barrier. */
+/* Stores the norms of n tokens, which are the columns of x [m][n], as float16. Ends with a barrier
+ * of the CTA. */
 __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *norm)
 {
     for (int t = (int)threadIdx.x; t < n; t += THREADS) {
@@ -251,7 +257,8 @@ __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *nor
     __syncthreads();
 }
 
-/* Quantises x [m][n], channels with more (part 0) or fewer bits (1). Ends with a barrier. */
+/* Quantises x [m][n]: channels with more bits (part 0) or with fewer bits (part 1). Ends with a
+ * barrier of the CTA. */
 __device__ void code_part(const group_of &o, int side, int part, float *x, float *y, float *norm)
 {
     const kvd_packed_split_codes &s = o.a.split;
@@ -284,7 +291,8 @@ __device__ void code_part(const group_of &o, int side, int part, float *x, float
     __syncthreads();
 }
 
-/* Quantises K or V of a group of tokens. `tile` is scratch. Ends with a barrier. */
+/* Quantises K or V of a group of tokens. `tile` is scratch memory. Ends with a barrier of the
+ * CTA. */
 __device__ void code_side(const group_of &o, int side, uint8_t *list, float *tile, float *norm)
 {
     const int n = o.a.split.of.group;
@@ -302,7 +310,8 @@ __device__ void code_side(const group_of &o, int side, uint8_t *list, float *til
     }
 }
 
-/* Quantises K and V of groups of tokens (vidkv, turboquant). `tile` is scratch memory. */
+/* Quantises K and V of groups of tokens (methods vidkv and turboquant). `tile` is scratch
+ * memory. */
 __global__ void __launch_bounds__(THREADS) code_kernel(const __grid_constant__ kvd_packed_args a)
 {
     extern __shared__ float tile[];
@@ -341,7 +350,8 @@ __device__ __forceinline__ void put(const group_of &o, uint16_t *rows, int side,
         (uint16_t)(bf16_pair(x, 0) & 0xffff);
 }
 
-/* Restores the channels with more (part 0) or fewer bits (1) of turboquant. Ends with a barrier. */
+/* Decodes channels with more bits (part 0) or with fewer bits (part 1) of a group of tokens, for
+ * method turboquant. Ends with a barrier of the CTA. */
 __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int part,
                              const uint8_t *list, float *x, float *y)
 {
@@ -368,7 +378,8 @@ __device__ void restore_part(const group_of &o, uint16_t *rows, int side, int pa
     __syncthreads();
 }
 
-/* Decodes K or V of a group of tokens (turboquant) to `rows`. tile: scratch. Ends in a barrier. */
+/* Decodes K or V of a group of tokens to `rows`, for method turboquant. `tile` is scratch memory.
+ * Ends with a barrier of the CTA. */
 __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8_t *list,
                               float *tile)
 {
@@ -384,7 +395,8 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
     __syncthreads();
 }
 
-/* Writes tokens from .. to - 1 of a page: those before `left` from the ring buffer, then zeros. */
+/* Writes tokens from .. to - 1 of a bf16 page: tokens before `left` are copied from the ring
+ * buffer, later ones are zeros. */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)
 {
@@ -399,7 +411,8 @@ __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_
     }
 }
 
-/* Decodes pages to a->rows. Dynamic shared memory: vidkv_memory, or floats [3][d_head][group]. */
+/* Decodes pages to bf16 pages a->rows. Dynamic shared memory is vidkv_memory (if VIDKV is true) or
+ * floats [3][d_head][group]. */
 template <bool VIDKV>
 __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant__ kvd_packed_args a)
 {

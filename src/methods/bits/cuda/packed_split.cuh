@@ -1,4 +1,5 @@
-/* Access to pages that give chosen channels more bits (vidkv, turboquant), by groups of tokens. */
+/* Finds the parts of pages in which some channels have more bits than others (methods vidkv and
+ * turboquant). */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 
@@ -9,7 +10,8 @@ namespace
 
 enum { THREADS = 256, WIDE = KVD_WIDTH_MAX };
 
-/* Group of tokens of KV head g of request b, from token `first` on, stored in one record. */
+/* Group of tokens, from token `first` on, of KV head g of request b. The tokens are stored in one
+ * record. */
 struct group_of {
     const kvd_packed_args &a;
     int b, g, first;
@@ -30,13 +32,14 @@ __device__ __forceinline__ group_of make_group(const kvd_packed_args &a, int b, 
                 first % KVD_PAGE_TOKENS / a.split.of.group * part.bytes};
 }
 
-/* Returns the address of the bit mask of the channels with more bits. */
+/* Returns the address of the bit mask of those channels of K or V that have more bits. */
 __device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
 {
     return as_words(o.record + side * o.part.v_mask);
 }
 
-/* Lists the channels: first those with more bits. Ends with a barrier. */
+/* Lists the channels of K or V: first those with more bits, then the others. Ends with a barrier of
+ * the CTA. */
 __device__ void list_channels(const group_of &o, int side, uint8_t *list)
 {
     const uint32_t *const mask = mask_of(o, side);
@@ -78,7 +81,8 @@ __device__ __forceinline__ const uint32_t *as_pair(const uint16_t *at)
     return reinterpret_cast<const uint32_t *>(at);
 }
 
-/* Shared memory for restoring pages of vidkv. `digits` splits a byte into five ternary digits. */
+/* Shared memory for decoding pages of method vidkv. `digits` is a table that splits a byte into
+ * five ternary digits. */
 struct vidkv_memory {
     uint16_t *inverse, *y, *tile;
     char *record;
@@ -87,7 +91,8 @@ struct vidkv_memory {
     int pitch;
 };
 
-/* Fills s.inverse, the inverse Fourier transform times m, and s.digits, ternary digits of bytes. */
+/* Fills tables in shared memory: s.inverse, the inverse Fourier transform times m, and s.digits,
+ * the five ternary digits of each byte. */
 __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory &s)
 {
     const double *const exact = wave_of(a, m);
@@ -103,7 +108,7 @@ __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory
             (uint16_t)(i % 3 | i / 3 % 3 << 2 | i / 9 % 3 << 4 | i / 27 % 3 << 6 | i / 81 % 3 << 8);
 }
 
-/* Decodes 8 numbers of a 2-bit channel, from token 8 j on. */
+/* Decodes 8 numbers of a channel with 2 bits, for tokens 8 j .. 8 j + 7 of the group. */
 __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s, int side,
                                         int part, int channel, int j, int i, int d)
 {
@@ -118,7 +123,7 @@ __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s
     }
 }
 
-/* Multiplies the inverse Fourier transform by the coefficients, 16 channels per warp. */
+/* Multiplies the Fourier coefficients by the inverse transform. A warp computes 16 channels. */
 __device__ void put_inverse(const group_of &o, const vidkv_memory &s)
 {
     const int n = o.a.split.of.group, m = o.part.channels[0][1], lane = (int)threadIdx.x % 32;
@@ -218,7 +223,8 @@ __device__ void restore_vidkv(group_of o, const vidkv_memory &s, uint16_t *rows)
     restore_side(o, s, 1, rows);
 }
 
-/* Returns how many 16-bit elements of vidkv_memory depend on the head size. */
+/* Returns the number of 16-bit elements of those parts of vidkv_memory whose size depends on the
+ * head dimension. */
 __host__ __device__ __forceinline__ int vidkv_numbers(int d_head, int group)
 {
     const int wide = (d_head + 15) / 16 * 16;

@@ -1,4 +1,4 @@
-/* Tables and scratch memory of quantisation methods on the GPU. */
+/* Allocates tables and scratch memory of quantisation methods on the GPU. */
 #include "methods/bits/cuda/packed.h"
 #include <stdlib.h>
 
@@ -161,7 +161,8 @@ static int copy_parts(const kvd_plan *plan, const kvd_paged_cache *c, kvd_packed
     return memory->status;
 }
 
-/* Fills kvd_packed_split_codes.wave on the device: cosines and sines of vidkv's transforms. */
+/* Fills kvd_packed_split_codes.wave in device memory: cosines and sines of the Fourier transforms
+ * of method vidkv. */
 static int make_waves(const kvd_paged_cache *c, kvd_packed_args *layer, kvd_device_memory *memory,
                       kvd_err *err)
 {
@@ -209,7 +210,8 @@ int kvd_gpu_packed_weigh_prompts(const kvd_gpu_method *m, const kvd_packed_salie
 {
     const kvd_paged_cache *const c = m->cache;
     const kvd_step_batch *const b = c->batch;
-    /* Scores need all dimensions of the keys, even if the cache stores fewer. */
+    /* Attention scores need all dimensions of the keys, even if the cache stores fewer
+     * dimensions. */
     kvd_evict_prompts_args of = {.map = c->whole ? c->whole[r->layer].map : a->map,
                                  .rule = {.ranking = KVD_EVICT_ATTENTION, .smooth = 1},
                                  .hopper = c->hopper,

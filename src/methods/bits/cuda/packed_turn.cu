@@ -1,4 +1,5 @@
-/* Quantises rotated vectors (turboquant): the norm, and the nearest level of each number. */
+/* Quantises rotated vectors (method turboquant): stores a vector's norm, and the index of the level
+ * nearest to each number. */
 #include "methods/bits/cuda/packed_words.cuh"
 
 namespace
@@ -13,7 +14,7 @@ struct shared_rows {
     float norm[ROWS];
 };
 
-/* Computes the lengths of ROWS vectors. Thread i has element i of every vector in x. */
+/* Computes the lengths of ROWS vectors. Thread i has element i of each vector in x. */
 __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS], int i)
 {
 #pragma unroll
@@ -32,7 +33,8 @@ __device__ __forceinline__ void take_norms(shared_rows &s, const float (&x)[ROWS
     __syncthreads();
 }
 
-/* Multiplies ROWS vectors by a transposed matrix [d][d]. Has barriers at both ends. */
+/* Multiplies ROWS vectors by a transposed matrix [d][d]. Begins and ends with a barrier of the
+ * CTA. */
 __device__ __forceinline__ void turn(shared_rows &s, const float *matrix, const float (&x)[ROWS],
                                      float (&y)[ROWS], int i)
 {
@@ -95,14 +97,15 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
     }
 }
 
-/* Quantised numbers of ROWS vectors, of which thread i has element i. */
+/* Codes of ROWS quantised vectors. Thread i has the codes of element i of each vector. */
 struct coded_rows {
     uint32_t code[ROWS];
-    /* Norm of vector i and norm of its quantisation error, in thread i < ROWS. */
+    /* Norm of vector i, and norm of the vector's quantisation error, in threads i < ROWS. */
     float norm, rest;
 };
 
-/* Quantises vectors x; vector r is a key if bit r of `keys` is 1. Has barriers at both ends. */
+/* Quantises vectors x. Vector r is a key if bit r of `keys` is 1, otherwise a value. Begins and
+ * ends with a barrier of the CTA. */
 __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args &a, uint32_t keys,
                                           const float (&x)[ROWS], coded_rows &c, int i)
 {
@@ -132,8 +135,8 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/* Stores the norm of a vector and, for keys of which signs of projected errors are stored
- * (form.sketch), the norm of the error. */
+/* Stores the norm of a vector. If form.sketch is set and the vector is a key, also stores the norm
+ * of the vector's quantisation error. */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)
@@ -144,7 +147,7 @@ __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
             (uint16_t)half_bits(rest);
 }
 
-/* Writes element i of each rotated query of KV head g to `queries` in bf16. */
+/* Writes element i of each rotated query of KV head g to `queries`, in bf16. */
 __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *queries, int b,
                                             int g, const float (&x)[ROWS], int i)
 {
@@ -156,8 +159,9 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
             q[r * (int)blockDim.x + i] = to_bits(x[r]);
 }
 
-/* Multiplies the rotated queries and the key's error by the random matrix S. Returns the sign of
- * number i of the key's product. Begins and ends with a barrier. */
+/* Multiplies the rotated queries and the quantisation error of the key by the random matrix S.
+ * Returns the sign of number i of the product with the error. Begins and ends with a barrier of the
+ * CTA. */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
                                                 uint16_t *sketched, int b, int g,
                                                 const float (&y)[ROWS], float *rest, int i)
@@ -185,7 +189,7 @@ __global__ void __launch_bounds__(D_MAX)
         const_cast<uint16_t *>(in_ring(a, b, p, g)) + page_index(t % KVD_PAGE_TOKENS, i, d);
     char *const codes = in_codes(a, page_number(a, b, p), g);
     const kvd_packed_parts parts = kvd_packed_parts_of(&a.form, d, d);
-    /* The last two vectors are the newest token's key and value, the rest are queries. */
+    /* The last two of the ROWS vectors are K and V of the newest token, the others are queries. */
     float x[ROWS] = {}, y[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS - 2; r++)
@@ -312,12 +316,13 @@ __global__ void __launch_bounds__(D_MAX)
 
 enum { RESTORE = 256, PITCH = D_MAX + 8 /* a pitch without bank conflicts */ };
 
-/* A page's decoded numbers and the signs of projected key errors, as float16 in shared memory. */
+/* Decoded numbers of a page, and signs of the projected quantisation errors of K, as float16 in
+ * shared memory. */
 struct shared_page {
     uint16_t x[KVD_PAGE_TOKENS][PITCH], sign[KVD_PAGE_TOKENS][PITCH];
 };
 
-/* Decodes K or V of a page. Tokens not quantised get arbitrary finite numbers. */
+/* Decodes K or V of a page. Tokens that are not quantised get arbitrary finite numbers. */
 __device__ __forceinline__ void decode_page(shared_page &s, const kvd_packed_args &a,
                                             const char *codes, int side, int d)
 {
@@ -345,7 +350,8 @@ __device__ __forceinline__ void decode_page(shared_page &s, const kvd_packed_arg
     }
 }
 
-/* Multiplies 64 vectors by a transposed matrix [d][d]. Calls put for two numbers at a time. */
+/* Multiplies 64 vectors by a transposed matrix [d][d]. Calls `put` for every two numbers of the
+ * products. */
 template <class PUT>
 __device__ __forceinline__ void multiply_page(const uint16_t (&x)[KVD_PAGE_TOKENS][PITCH],
                                               const float *__restrict__ matrix, int d,
@@ -375,7 +381,7 @@ __device__ __forceinline__ void multiply_page(const uint16_t (&x)[KVD_PAGE_TOKEN
     }
 }
 
-/* Restores K or V of page p of a request of m tokens. Begins and ends with a barrier. */
+/* Decodes K or V of page p of a request of m tokens. Begins and ends with a barrier of the CTA. */
 __device__ void restore_side(shared_page &s, const kvd_packed_args &a, int b, int g, int p, int m,
                              int side)
 {

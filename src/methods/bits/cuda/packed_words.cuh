@@ -1,4 +1,4 @@
-/* Device functions that pack and unpack quantised numbers in the words of a lane. */
+/* Device functions that pack and unpack the quantised numbers in a lane's words. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_WORDS_CUH
 
@@ -15,13 +15,13 @@ static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int
     return a.form.v_channels ? keys_coded(a, m) : m > a.v_newest ? m - a.v_newest : 0;
 }
 
-/* Returns the first of m tokens to which the newest token attends. */
+/* Returns the first of a request's m tokens to which the newest token attends. */
 static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m)
 {
     return a.map.window ? max(m - a.map.window, 0) : 0;
 }
 
-/* Returns the address of K, followed by V, of KV head g in a ring-buffer page. */
+/* Returns the address of K of KV head g in page p of the ring buffer. V comes after K. */
 static __device__ __forceinline__ const uint16_t *in_ring(const kvd_packed_args &a, int b, int p,
                                                           int g)
 {
@@ -52,7 +52,8 @@ static __device__ __forceinline__ int place_in_page(const kvd_packed_args &a, in
     return side * KVD_PAGE_TOKENS * d_qk + page_index(t, i, side ? a.map.d_v[g] : d_qk);
 }
 
-/* Returns the address of a number that is not quantised, in a page or the ring buffer. */
+/* Returns the address of a number that is not quantised: in the bf16 page of a prompt, or in the
+ * ring buffer. */
 static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, int b, int g,
                                                     int side, int t, int i)
 {
@@ -62,12 +63,12 @@ static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, in
     return rows + place_in_page(a, g, side, t % KVD_PAGE_TOKENS, i);
 }
 
-/* Tokens from .. to - 1 of a request that are quantised in an iteration. */
+/* Tokens from .. to - 1 of a request, which are quantised in this iteration. */
 struct coded_span {
     int from, to, prompt, m;
 };
 
-/* Returns the tokens of request b that are quantised as one block in this iteration. */
+/* Returns the tokens of request b that are quantised as one block in this iteration, if any. */
 static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a, int b)
 {
     const int m = a.kv_len[b], to = keys_coded(a, m);
@@ -77,7 +78,8 @@ static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a,
     return {from, to, min(a.prompt[a.slot[b]], from), m};
 }
 
-/* Returns the address of K of one of the first tokens, stored as float16. V follows. */
+/* Returns the address of K of token t, one of the first tokens, which are stored as float16. V
+ * comes after K. */
 static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, int b, int g, int t)
 {
     const int wide = a.map.page_elements / KVD_PAGE_TOKENS;
@@ -96,7 +98,7 @@ struct rope_of {
     float2 cosine, sine;
 };
 
-/* Returns the RoPE rotations of channels i and i + 1, i even. */
+/* Returns the cosines and sines of RoPE for channels i and i + 1. i must be even. */
 static __device__ __forceinline__ rope_of load_rope(const kvd_packed_args &a, int t, int i)
 {
     const size_t half = (size_t)a.d_head / 2, row = (size_t)t * half;
@@ -132,7 +134,7 @@ static __device__ __forceinline__ uint32_t *as_words(char *at)
     return reinterpret_cast<uint32_t *>(at);
 }
 
-/* Returns a word made of one byte, chosen by `select`, of each of n <= 4 words. */
+/* Returns a word made of one byte of each of n <= 4 words. `select` chooses the byte. */
 static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
 {
     const uint32_t second = n > 1 ? word[1] : 0, third = n > 2 ? word[2] : 0,
@@ -141,7 +143,8 @@ static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n,
                        0x5410);
 }
 
-/* Transposes two 4 x 4 bit matrices, in the lower and upper 4 bits of the bytes of x. */
+/* Transposes two 4 x 4 bit matrices: one in the lower 4 bits, one in the upper 4 bits of the bytes
+ * of x. */
 static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
 {
     uint32_t t = (x ^ x >> 7) & 0x00aa00aau;
@@ -150,7 +153,7 @@ static __device__ __forceinline__ uint32_t turned_bits(uint32_t x)
     return x ^ t ^ t << 14;
 }
 
-/* Returns a byte with bit j of each of eight numbers. */
+/* Returns a byte that has bit j of each of eight numbers. */
 static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], int j)
 {
     uint32_t byte = 0;
@@ -160,7 +163,8 @@ static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], i
     return byte;
 }
 
-/* Unpacks numbers 8 q .. 8 q + 7 from bit planes. Number e is byte e % 4 of code[e / 4]. */
+/* Unpacks numbers 8 q .. 8 q + 7 from bit planes. The e-th of them becomes byte e % 4 of code[e /
+ * 4]. */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
                                                        uint32_t (&code)[2])
 {
@@ -190,16 +194,18 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
         }
 }
 
-/* Number added to integers to make floats without a conversion instruction. */
+/* Number (2^23) for which the float's bits plus a small integer n are the bits of the float
+ * 2^23 + n. This saves a conversion instruction. */
 static constexpr float RAISED = 1 << 23;
 
-/* Returns RAISED (2^23) plus byte e of x as a float. The result is exact. */
+/* Returns RAISED (2^23) plus byte e of x, as an exact float. */
 static __device__ __forceinline__ float raised_byte(uint32_t x, int e)
 {
     return __uint_as_float(__byte_perm(x, 0x4b000000u, 0x7540u + (uint32_t)e));
 }
 
-/* Returns RAISED (2^23) plus the number with byte e of `low` and byte e of `high`, exactly. */
+/* Returns RAISED (2^23) plus a 16-bit number, as an exact float. Byte e of `low` and byte e of
+ * `high` are its two bytes. */
 static __device__ __forceinline__ float raised_pair(uint32_t low, uint32_t high, int e)
 {
     const uint32_t both = __byte_perm(low, high, 0x40u + 0x11u * (uint32_t)e);
@@ -219,7 +225,7 @@ static __device__ __forceinline__ void add_plane(const uint32_t *words, int belo
     }
 }
 
-/* Unpacks the 32 numbers of a lane: pair[p] gets numbers 2 p and 2 p + 1. */
+/* Unpacks the 32 numbers of a lane. pair[p] gets numbers 2 p and 2 p + 1. */
 static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool levels, int bits,
                                                   uint32_t (&pair)[16])
 {
@@ -245,7 +251,8 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
         add_plane<1>(words + (bits & 6), bits & 6, pair);
 }
 
-/* Replaces the n-th number of a lane by atomic operations, because lanes share words. */
+/* Overwrites number n of a lane by atomic operations, because other lanes may write to the same
+ * words. */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
                                                 uint32_t code)
 {
@@ -259,7 +266,8 @@ static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, in
     }
 }
 
-/* Returns the index of the quantisation level nearest to x. Ties go to the lower level. */
+/* Returns the index of the quantisation level nearest to x. If two are equally near, returns the
+ * lower one. */
 static __device__ __forceinline__ uint32_t nearest_level(const float *level, int bits, float x)
 {
     int lo = 0, hi = (1 << bits) - 1;
@@ -278,7 +286,8 @@ static __device__ __forceinline__ uint32_t shifted(uint32_t x, int right)
     return right < 0 ? x << -right : x >> right;
 }
 
-/* Returns the transpose of a warp's 8 x 8 fragment of 16-bit numbers. */
+/* Returns this lane's part of the transpose of an 8 x 8 matrix of 16-bit numbers, which the lanes
+ * of a warp hold together. */
 static __device__ __forceinline__ uint32_t exchanged(uint32_t fragment)
 {
     uint32_t r;
@@ -397,7 +406,8 @@ static __device__ __forceinline__ double sum_of_warp(double x)
     return x;
 }
 
-/* Returns scale * code + zero point. Product and sum are rounded separately, as on the CPU. */
+/* Returns scale * code + zero point. The product and the sum are rounded separately, as on the
+ * CPU. */
 static __device__ __forceinline__ float decoded(uint32_t scale, float code)
 {
     return __fadd_rn(__fmul_rn(half_of(scale, 0), code), half_of(scale, 1));

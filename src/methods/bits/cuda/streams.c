@@ -1,4 +1,5 @@
-/* Methods waterfill and kvtc on the GPU. Pages hold entropy-coded components of K and V. */
+/* Methods waterfill and kvtc on the GPU. Pages hold K and V after a linear transform, quantised and
+ * entropy-coded. */
 #include "methods/bits/cuda/streams.h"
 
 #include <math.h>
@@ -10,10 +11,11 @@ static const char what[] = "streams of codes";
 
 typedef struct {
     kvd_stream_side side[KVD_N_SIDES];
-    /* Transform of K or V to components, as a sum of two bf16 matrices [2][wide][pitch]. */
+    /* Matrices that transform K and V to components, as a sum of two bf16 matrices
+     * [2][wide][pitch]. */
     const uint16_t *to[KVD_N_SIDES];
-    /* Matrices in device memory that turn components back into K and V: [d_head][rank] per KV head
-     * or, for all KV heads together, [rank / 8][wide][8]. */
+    /* Matrices in device memory that transform components back to K and V: [d_head][rank] for each
+     * KV head or, for all KV heads together, [rank / 8][wide][8]. */
     const uint16_t *from;
     const kvd_latent_head *head;
     uint16_t *sink;
@@ -23,7 +25,8 @@ typedef struct {
     kvd_gpu_method method;
     size_t wide, pitch; /* pitch: elements between adjacent rows of `to` and of y */
     int32_t n_sink;
-    /* True if frequency tables are random, for timing. Coded blocks may then exceed their room. */
+    /* True if frequency tables are random, for timing. Entropy-coded blocks may then exceed their
+     * room. */
     bool drawn;
     bool joint; /* true: all KV heads share matrices B (kvd_latent_restore_args.columns) */
     size_t lookup_room;
@@ -31,7 +34,8 @@ typedef struct {
     size_t latent_page; /* number of bf16 elements of a page of latents */
     uint16_t *latents;
     float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
-    /* CUDA stream that decodes the next layer's pages ahead, with events to order both streams. */
+    /* CUDA stream that decodes the pages of the next layer ahead of time, and events that order
+     * both streams. */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
     kvd_stream_slots slots;
@@ -98,7 +102,8 @@ static int decode(const streams *k, const kvd_paged_rows *r, int layer, cudaStre
         err);
 }
 
-/* Multiplies a layer's components by the inverse transform, while the next layer is decoded. */
+/* Restores K and V of a layer by multiplying decoded components by the inverse transform, while
+ * another stream decodes the next layer. */
 static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -321,7 +326,8 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
                 t->from + (k->joint ? (j / 8 * c->wide + i) * 8 + j % 8 : i * (size_t)rank + j), 1);
 }
 
-/* Next free places in the device arrays of all layers' matrices and coder tables. */
+/* Next free places in the arrays that hold the matrices and the entropy coder's tables of all
+ * layers. */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
     float *bias;
@@ -367,7 +373,8 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/* Copies matrices and coder tables of K or V of a layer to *at, and advances its pointers. */
+/* Copies the matrices and the entropy coder's tables of K or V of a layer to *at, and advances the
+ * pointers in *at. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {
@@ -500,7 +507,7 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/* Returns true if the kernels can encode blocks as the method's parameters describe them. */
+/* Returns true if the kernels support the blocks that the method's parameters describe. */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc
@@ -508,7 +515,8 @@ static bool fits(const kvd_plan *plan)
                : fabs(kvd_stream_value(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
 }
 
-/* Returns layer * KVD_N_SIDES + side of the first K or V without stored components, or -1. */
+/* Returns the first layer and side (layer * KVD_N_SIDES + side) whose K or V has no stored
+ * component, or -1 if there is none. */
 static int empty_side(const kvd_plan *plan, const kvd_config *c)
 {
     for (int i = 0; i < c->n_layers * KVD_N_SIDES; i++) {
@@ -541,7 +549,8 @@ static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_
                             i / KVD_N_SIDES);
 }
 
-/* Returns true for waterfill with one entropy-coded stream per request (parameter block=0). */
+/* Returns true if the method is waterfill with one entropy-coded stream per request (parameter
+ * block=0). */
 static bool whole(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_waterfill && !(kvd_stream_value(plan, "block") > 0);
@@ -611,7 +620,8 @@ static bool generates(const kvd_plan *plan)
     return runs(plan) && (fits(plan) || whole(plan));
 }
 
-/* Returns false if some layer's K or V stores no component, which kernels do not support. */
+/* Returns false if K or V of some layer has no stored component, which the kernels do not
+ * support. */
 static bool has_components(const kvd_plan *plan, const kvd_config *c)
 {
     return !plan->bits_self || whole(plan) || empty_side(plan, c) < 0;

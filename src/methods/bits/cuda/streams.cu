@@ -22,13 +22,14 @@ __device__ __forceinline__ int rank_in(uint32_t mask, int lane)
     return __popc(mask & ((1u << lane) - 1));
 }
 
-/* Stream so far: the lane's rANS state, numbers of words and of integers not in the tables. */
+/* State of a stream that is being encoded: the lane's rANS state, number of words, and number of
+ * integers missing from the frequency tables. */
 struct growing {
     uint32_t x;
     int words, exceptions;
 };
 
-/* Encodes a symbol of frequency f in each lane where `here` is true. */
+/* Encodes one symbol of frequency f per lane, in lanes whose `here` is true. */
 __device__ __forceinline__ void push(bool here, uint32_t low, uint32_t f, const block_of &to,
                                      int room, int lane, growing &g)
 {
@@ -55,7 +56,8 @@ __device__ __forceinline__ float *row_of(const code_args &a, int side, int b, in
     return a.y[side] + (size_t)(a.batch.start ? a.batch.start[b] + t - old : b) * a.ld;
 }
 
-/* Returns step and zero point for the range lo .. hi, rounded as on the CPU. */
+/* Returns the step and zero point with which numbers in lo .. hi are quantised. They are rounded as
+ * on the CPU. */
 __device__ __forceinline__ __half2 scale_of(float lo, float hi, float top)
 {
 #pragma unroll
@@ -73,7 +75,8 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/* Quantises a group of components of a token in place, and stores their scale in the page. */
+/* Quantises a group of components of a token in place, and stores the group's step and zero point
+ * in the page. */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -109,7 +112,7 @@ __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_const
     }
 }
 
-/* Encodes one group of components of a token, one component per lane. */
+/* Encodes one group of components of a token. A lane encodes one component. */
 __device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
                                            int t, const float *y, int lane, growing &g)
 {
@@ -130,7 +133,7 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     push(here, low, f, to, side.room.words, lane, g);
 }
 
-/* Encodes the new tokens of stream s of page p, for K (z = 0) or V (z = 1). */
+/* Encodes the new tokens in stream s of page p, of K (z = 0) or V (z = 1). */
 __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int lane)
 {
     const kvd_stream_side &side = a.side[z];
@@ -208,7 +211,7 @@ __global__ void sink_kernel(const __grid_constant__ sink_args a)
     }
 }
 
-/* Returns a pseudo-random word from x (the finaliser of MurmurHash3). */
+/* Returns a pseudo-random word computed from x (the final step of MurmurHash3). */
 __device__ __forceinline__ uint32_t mixed(uint32_t x)
 {
     x = (x ^ x >> 16) * 0x85ebca6b;
@@ -241,7 +244,8 @@ __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *f
     return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
 }
 
-/* Returns channel j of token t minus that of the group's first token, in quantisation steps. */
+/* Returns channel j of token t minus channel j of the first token of its group, in quantisation
+ * steps. */
 __device__ __forceinline__ int difference_of(const head_page &h, const uint16_t *from, int t, int j,
                                              float anchor)
 {
@@ -251,7 +255,7 @@ __device__ __forceinline__ int difference_of(const head_page &h, const uint16_t 
     return (int)fminf(fmaxf(q, -KVD_CACHEGEN_ZERO), KVD_CACHEGEN_ZERO);
 }
 
-/* Quantises the first token of a group, and writes its decoded numbers to `anchor`. */
+/* Quantises the first token of a group, and writes the numbers to which it decodes to `anchor`. */
 __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t, int lane,
                                 float (&anchor)[CHANNELS], int (&code)[CHANNELS])
 {
@@ -273,7 +277,8 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
     }
 }
 
-/* Encodes a token of cachegen: the first of a group if `first`, else differences from it. */
+/* Encodes a token for method cachegen: the first token of a group if `first` is true, otherwise a
+ * token's differences from the first. */
 __device__ __forceinline__ void push_token(const head_page &h, bool first,
                                            const int (&code)[CHANNELS], int lane, growing &g)
 {
@@ -290,7 +295,8 @@ __device__ __forceinline__ void push_token(const head_page &h, bool first,
     }
 }
 
-/* Encodes a full page from its newest token to its oldest. Returns the number of words. */
+/* Encodes a full page, from its newest token to its oldest. Returns the number of compressed
+ * words. */
 __device__ int code_page(const head_page &h, const uint16_t *from, int lane)
 {
     growing g = {KVD_STREAM_LEAST, 0, 0};
@@ -345,13 +351,14 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the bits of symbol s, from the cumulative frequencies `start`. */
+/* Returns the number of bits of symbol s. `start` has the cumulative frequencies. */
 __device__ __forceinline__ float cost_of(const uint16_t *start, int s)
 {
     return (float)KVD_STREAM_SHIFT - __log2f((float)(start[s + 1] - start[s]));
 }
 
-/* Replaces the tokens of a group by decoded numbers. Returns the bits of the lane's channels. */
+/* Replaces the tokens of a group by the numbers to which they decode. Returns the bits that the
+ * lane's channels would take. */
 __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, int b, int t0,
                                int lane)
 {
@@ -377,7 +384,8 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
     return bits;
 }
 
-/* Adds sixteenths of a bit to a request's counts: whole 16-bit words, and the remainder. */
+/* Adds sixteenths of a bit to the size of a request's code: whole 16-bit words to units[slot], the
+ * rest to part[slot]. */
 __device__ __forceinline__ void add_bits(uint32_t *units, uint32_t *part, int slot, int sixteenths)
 {
     atomicAdd(units + slot, (uint32_t)sixteenths / (16 * KVD_STREAM_WORD_BITS));
@@ -406,13 +414,15 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the index in the batch of token t of request b, whose first new token is `old`. */
+/* Returns the index in the batch of token t of request b. `old` is the request's first new
+ * token. */
 __device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int t, int old)
 {
     return (size_t)(a.start ? a.start[b] + t - old : b);
 }
 
-/* Rounds components of K or V of new tokens, and counts their bits after entropy coding. */
+/* Rounds the components of K or V of new tokens, and counts the bits that they would take after
+ * entropy coding. */
 __global__ void __launch_bounds__(32 * WARPS)
     round_kernel(const __grid_constant__ kvd_stream_batch a,
                  const __grid_constant__ kvd_whole_stream s, uint32_t *units, uint32_t *part)
@@ -457,7 +467,8 @@ __global__ void keep_kernel(const __grid_constant__ kvd_stream_batch a, const ui
         to[row * ld + (size_t)i] = x[row * ld_x + (size_t)i];
 }
 
-/* Quantises a group of components of a token to `to`, and replaces them by decoded numbers. */
+/* Quantises a group of components of a token to `to`, and replaces the components by the numbers to
+ * which they decode. */
 __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const float *bias,
                            uint16_t *decoded, uint8_t *to, int lane)
 {
@@ -481,7 +492,8 @@ __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const
     }
 }
 
-/* Quantises components of K or V of prompts. A warp takes a group of components of a token. */
+/* Quantises the components of K or V of prompts. A warp quantises one group of components of a
+ * token at a time. */
 __global__ void __launch_bounds__(32 * WARPS)
     pack_kernel(const __grid_constant__ kvd_kvtc_prompts p)
 {

@@ -1,4 +1,4 @@
-/* Decodes entropy-coded blocks, with a warp per stream of a page. */
+/* Decodes entropy-coded blocks of K and V. A warp decodes one stream of a page. */
 #include <cuda_bf16.h>
 
 #include "common/cuda/launch.cuh"
@@ -14,24 +14,27 @@ enum {
     RING = 4 * CHUNK,
     TILE = 4,                  /* tokens that a warp collects before it writes them */
     OCTETS = KVD_LANES / TILE, /* groups of 8 components that a warp writes at once */
-    /* Distance in elements between tokens of a tile, padded against bank conflicts. */
+    /* Distance in elements between successive tokens of a tile in shared memory, padded against
+     * bank conflicts. */
     TILE_PITCH = KVD_STREAM_GROUPS * KVD_LANES + 16,
     LARGE_LOOKUP = 1 << 16
 };
 
-/* Bytes of shared memory of a warp. Ring buffers come first, aligned to their size. */
+/* Sizes in bytes of the shared memory of a warp. The ring buffer comes first and is aligned to its
+ * size. */
 enum {
     RING_BYTES = RING * sizeof(uint16_t),
     TILE_BYTES = TILE * TILE_PITCH * sizeof(uint16_t),
     WARP_BYTES = RING_BYTES + TILE_BYTES
 };
 
-/* Words of an entropy-coded stream, popped from the last to the first. */
+/* Words of an entropy-coded stream, which decoding takes from the last to the first. */
 struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* shared-memory address; word i is at i % RING */
     int end, at;
-    /* Index of the lowest chunk of compressed words whose copy to the ring buffer was started. */
+    /* Index of the lowest chunk of compressed words that is being copied, or was copied, to the
+     * ring buffer. */
     int low;
 };
 
@@ -50,7 +53,7 @@ __device__ __forceinline__ void request(const word_stack &w, int chunk, int lane
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for all started copies but the latest. */
+/* Waits for all copies that were started, except the latest. */
 __device__ __forceinline__ void await(void)
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -69,7 +72,7 @@ __device__ __forceinline__ word_stack words_of(const block_of &from, int room, u
     return w;
 }
 
-/* Ensures that the ring buffer has all compressed words that decoding a token may pop. */
+/* Waits until the ring buffer has all compressed words that decoding one token may take. */
 __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
 {
     static_assert(KVD_STREAM_GROUPS * KVD_LANES <= 2 * CHUNK && CHUNK == 1 << 7, "chunks");
@@ -82,7 +85,7 @@ __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
     await();
 }
 
-/* Pops a word from the stream for each lane whose state x needs one. */
+/* Takes one word from the stream for each lane whose coder state x is too small. */
 __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
 {
     const bool wants = x < KVD_STREAM_LEAST;
@@ -93,7 +96,8 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
     w.at = max(w.at - __popc(mask), 0);
 }
 
-/* Decodes one integer from state x. Returns the byte offset of its lookup table entry. */
+/* Decodes one integer from coder state x. Returns the byte offset of the integer's entry in the
+ * lookup table. */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
                                          uint32_t lane, uint32_t &x)
@@ -111,7 +115,8 @@ __device__ __noinline__ int find(const uint16_t *start, int n, uint32_t x)
     return kvd_stream_find(start, n, x);
 }
 
-/* Decodes one integer from state x, by a table in global memory. Returns the integer's index. */
+/* Decodes one integer from coder state x, with a frequency table in global memory. Returns the
+ * integer's index in the table. */
 __device__ __forceinline__ uint32_t search(const uint16_t *start, int n, uint32_t &x)
 {
     const int i = find(start, n, x);
@@ -128,7 +133,8 @@ __device__ __forceinline__ kvd_stream_lookup group_at(kvd_stream_at image, int k
     return g;
 }
 
-/* Copies coded stream i's lookup tables to shared memory. All threads of the CTA must call it. */
+/* Copies the lookup tables of entropy-coded stream i to shared memory. All threads of the CTA must
+ * call it. */
 __device__ void load_image(const uint32_t *lookup, int i, uint4 *to)
 {
     const uint32_t first = __ldg(lookup + i), end = __ldg(lookup + i + 1);
@@ -185,11 +191,12 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
     }
 }
 
-/* Entropy-coded stream s of a page. Tokens first .. end - 1 are decoded. */
+/* Entropy-coded stream s of a page, of which tokens first .. end - 1 are decoded. */
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
-    /* Address in shared memory of the table with the bf16 number of each integer. */
+    /* Address in shared memory of the table that has, for each integer, the bf16 number to which it
+     * decodes. */
     uint32_t value;
     int page, s, n, first, end;
     uint16_t *to;
@@ -229,7 +236,7 @@ __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
-/* Copies components of four tokens from shared memory to the page. */
+/* Copies components of four decoded tokens from shared memory to the page. */
 template <bool SCALES>
 __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t *tile, int t0,
                                            int lane)
@@ -251,7 +258,7 @@ __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t 
     }
 }
 
-/* Decodes this lane's integer of component group k, with tables in global memory. */
+/* Decodes this lane's integer of group k of components, with frequency tables in global memory. */
 __device__ __forceinline__ int search_component(const page_stream &p, int k, int lane, uint32_t &x)
 {
     const int j = KVD_LANES * (p.s + k * p.n) + lane;
@@ -261,8 +268,8 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
     return (int)search(p.side.tables.start + of.at, of.n, x) + of.least;
 }
 
-/* Returns this lane's component of group k, decoded, or as an integer to be scaled later (SCALES).
- * WHOLE: all lookup tables are in shared memory. */
+/* Returns this lane's component of group k of components: decoded or, if SCALES is true, as an
+ * integer that is scaled later. WHOLE: all lookup tables are in shared memory. */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
                                               int k, int lane, uint32_t &x)
@@ -277,7 +284,7 @@ __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_st
     return (uint16_t)(SCALES ? row : kvd_stream_half(p.value + 2 * (row + KVD_STREAM_HALF)));
 }
 
-/* Decodes the tokens of a stream from the newest to the oldest. */
+/* Decodes the tokens of a stream, from the newest to the oldest. */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_memory &m, int lane)
 {
@@ -291,7 +298,7 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
         uint16_t *const tile = m.tile + t % TILE * TILE_PITCH + lane;
         prepare_token(w, lane);
         kvd_stream_lookup g = group_at(p.image, 0);
-        /* Without unrolling, the loop stays in the instruction cache. */
+        /* The loop is not unrolled, so that it fits into the instruction cache. */
 #pragma unroll 1
         for (int k = 0; k < groups; k++) {
             tile[KVD_LANES * k] = component<SCALES, WHOLE>(p, g, k, lane, x);
@@ -325,7 +332,8 @@ struct decode_args {
     size_t latent_page;
 };
 
-/* Size of the shared-memory table of the bf16 numbers to which integers of K or V decode. */
+/* Size of the table in shared memory that has the bf16 number to which each integer of K or V
+ * decodes. */
 enum { VALUES = 2 * KVD_STREAM_HALF, VALUE_BYTES = VALUES * sizeof(uint16_t) };
 
 template <bool SCALES, bool WHOLE>
@@ -372,10 +380,11 @@ struct restore_args {
     kvd_cachegen_layer layer;
 };
 
-/* Bytes of shared memory: quantisation steps of all channels, and one token per warp. */
+/* Bytes of shared memory: for the quantisation steps of all channels (ROW_BYTES), and with one
+ * token per warp in addition (ROWS_BYTES). */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
-/* Decodes channel 32 k + lane from the coder state x. */
+/* Decodes the number of channel 32 k + lane from coder state x. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ float code_of_channel(const head_page &h, kvd_stream_at image,
                                                  const kvd_stream_lookup &g, int k, int lane,
@@ -400,7 +409,7 @@ __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *t
             *reinterpret_cast<const uint4 *>(tile + 8 * octet);
 }
 
-/* Decodes token t of a page: its own numbers if it is the first of a group (FIRST), else its
+/* Decodes token t of a page: its numbers if it is the first of a group (FIRST), otherwise its
  * differences from the first. WHOLE: all lookup tables are in shared memory. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at image,
@@ -423,7 +432,8 @@ __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at i
     }
 }
 
-/* Decodes the tokens of a page, oldest first, rounded as on the CPU. */
+/* Decodes the tokens of a page, from the oldest to the newest. Numbers are rounded as on the
+ * CPU. */
 template <bool WHOLE>
 __device__ __forceinline__ void decode_page(const head_page &h, kvd_stream_at image,
                                             const float *step, float *anchor, uint16_t *to,
@@ -488,7 +498,7 @@ cudaError_t most_memory(size_t *bytes)
     return e;
 }
 
-/* Launches a kernel in which each CTA decodes one of the coded streams of many pages. */
+/* Launches a kernel in which each CTA decodes one of the entropy-coded streams, in many pages. */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
                    cudaStream_t stream)
@@ -501,7 +511,8 @@ cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, uns
     const cudaError_t e = most_memory(&most);
     if (e != cudaSuccess || bytes > most)
         return e != cudaSuccess ? e : cudaErrorInvalidValue;
-    /* Each CTA loads the lookup tables, so no more CTAs are launched than can run at once. */
+    /* Every CTA loads the lookup tables, so no more CTAs are launched than can run at the same
+     * time. */
     const size_t at_once = most / bytes * sms / tables, want = (pages + warps - 1) / warps,
                  x = want < at_once ? want : at_once;
     return kvd_launch(kernel, dim3((unsigned)(x ? x : 1), y, z), (unsigned)(32 * warps), bytes,

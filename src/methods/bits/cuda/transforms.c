@@ -1,4 +1,4 @@
-/* Transforms K and V to components and back on the GPU, and compresses kvtc's prompts. */
+/* Transforms K and V to components and back on the GPU, and compresses prompts for method kvtc. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ typedef struct {
     size_t token_bytes, gap;
 } coder_side;
 
-/* Prompts of an iteration, which a thread compresses while the next iteration runs. */
+/* Prompts of one iteration, which a thread compresses while the next iteration runs. */
 typedef struct {
     const struct kvd_kvtc_prompt_coder *of;
     size_t n, rows, n_q8, most;
@@ -78,7 +78,8 @@ void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k)
     free(k);
 }
 
-/* Splits x [wide][wide] into a sum of two bf16 matrices. rest [wide][wide] is scratch memory. */
+/* Splits matrix x [wide][wide] into a sum of two bf16 matrices. rest [wide][wide] is scratch
+ * memory. */
 static void split(const float *x, size_t wide, uint16_t *high, uint16_t *low, float *rest)
 {
 #pragma omp parallel for schedule(static)
@@ -276,7 +277,8 @@ kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16
     return NULL;
 }
 
-/* Waits for the thread of a batch, and stores the compressed sizes of its prompts in bits. */
+/* Waits for the thread that compresses a batch of prompts, and stores the compressed size of each
+ * prompt in bits. */
 static int join(kvd_kvtc_prompt_coder *k, prompt_batch *b, kvd_err *err)
 {
     const size_t sides = sides_of(k);
@@ -297,7 +299,7 @@ static int join(kvd_kvtc_prompt_coder *k, prompt_batch *b, kvd_err *err)
     return 0;
 }
 
-/* Uploads which tokens of each prompt are quantised: none of a short prompt's. */
+/* Copies to the GPU which tokens of each prompt are quantised. Short prompts have none. */
 static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_step_batch *const b = k->m->cache->batch;
@@ -324,7 +326,7 @@ static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err
                          what, err);
 }
 
-/* Quantises K or V of prompts from x, and writes the decoded numbers to k->x. */
+/* Quantises K or V of prompts in x, and writes the numbers to which they decode to k->x. */
 static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int side,
                 const uint16_t *x, kvd_err *err)
 {
@@ -367,7 +369,7 @@ static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int sid
     return 0;
 }
 
-/* Copies K and V of n tokens of prompt i from token t on to k->x. */
+/* Copies K and V of n tokens of prompt i, from token t on, unchanged to k->x. */
 static int copy_rows(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
                      size_t i, size_t t, size_t n, kvd_err *err)
 {
@@ -381,7 +383,8 @@ static int copy_rows(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, co
              : 0;
 }
 
-/* Copies the tokens that are not quantised: the first tokens and the newest ones. */
+/* Copies K and V of tokens that are not quantised, which are a prompt's first and newest tokens, to
+ * k->x. */
 static int copy_exact(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
                       kvd_err *err)
 {
@@ -421,7 +424,7 @@ int kvd_kvtc_prompt_coder_attended(kvd_kvtc_prompt_coder *k, const kvd_paged_row
                : 0;
 }
 
-/* Compresses the quantised tokens of a batch by DEFLATE. Started as a thread. */
+/* Compresses the quantised tokens of a batch of prompts with DEFLATE. Runs as a thread. */
 static void *compress(void *batch)
 {
     prompt_batch *const b = batch;

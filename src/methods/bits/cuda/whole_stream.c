@@ -7,7 +7,8 @@
 
 static const char what[] = "codes of transforms";
 
-/* State of waterfill if a request is one entropy-coded stream, whose bits are only counted. */
+/* State of method waterfill if each request is one entropy-coded stream. The stream's bits are
+ * counted, but the stream is not stored. */
 typedef struct {
     kvd_gpu_method method; /* must be the first member */
     size_t wide, ld, x_ld; /* elements from one decoded row, or one row of x, to the next */
@@ -48,7 +49,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return kvd_stream_slots_note(&of(m)->slots, m, it, 0, err);
 }
 
-/* Replaces K and V in the cache pages by the decoded numbers k->x. */
+/* Replaces K and V in the cache's pages by the decoded numbers k->x. */
 static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts, kvd_err *err)
 {
     kvd_paged_cache *const c = k->method.cache;
@@ -67,7 +68,8 @@ static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts,
     return n ? kvd_paged_cache_rewrite(c, r->layer, &w, err) : 0;
 }
 
-/* Quantises K or V of decode steps or prompts, and writes the decoded numbers to k->x. */
+/* Quantises K or V of decode steps or of prompts, and writes the numbers to which they decode to
+ * k->x. */
 static int round_rows(const whole_stream *k, const kvd_paged_rows *r, bool prompts, int side,
                       kvd_err *err)
 {

@@ -1,4 +1,5 @@
-/* Method xquant on the GPU: stores quantised layer inputs, from which K and V are restored. */
+/* Method xquant on the GPU: the cache stores quantised inputs of layers, from which K and V are
+ * computed for attention. */
 #include "methods/bits/cuda/xquant.h"
 
 #include <stdlib.h>
@@ -13,27 +14,31 @@ static const char what[] = "coded inputs";
 
 typedef struct {
     kvd_gpu_method method;
-    /* Page tables of the restored latent vectors. store.pool holds one layer at a time. */
+    /* Page tables of the decoded vectors. The pages in store.pool hold one layer at a time. */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_xquant_form form;
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
-    /* bf16 matrices of all layers: `down` [pitch][d_model] projects layer inputs and is absent if
-     * these are stored; `up` gives K and V, [wide][rank] or, for kernels that restore all KV heads
-     * together, [rank / 8][wide][8]. */
+    /* bf16 matrices of all layers. down [pitch][d_model] projects layer inputs; absent if inputs
+     * are stored without projection. `up` turns stored vectors into K and V: [wide][rank] or, for
+     * kernels that restore all KV heads together, [rank / 8][wide][8]. */
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
-    /* True if decode steps multiply probabilities by quantised latent vectors instead of V. */
+    /* True if attention of decode steps multiplies probabilities by the quantised vectors, instead
+     * of by V. */
     bool direct;
-    /* Workspace of kvd_xquant_attend, for attention to quantised latent vectors. */
+    /* Workspace of kvd_xquant_attend, which computes attention with the quantised vectors in place
+     * of V. */
     float *sums, *newest;
     float2 *ends;
     uint16_t *o;
-    /* [n_layers][2 wide + d_head] on the device: biases of K and V and norm gains, or NULL. */
+    /* [n_layers][2 wide + d_head] in device memory: biases of K and V, and weights of the RMS norm
+     * of K. NULL: the model has none of these. */
     float *finish;
-    /* [max_tokens][pitch] Latent vectors of new tokens; NULL if layer inputs are stored. */
+    /* [max_tokens][pitch] Projected layer inputs of new tokens. NULL: layer inputs are stored
+     * without projection. */
     uint16_t *rows;
     int32_t *table;
     uint32_t *codes;
@@ -53,7 +58,8 @@ static size_t pitch_of(const xquant *q)
     return (size_t)q->form.rank * (q->form.channels ? 2 : 1);
 }
 
-/* Returns the offset in elements of the matrix that gives K (`side` 0) or V (`side` 1). */
+/* Returns the offset, in elements, of the matrix that turns stored vectors into K (side 0) or V
+ * (side 1). */
 static size_t up_of_side(const xquant *q, int side)
 {
     return (size_t)side * q->wide * (size_t)q->form.rank;
@@ -151,7 +157,7 @@ static int put_steps(const xquant *q, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), "append", err);
 }
 
-/* Stores uncompressed K and V of prompts in the pages that their attention reads. */
+/* Stores exact K and V of prompts in the pages that the attention of the prompts reads. */
 static int put_prompts(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err)
 {
     kvd_paged_rows rest = *r;
@@ -334,7 +340,7 @@ static int make_matrices(xquant *q, kvd_err *err)
     return q->matrix && !status ? 0 : -1;
 }
 
-/* Fills q->finish with biases of K and V (0 if missing) and gains of the keys' RMS norm. */
+/* Fills q->finish: biases of K and V, 0 if the model has none, and weights of the RMS norm of K. */
 static int make_finish(xquant *q, kvd_err *err)
 {
     const kvd_config *const c = q->method.cache->config;
@@ -361,7 +367,7 @@ static int make_finish(xquant *q, kvd_err *err)
     return kvd_status(status);
 }
 
-/* Returns true if the kernels can attend to quantised latent vectors of V. */
+/* Returns true if kvd_xquant_attend supports the model and the parameters. */
 static bool attends(const xquant *q)
 {
     const kvd_paged_cache *const c = q->method.cache;
@@ -422,7 +428,8 @@ static int describe(xquant *q, const kvd_plan *plan, kvd_err *err)
                                     what, err))));
 }
 
-/* Returns true if the kernels support parameter `group`, the numbers per scale. */
+/* Returns true if the kernels support the value of parameter `group`, the number of quantised
+ * numbers per scale. */
 static bool has_group(const kvd_plan *plan)
 {
     const int group = (int)kvd_gpu_packed_value(plan, "group");

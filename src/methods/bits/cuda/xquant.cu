@@ -1,4 +1,5 @@
-/* Kernels of xquant.h: quantise vectors of a layer's input, and restore bf16 pages. */
+/* Kernels of method xquant: quantise vectors computed from a layer's inputs, and decode them to
+ * bf16 pages. */
 #include "methods/bits/cuda/xquant.h"
 
 #include "common/cuda/launch.cuh"
@@ -64,7 +65,7 @@ __device__ __forceinline__ uint32_t scale_word(const scale &s)
     return half_bits(s.step) | half_bits(s.zero) << 16;
 }
 
-/* Stores 32 quantised numbers of token t, one per lane. */
+/* Stores 32 quantised numbers of token t. Each lane has one of them. */
 __device__ __forceinline__ void put_words(uint32_t *words, int t, int bits, uint32_t code, int lane)
 {
     const int at = lane * bits, shift = at % 32;
@@ -77,13 +78,15 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int bits, uint
     }
 }
 
-/* Returns the offset in a page of the block that has numbers i .. i + 31 of every token. */
+/* Returns the offset, in a page's words, of the block that has numbers i .. i + 31 of every
+ * token. */
 __device__ __forceinline__ int block_at(int i, int bits)
 {
     return i / 32 * bits * KVD_PAGE_TOKENS;
 }
 
-/* Quantises numbers from .. from + n - 1 of token t, n >= 32, with scales per token. One warp. */
+/* Quantises numbers from .. from + n - 1 of token t, with scales per token. n must be at least 32.
+ * Called by one warp. */
 __device__ void code_unit(const kvd_xquant_args &a, int b, int t, int from, int n, int lane)
 {
     const kvd_xquant_form &f = a.form;
@@ -121,7 +124,7 @@ __global__ void __launch_bounds__(THREADS) code_tokens(const __grid_constant__ k
         code_unit(a, b, before + task / units, task % units * n, n, lane);
 }
 
-/* Quantises 32 channels of the K vectors of a group of tokens. One warp. */
+/* Quantises 32 channels of a group of tokens of K, with a scale per channel. Called by one warp. */
 __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i, int lane)
 {
     const int group = a.form.group, bits = a.form.bits, end = first + group,
@@ -144,7 +147,8 @@ __device__ void code_channel(const kvd_xquant_args &a, int b, int first, int i, 
     }
 }
 
-/* Quantises the K vectors. A lane has one channel of several tokens. */
+/* Quantises the vectors of K, with a scale per channel. A lane quantises one channel of several
+ * tokens. */
 __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__ kvd_xquant_args a)
 {
     const int b = (int)blockIdx.y, m = a.kv_len[b], group = a.form.group,
@@ -163,7 +167,7 @@ __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__
         ring_page(a, b, t)[vector_index(t, i)] = number_at(a, b, t, i);
 }
 
-/* Returns the e-th of the numbers that begin at bit 0 of `word`. */
+/* Returns number e of the numbers of BITS bits that are packed from bit 0 of `word` on. */
 template <int BITS, int N>
 __device__ __forceinline__ uint32_t code_of(const uint32_t (&word)[N], int e)
 {
@@ -174,13 +178,13 @@ __device__ __forceinline__ uint32_t code_of(const uint32_t (&word)[N], int e)
     return x & ((1u << BITS) - 1);
 }
 
-/* Returns x < 2^23 as a float, by two instructions that are faster than a conversion. */
+/* Returns x as a float. x must be below 2^23. Two instructions are faster than a conversion. */
 __device__ __forceinline__ float float_of(uint32_t x)
 {
     return __uint_as_float(x | 0x4b000000u) - 0x1p23F;
 }
 
-/* Decodes adjacent numbers of one token to bf16, 8 at a time. */
+/* Decodes adjacent numbers of one token to bf16, 8 numbers at a time. */
 template <int BITS>
 __device__ __forceinline__ void decode_block(const uint32_t *from, const uint32_t *scales,
                                              int alike, int apart, int runs, uint4 *to)
@@ -205,7 +209,7 @@ __device__ __forceinline__ void decode_block(const uint32_t *from, const uint32_
     }
 }
 
-/* Writes the bf16 vectors of all tokens to a->pages. */
+/* Decodes the vectors of all tokens to bf16 pages a->pages. */
 template <int BITS>
 __global__ void __launch_bounds__(THREADS) restore(const __grid_constant__ kvd_xquant_args a)
 {
@@ -260,7 +264,8 @@ enum {
     K_BYTES = KVD_PAGE_TOKENS * DIMS * 2,
     UNIT = 64, /* channels of V that a warp adds up together */
     UNITS = KVD_XQUANT_RANK / UNIT / WARPS,
-    /* Elements between vectors in shared memory, padded against bank conflicts. */
+    /* Distance in elements between successive queries in shared memory, padded against bank
+     * conflicts. */
     Q_PITCH = DIMS + 8,
     V_PITCH = KVD_PAGE_TOKENS + 8, /* in words */
     P_PITCH = KVD_PAGE_TOKENS + 8,
@@ -269,7 +274,7 @@ enum {
 
 #define LOG2_E 1.4426950408889634F
 
-/* Returns the number of 64-word arrays of a page's quantised V and its scales. */
+/* Returns the number of arrays of 64 words that a page's quantised V and its scales take. */
 __host__ __device__ __forceinline__ uint32_t value_rows(const kvd_xquant_page &p)
 {
     return (uint32_t)(p.words - p.token) / KVD_PAGE_TOKENS;
@@ -286,7 +291,8 @@ struct area {
     uint32_t bytes;
 };
 
-/* Returns the parts of the shared memory at `smem`. On the host, only `bytes` is set. */
+/* Divides the shared memory that begins at `smem` into parts. On the host, only `bytes`, the total
+ * size, is set. */
 __host__ __device__ __forceinline__ area area_of(int n_kv_heads, const kvd_xquant_page &page,
                                                  [[maybe_unused]] unsigned char *smem)
 {
@@ -311,7 +317,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Starts copying arrays of EACH bytes to shared memory. All threads must call it. */
+/* Starts copying arrays of EACH bytes to shared memory. All threads of the CTA must call it. */
 template <int EACH>
 __device__ __forceinline__ void copy_rows(void *to, int pitch, const void *from, int rows)
 {
@@ -325,14 +331,15 @@ __device__ __forceinline__ void end_copies()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for all but this thread's latest group of copies, then for the CTA's other threads. */
+/* Waits for all but the latest group of copies that this thread started, and then for the other
+ * threads of the CTA. */
 __device__ __forceinline__ void wait_but_last()
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
     __syncthreads();
 }
 
-/* Starts copying K of a page, as one cp.async group. */
+/* Starts copying K of a page to shared memory, as one cp.async group. */
 __device__ __forceinline__ void begin_keys(const kvd_xquant_attend_args &a, const area &s, int b,
                                            int page, bool there)
 {
@@ -346,7 +353,7 @@ __device__ __forceinline__ void begin_keys(const kvd_xquant_attend_args &a, cons
     end_copies();
 }
 
-/* Starts copying quantised V and scales of a page, as one cp.async group. */
+/* Starts copying quantised V of a page, and its scales, to shared memory as one cp.async group. */
 __device__ __forceinline__ void begin_values(const kvd_xquant_attend_args &a, const area &s, int b,
                                              int page, bool there)
 {
@@ -357,7 +364,7 @@ __device__ __forceinline__ void begin_values(const kvd_xquant_attend_args &a, co
     end_copies();
 }
 
-/* Writes the scores of a page's first n tokens. */
+/* Computes the attention scores of the first n tokens of a page. */
 __device__ __forceinline__ void score_page(const kvd_xquant_attend_args &a, const area &s, int n,
                                            int warp, int lane)
 {
@@ -389,12 +396,13 @@ __device__ __forceinline__ void score_page(const kvd_xquant_attend_args &a, cons
     }
 }
 
-/* Maximum score of a warp's heads, and a lane's part of the softmax sum. */
+/* Largest scores so far of the query heads of a warp, and a lane's part of their softmax sums. */
 struct softmax {
     float max[HEADS / WARPS], sum[HEADS / WARPS];
 };
 
-/* Replaces scores by softmax numerators, and updates the running maxima and sums. */
+/* Replaces attention scores by softmax numerators, and updates the largest scores and the softmax
+ * sums. */
 __device__ __forceinline__ void add_scores(const kvd_xquant_attend_args &a, const area &s,
                                            softmax &m, int newest, float *score, int warp, int lane)
 {
@@ -424,7 +432,7 @@ __device__ __forceinline__ void add_scores(const kvd_xquant_attend_args &a, cons
     }
 }
 
-/* Loads the quantised numbers 8 run .. 8 run + 7 of token t. */
+/* Loads quantised numbers 8 * run .. 8 * run + 7 of token t. */
 template <int BITS, int N>
 __device__ __forceinline__ void load_run(const uint32_t *values, int run, int t,
                                          uint32_t (&code)[N])
@@ -440,10 +448,11 @@ __device__ __forceinline__ void load_run(const uint32_t *values, int run, int t,
         code[i] = BITS % 4 ? __funnelshift_r(word[i], word[i + 1], (unsigned)(bit % 32)) : word[i];
 }
 
-/* Accumulators of mma: 16 query heads times 8 channels of V. */
+/* Accumulators of mma instructions: 16 query heads times 8 channels of V each. */
 typedef float sums[UNITS][2][8][4];
 
-/* Adds the products of softmax numerators and V of a page, in which `n` tokens are quantised. */
+/* Adds the products of softmax numerators and quantised V for a page in which `n` tokens are
+ * quantised. */
 template <int BITS>
 __device__ __forceinline__ void add_values(const kvd_xquant_attend_args &a, const area &s, int n,
                                            sums &o, int warp, int lane)
@@ -514,7 +523,7 @@ __device__ __forceinline__ void put_sums(const kvd_xquant_attend_args &a, size_t
         }
 }
 
-/* Computes the attention of one request to a CTA's share of its pages, a partial result. */
+/* Computes a partial attention result: of one request to the pages that one CTA reads. */
 template <int BITS>
 __global__ void __launch_bounds__(THREADS, 1)
     attend(const __grid_constant__ kvd_xquant_attend_args a)
@@ -565,7 +574,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* Merges the partial attention results of a request's CTAs, and adds the request's newest token. */
+/* Merges the partial attention results of a request's CTAs, and adds the attention to the request's
+ * newest token. */
 __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ kvd_xquant_attend_args a)
 {
     const int h = (int)blockIdx.x, b = (int)blockIdx.y, rank = a.x.form.rank, m = a.x.kv_len[b],
@@ -581,7 +591,7 @@ __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ kvd_xqu
     for (int k = 0; k < parts; k++) {
         const size_t at = first + (size_t)(k * a.n_heads);
         const float2 end = a.ends[at];
-        /* CTAs without tokens have not written their part of the sums. */
+        /* CTAs that had no tokens did not write their partial results. */
         if (end.x == -INFINITY)
             continue;
         const float f = kvd_exp2(end.x - top);
