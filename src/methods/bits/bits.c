@@ -1,4 +1,4 @@
-/* Functions that several quantisation methods share (bits.h). */
+/* Functions that several quantisation methods use, declared in bits.h. */
 #include "methods/bits/bits.h"
 
 int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,

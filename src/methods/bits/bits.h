@@ -44,7 +44,7 @@ struct kvd_bits_method {
     const char *fisher_key;
     /* True if random numbers can take the place of calibration data in timing runs. */
     bool drawn;
-    /* True if keys are quantised before RoPE. */
+    /* True if keys are quantised before RoPE, which is then applied to decoded keys. */
     bool keys_before_rope;
     /* Returns true if the parameters give less important tokens (level KVD_LEVEL_LOW) fewer bits
      * than important ones. NULL: all tokens have equally many bits. */

@@ -1,5 +1,5 @@
-/* Method hetero: keys have more bits than values, and the newest `window` tokens more bits than
- * older tokens (LeanKV's Hetero-KV, section 4). */
+/* Method hetero: keys have more bits than values, and important tokens (level KVD_LEVEL_HIGH) more
+ * bits than others (LeanKV's Hetero-KV, section 4). */
 
 #include "methods/bits/bits.h"
 

@@ -73,7 +73,8 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the number of components of a group: UNIT * 2^k or, if fewer remain of `wide`, these. */
+/* Returns the number of components of a group: UNIT * 2^k, or the number of remaining components if
+ * fewer are left. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -328,7 +329,8 @@ static int draw(kvtc *t, coder *c, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
     const size_t wide = t->wide;
-    /* Vector v of the reflection, temporarily stored in place of the mean. */
+    /* Vector v of the random reflection I - 2 v v^T / |v|^2, temporarily stored in place of the
+     * mean. */
     float *const v = c->mean;
     double square = 0, bits = 0;
     for (size_t i = 0; i < wide; i++) {

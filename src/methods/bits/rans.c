@@ -71,7 +71,7 @@ static void put(bit_string *b, uint32_t value, int bits)
     }
 }
 
-/* Returns the next `bits` bits; bits beyond the end are 0. */
+/* Reads and returns the next `bits` bits of a string. Bits beyond its end are 0. */
 static uint32_t get(bit_string *b, int bits)
 {
     uint32_t value = 0;

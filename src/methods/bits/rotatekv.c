@@ -167,7 +167,7 @@ static void quantise(float *x, size_t n, int bits, float clip)
             x[i] = kvd_round_f16(lo);
         return;
     }
-    /* The zero point is stored in 16 bits. */
+    /* The zero point is clamped, because it is stored in 16 bits. */
     const float zero = fminf(fmaxf(rintf(-clip * lo / step), -32767), 32767);
     for (size_t i = 0; i < n; i++)
         x[i] = step * (fminf(fmaxf(rintf(x[i] / step) + zero, 0), top) - zero);

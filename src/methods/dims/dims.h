@@ -45,8 +45,8 @@ typedef struct {
     kvd_method_info info; /* must be the first member */
     /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
-    /* Returns true if the method takes the ranks of random projections, used for timing, from the
-     * singular values in a spectrum file. */
+    /* Returns true if the ranks of random projections, which timing runs use, come from the
+     * singular values in a spectrum file. NULL: never. */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
     int (*make)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d,

@@ -1,4 +1,5 @@
-/* Methods that project heads on leading columns of rotations read from a file (--spectrum). */
+/* Methods that project Q, K and V of each KV head on the leading columns of rotations, which are
+ * read from a file (--spectrum). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -201,8 +201,8 @@ __device__ __forceinline__ void decode_eight(uint32_t scale, const uint32_t (&co
         y[e] = decoded(scale, raised_byte(code[e / 4], e % 4) - RAISED);
 }
 
-/* Returns quantised numbers 2 k and 2 k + 1 times `step` plus `zero`, as float16. A byte n below
- * the byte 0x64 is the float16 number 1024 + n. */
+/* Returns quantised numbers 2 k and 2 k + 1 times `step` plus `zero`, as float16. The bytes 0x64
+ * and n together are the float16 number 1024 + n. */
 __device__ __forceinline__ uint32_t decoded_pair(uint32_t step, uint32_t zero,
                                                  const uint32_t (&code)[2], int k)
 {

@@ -12,7 +12,7 @@ enum {
     OCTETS = 8, /* octets of a page, and warps of a CTA */
     THREADS = 32 * OCTETS,
     D_MAX = KVD_WIDTH_NARROW,
-    /* Elements from one block of 8 tokens x 8 channels to the next: 64, and 8 of padding against
+    /* Distance in elements between blocks of 8 tokens x 8 channels: 64, plus 8 of padding against
      * bank conflicts. */
     BLOCK = 72,
     OCTET = D_MAX / 8 * BLOCK, /* numbers from an octet to the next one */

@@ -197,8 +197,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return min(max(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, 0), (int)KVD_PAGE_TOKENS);
     }
 
-    /* Adds those of the page's first n tokens, which are stored as float16, that are in the sliding
-     * window to the softmax state. */
+    /* Adds tokens to the softmax state: of the page's first n tokens, which are stored as float16,
+     * those inside the sliding window. */
     static __device__ __forceinline__ void others(const packed_params &p, const cursor &at, int n,
                                                   state<N> &st, int lane)
     {

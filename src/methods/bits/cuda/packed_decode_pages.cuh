@@ -59,7 +59,7 @@ enum {
     WARPS_MOST = 12,
     HEADS = 8,
     SHORT = 8, /* warps with at most SHORT pages first load their bf16 tokens into L2 */
-    /* The largest softmax numerator is between 2^TOP and 2^(TOP + LAZY), so that sums fit in
+    /* The largest softmax numerator is between 2^TOP and 2^(TOP + LAZY), so that it fits in
      * float16. */
     TOP = 6,
     LAZY = 2,
@@ -361,8 +361,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* After block i (16 dimensions) of K or V was used, loads a later block, AHEAD blocks on, into
-     * its registers: from `same` or, beyond the last block, from `next`. */
+    /* Must be called when block i (16 dimensions) of K or V was used. Loads block i + AHEAD into
+     * its registers: from `same` or, if there is no such block, from `next`. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {

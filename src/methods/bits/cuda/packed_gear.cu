@@ -74,8 +74,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/* Which numbers are outliers: all below `low` or above `high`, the first `lows` numbers equal to
- * `low`, and all numbers equal to `high` except the first `highs`. */
+/* Outliers are all numbers below `low` or above `high`, the first `lows` numbers equal to `low`,
+ * and all numbers equal to `high` except the first `highs`. */
 struct limits {
     int low, lows, high, highs;
 };

@@ -81,8 +81,8 @@ enum {
     PASS = 4096
 };
 
-/* Returns the index of an outlier of K in its tile of 64 dimensions, plus bit 12 + j if tile j has
- * the outlier. `at` is its place in the page. */
+/* Converts `at`, the place of an outlier of K in a page. The low 12 bits of the result are its
+ * index in a tile of 64 dimensions; bit 12 + j is set if the outlier is in tile number j. */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
     const uint32_t low =

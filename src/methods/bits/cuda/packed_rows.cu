@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Scale that restores a quantised number n: x = step ((2^23 + n) - zero) + add. */
+/* Scale of a vector. Quantised number n decodes to step * ((2^23 + n) - zero) + add. */
 struct scale_of {
     float step, zero, add;
 };

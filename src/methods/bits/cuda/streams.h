@@ -259,7 +259,7 @@ typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
 kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
                                                  size_t before, kvd_err *err);
 void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);
-/* Returns how many of the first n tokens of a prompt the coder compresses. */
+/* Returns how many of the n tokens of a prompt the coder compresses. */
 size_t kvd_kvtc_prompt_coder_ready(const kvd_kvtc_prompt_coder *k, size_t n);
 /* Starts quantising K and V of a layer's prompts. Must be called after the attention of the
  * prompts. */

@@ -204,7 +204,7 @@ struct page_stream {
 
 __device__ __forceinline__ float scaled_code(__half2 scale, uint32_t code)
 {
-    /* The float bits 0x4b000000 | code are 2^23 + code. */
+    /* A float with the bits 0x4b000000 | code is the number 2^23 + code. */
     return scaled(scale, __uint_as_float(0x4b000000 | code) - 8388608.0f);
 }
 

@@ -26,8 +26,8 @@ typedef struct {
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
-    /* True if attention of decode steps multiplies probabilities by the quantised vectors, instead
-     * of by V. */
+    /* True if attention of decode steps multiplies probabilities by the cache's quantised vectors,
+     * instead of by V. */
     bool direct;
     /* Workspace of kvd_xquant_attend, which computes attention with the quantised vectors in place
      * of V. */

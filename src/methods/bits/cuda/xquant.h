@@ -95,8 +95,9 @@ typedef struct {
     size_t page_elements;
     const float *sinks; /* device [n_heads], logits of attention sinks, or NULL */
     int32_t parts;      /* CTAs per request */
-    /* Workspace. sums: partial outputs [n][parts][n_heads][rank]. ends: their largest scores and
-     * softmax sums [n][parts][n_heads]. newest: scores of the newest token [n][n_heads]. */
+    /* Workspace. sums: partial outputs [n][parts][n_heads][rank]. ends: largest score and softmax
+     * sum of each partial output, [n][parts][n_heads]. newest: scores of the newest token
+     * [n][n_heads]. */
     float *sums;
     float2 *ends;
     float *newest;

@@ -26,7 +26,8 @@ typedef struct {
     int32_t rank[2];
 } kvd_latent_head;
 
-/* New tokens of a batch: the last q_len[b] of request b's kv_len[b] tokens. */
+/* New tokens of the requests of a batch. They are the last q_len[b] of the kv_len[b] tokens of
+ * request b. */
 typedef struct {
     int32_t n, max_pages;
     int32_t most; /* upper bound of every q_len */
@@ -69,8 +70,8 @@ typedef struct {
      * ld_latent elements apart. */
     const void *latent;
     size_t ld_latent;
-    /* [n_runs] in device memory: offset in a page of every 8 elements of a token's latent
-     * vectors. */
+    /* [n_runs] in device memory: for every 8 elements of a token's latent vectors, the offset at
+     * which a page stores them. */
     const int32_t *run;
     /* [n_runs] in device memory: for every 8 stored elements, index of the first of them in a new
      * token's latent vectors. NULL: 0, 8, 16, ... */
@@ -144,7 +145,8 @@ bool kvd_latent_joins(int32_t heads, int32_t d_head);
 /* Restores K and V of KV heads that share latent vectors (a->columns is not 0). Only
  * kvd_latent_restore calls this function. */
 cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStream_t stream);
-/* Reorders a projection [columns][rank] to [rank / 8][columns][8]. */
+/* Reorders a projection [columns][rank] to [rank / 8][columns][8], the layout of projections that
+ * KV heads share. */
 cudaError_t kvd_latent_join(const void *from, size_t columns, size_t rank, void *to,
                             cudaStream_t stream);
 
@@ -365,8 +367,8 @@ typedef struct {
     kvd_latent_layer *layer;
     /* [n_layers][n_kv_heads] in device memory: offsets of each KV head's K and V in the pages. */
     kvd_latent_head *head;
-    /* [n_layers][n_runs] in device memory: offset in a page of every 8 elements of a token's latent
-     * vectors. */
+    /* [n_layers][n_runs] in device memory: for every 8 elements of a token's latent vectors, the
+     * offset at which a page stores them. */
     int32_t *run;
     /* Number of elements to which each latent vector of a new token is padded; 0: no padding. Must
      * be set before kvd_latent_store_init. */
@@ -420,8 +422,8 @@ void kvd_latent_store_release(kvd_latent_store *s);
  * n prompts, with their pages in one layer. */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, int layer, bool prompts,
                                           size_t n);
-/* Sets the fields of *a that say where the pages of a layer have latent vectors. The caller sets
- * the other fields: new tokens and queries. */
+/* Sets the fields of *a that describe how the pages of a layer store latent vectors. The caller
+ * sets the other fields: new tokens and queries. */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
 /* Returns arguments with which kvd_latent_restore restores K and V of a layer, for the batch's
  * first n decode steps or, if `prompts` is true, its first n prompts. */

@@ -325,7 +325,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
             if (turns)
                 apply_rope(x, by[i], i, a.interleaved);
-            /* If all tokens are restored (newest is 0), writes zeros after the last token. */
+            /* If all tokens are restored (newest is 0), also writes zeros after the last token. */
             if (there || !a.newest)
                 write_row(to, x, i, there);
         }

@@ -224,7 +224,8 @@ __global__ void __launch_bounds__(THREADS)
                                      page_of(a.s, b, t) * a.page_elements + in_page(t);
         for (int w = (int)threadIdx.x; w < a.words; w += THREADS)
             word[w] = 0;
-        /* In decode steps, the first token of a page empties the page's outlier lists. */
+        /* In decode steps, a page's lists of outliers are emptied when the page's first token is
+         * quantised. */
         if (lists && !a.prompts && t % KVD_PAGE_TOKENS == 0)
             for (int g = (int)threadIdx.x; g < a.n_groups; g += THREADS)
                 a.store[page_of(a.s, b, t) * a.page_words + a.vector[g].k_at] = 0;

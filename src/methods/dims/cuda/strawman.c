@@ -82,7 +82,7 @@ static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uin
 {
     const int d = s->method.cache->config->d_head, r = s->wide;
     const float one = 1, zero = 0;
-    /* cuBLAS is column-major and computes the transposes: to^T [r][tokens] = A^T x^T. */
+    /* cuBLAS is column-major, so it computes the transposes: to^T [r][tokens] = A^T x^T. */
     return kvd_cublas_check(s->w->lib->cublasGemmStridedBatchedEx(
                                 s->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, r, (int)tokens, d, &one, a,
                                 CUDA_R_16BF, r, (long long)d * r, x, CUDA_R_16BF, s->n * d, d,
