@@ -76,7 +76,7 @@ typedef struct {
     const char *method;
     /* removed fraction of all dimensions of Q, K and V, shown in messages */
     double overall_p;
-    /* the opened method; the caller closes it; its prompt length must be that of the
+    /* compression method to evaluate; the caller closes it; its prompt length must be that of the
      * kvd_evaluator */
     kvd_plan plan;
     /* runner (code that runs a model) of another checkpoint of equal shape, borrowed; NULL to use

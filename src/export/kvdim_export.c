@@ -94,7 +94,8 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p,
                         cfg->files.rates[0], largest);
-    /* Tolerates a difference of 0.01: kvdim-fit may miss --overall-p by one dimension of a head. */
+    /* Allows 0.01 more than --overall-p (removed fraction of all dimensions), because kvdim-fit
+     * removes whole dimensions of heads. */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->files.rates[0], cfg->overall_p, r->overall_p[best]);

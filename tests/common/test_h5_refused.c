@@ -92,7 +92,8 @@ TEST(test_foreign_and_newer)
     kvd_run_release(&again);
 }
 
-/* Links to other files are refused, because one could make a program read any file of the user. */
+/* HDF5 links to other files are refused, because they could make a program read any file that its
+ * user can read. */
 TEST(test_links_are_refused)
 {
     write_file();

@@ -239,8 +239,8 @@ static void run_prompts(problem *p)
     free(q);
 }
 
-/* Compares K and V that the GPU restored with the CPU's. The newest token is not quantised and must
- * be equal bit for bit. */
+/* Compares K and V that the GPU dequantised from its cache with K and V that the CPU dequantised.
+ * The newest token is not quantised and must be equal bit for bit. */
 static void compare(problem *p, int step)
 {
     double off = 0, rest = 0;

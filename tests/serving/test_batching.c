@@ -270,8 +270,8 @@ TEST(test_whole_prompts)
     const kvd_batching_limits limits = {.max_batch = 3, .max_tokens = 130, .pages = 100};
     kvd_batcher *const b = arrived_from(0, &r, &limits);
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
-    /* Request 3 waits, because its 500 tokens and the 30 of request 2 exceed max_tokens, 130 per
-     * iteration. */
+    /* An iteration may have 130 tokens, so request 2 runs with 30 tokens and request 3 with 500
+     * waits. */
     assert_string_equal(told(b), "P2:0+30.");
     /* A prompt longer than max_tokens runs alone in its iteration. */
     assert_string_equal(told(b), "P3:0+500.");

@@ -116,7 +116,7 @@ static void round_numbers(const kvd_cpu_slots *s, size_t n, const float *x, floa
     }
 }
 
-/* Copies a head's K, or V, to float32: the last r->first tokens of the cache `store`, then the new
+/* Copies the K or the V of a head to float32: first the cached tokens from `store`, then the new
  * tokens x. */
 static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice,
                         const seen_rows *r, const char *store, size_t m, const float *x, size_t ld,

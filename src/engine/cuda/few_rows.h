@@ -66,7 +66,8 @@ typedef struct {
     /* If x is NULL, the input is the RMS norm of residual [n][in], multiplied by gain [in]. */
     const float *residual, *gain;
     double eps;
-    /* number of the check under which *bad records a NaN or infinity in the residual stream */
+    /* number that is written to *bad if this check finds a NaN or infinity in the residual
+     * stream */
     unsigned stage;
     kvd_gpu_bad *bad;
     void *y;

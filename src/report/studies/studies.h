@@ -23,8 +23,8 @@ void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x)
 /* Adds a note below the figure on how many points of the table a logarithmic axis cannot show
  * because they are 0. a, b: decomposed matrices, such as Q-K, that the figure's panels show. */
 void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
-/* Adds a section on how similar the rotations of different texts are (ZACK paper, Tables 4 and 5,
- * Fig. 18; FDC paper, Table 2). */
+/* Adds a section that compares the orthogonal matrices (rotations of K and V) computed from
+ * different texts (ZACK paper, Tables 4 and 5, Fig. 18; FDC paper, Table 2). */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds a section on how many dimensions heads keep, the fractions removed, and the KL divergence
  * when a single head loses dimensions. */
