@@ -107,8 +107,13 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
 {
     const double x = kvd_entry_real(&all->item[i], column);
+    const kvd_rows *rows = NULL;
+    int c = -1;
     for (size_t j = 0; j < all->n; j++) {
-        const double y = kvd_entry_real(&all->item[j], column);
+        const kvd_accuracy_entry *const e = &all->item[j];
+        if (rows != e->rows)
+            c = kvd_rows_find(rows = e->rows, column);
+        const double y = c < 0 ? (double)NAN : kvd_rows_get_real(rows, e->row, c);
         if ((x < y || x > y) &&
             !strcmp(kvd_entry_text(&all->item[i], "label"), kvd_entry_text(&all->item[j], "label")))
             return true;

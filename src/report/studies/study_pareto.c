@@ -34,9 +34,9 @@ static bool stored_small(const kvd_accuracy_entry *e)
 
 static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
-    return usable(a) && usable(b) && stored_small(a) && stored_small(b) &&
-           !strcmp(kvd_entry_text(a, "label"), kvd_entry_text(b, "label")) &&
-           !strcmp(a->file->model.hash, b->file->model.hash) &&
+    return !strcmp(a->file->model.hash, b->file->model.hash) &&
+           !strcmp(kvd_entry_text(a, "label"), kvd_entry_text(b, "label")) && usable(a) &&
+           usable(b) && stored_small(a) && stored_small(b) &&
            kvd_entry_real(a, "n_predictions") == kvd_entry_real(b, "n_predictions") &&
            kvd_entry_real(a, "prompt") == kvd_entry_real(b, "prompt");
 }
@@ -58,8 +58,8 @@ static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
         bool beaten =
             isnan(measure(&all->item[i], k)) || kvd_entry_real(&all->item[i], "cache_share") > 1;
         for (size_t j = 0; j < all->n && !beaten; j++)
-            beaten = j != i && comparable(&all->item[j], &all->item[i]) &&
-                     beats(&all->item[j], &all->item[i], k);
+            beaten = j != i && beats(&all->item[j], &all->item[i], k) &&
+                     comparable(&all->item[j], &all->item[i]);
         fronts |= beaten ? 0 : 1U << k;
     }
     return fronts;
