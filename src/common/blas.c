@@ -182,8 +182,8 @@ int kvd_blas_start(int threads, kvd_err *err)
     omp_set_num_threads(threads);
 #endif
     openblas_set_num_threads(threads);
-    /* Starts threads now: there is memory for their stacks. If libgomp cannot start them, it ends
-     * the program, which has no unfinished output yet. GCC would remove an empty region. */
+    /* Starts the threads before the program takes memory and begins its output, because libgomp
+     * ends the program if it cannot start one. The counter keeps GCC from removing the region. */
     int started = 0;
 #pragma omp parallel
     {

@@ -247,12 +247,18 @@ static int writes_as(const kvd_chat *c, const char *template_text, size_t n, kvd
 {
     char *text[N_PROBES] = {NULL}, *made = NULL;
     json_t *const messages = probe(c, n, text);
-    for (int dated = 0; !made && dated < 2; dated++) {
+    bool whole = messages && json_array_size(messages) == 2 * n - 1;
+    for (size_t t = 0; t < n; t++)
+        whole &= text[t] != NULL;
+    if (!whole)
+        kvd_no_memory(err, "a conversation to run a chat template on",
+                      200 * strlen(probe_users[n - 1]));
+    for (int dated = 0; whole && !made && dated < 2; dated++) {
         json_t *const names = names_for(c, messages, dated);
         made = kvd_jinja_render(template_text, names, err);
         json_decref(names);
     }
-    char *const expected = written(c, text, n);
+    char *const expected = whole ? written(c, text, n) : NULL;
     const int same = made ? expected && !strcmp(made, expected) : -1;
     json_decref(messages);
     for (size_t t = 0; t < N_PROBES; t++)

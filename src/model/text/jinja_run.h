@@ -102,15 +102,20 @@ buffer kvd_jinja_begin_capture(run *r);
 /* Returns the output since kvd_jinja_begin_capture, which returned `before`, as a value. */
 json_t *kvd_jinja_end_capture(run *r, buffer before);
 
+/* Return what `if v`, `a == b` and `v in list` give in a template. */
 bool kvd_jinja_is_true(const run *r, const json_t *v);
 bool kvd_jinja_is_equal(const run *r, const json_t *a, const json_t *b);
 bool kvd_jinja_contains(run *r, const json_t *list, const json_t *v);
+/* Returns the number of characters of a text, or of elements of a list or dictionary. */
 size_t kvd_jinja_length(const json_t *v);
 /* Returns elements from .. to - 1 of a list, or these characters of a text. */
 json_t *kvd_jinja_part(run *r, const json_t *v, size_t from, size_t to);
+/* Returns v[key], or the undefined value if there is none. */
 json_t *kvd_jinja_item(run *r, const json_t *v, const json_t *key);
 /* Returns [key, value] for every entry of a dictionary; or its keys, or its values. */
 json_t *kvd_jinja_entries(run *r, json_t *v, bool keys, bool values);
+/* Apply method v.name(a), filter v | name(a) or test `v is name(a)`. An unknown name fails the
+ * evaluation (kvd_jinja_raise). */
 json_t *kvd_jinja_method(run *r, json_t *v, const char *name, const arguments *a);
 json_t *kvd_jinja_filter(run *r, json_t *v, const char *name, const arguments *a);
 json_t *kvd_jinja_test(run *r, json_t *v, const char *name, const arguments *a);
@@ -124,8 +129,10 @@ void kvd_jinja_expect(run *r, const char *text);
 /* Copies the current token, which must be a name, and reads the next one. */
 bool kvd_jinja_take_name(run *r, char name[64]);
 
+/* Read a variable from the innermost frame that has it, and set one in the innermost frame. */
 json_t *kvd_jinja_look_up(run *r, const char *name);
 void kvd_jinja_assign(run *r, const char *name, json_t *value);
+/* Opens a frame for the variables of a loop or macro. Returns false at the limit of nesting. */
 bool kvd_jinja_push_frame(run *r);
 
 /* Reads an expression, or one without `if` and `else` at its end. */
