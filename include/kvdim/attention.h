@@ -69,9 +69,8 @@ typedef struct kvdim_heads {
     int32_t device;     /* KVDIM_CPU or KVDIM_CUDA */
     int32_t dtype;      /* KVDIM_F16 or KVDIM_BF16 */
     int32_t n_heads;    /* 1 .. 128 */
-    /* Number of KV heads. Must divide n_heads. On CUDA, at most 16 query heads share a KV head. */
-    int32_t n_kv_heads;
-    int32_t d_head; /* 16 .. 256, a multiple of 16 */
+    int32_t n_kv_heads; /* number of KV heads; must divide n_heads */
+    int32_t d_head;     /* 16 .. 256, a multiple of 16 */
     /* Host arrays [n_kv_heads]: dimensions that each KV head keeps of Q and K (d_qk) and of V
      * (d_v). Multiples of 16 from 16 to d_head. */
     const int32_t *d_qk, *d_v;

@@ -40,7 +40,8 @@ enum {
      * dimensions, and one for layers with wider heads. */
     KVD_WIDTH_NARROW = 128,
     KVD_HEADS_MAX = 128,
-    KVD_GROUP_MAX = 16 /* largest number of query heads per KV head in CUDA decode */
+    /* Largest number of query heads per KV head that one launch of CUDA decode computes. */
+    KVD_GROUP_MAX = 16
 };
 
 typedef struct {

@@ -213,8 +213,9 @@ static const kvd_shape windowed[] = {
      "{" SIZES "\"architectures\":[\"Olmo3ForCausalLM\"],\"model_type\":\"olmo3\","
      "\"attention_bias\":false,\"sliding_window\":70,"
      "\"layer_types\":[\"sliding_attention\",\"full_attention\"],"
-     "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
-     "\"original_max_position_embeddings\":256}}"},
+     "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"yarn\",\"rope_theta\":10000.0,"
+     "\"factor\":4.0,\"original_max_position_embeddings\":256},"
+     "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000.0}}}"},
     {"gpt_oss, window 70", "gpt_oss", "made up", "{" SIZES GPT_OSS "\"sliding_window\":70}"},
     {"gemma3, window 40", "gemma3_text", "made up",
      "{" GEMMA "\"architectures\":[\"Gemma3ForCausalLM\"],\"model_type\":\"gemma3_text\","
@@ -323,6 +324,29 @@ static void test_refused_wide(void)
     kvd_checkpoint *const c = shape_or_end(&wide_shape[1], 5);
     for (size_t i = 0; i < sizeof text / sizeof *text; i++)
         refused_method(c, text[i], &s, "heads of 256: the CUDA engine's kernels of");
+    kvd_checkpoint_close(c);
+}
+
+/* A model whose KV heads have more query heads than one launch of decode attention computes. */
+static const kvd_shape many_heads = {
+    "29 query heads per KV head", "llama", "made up",
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\","
+    "\"hidden_size\":256,\"intermediate_size\":192,\"head_dim\":32,\"num_hidden_layers\":2,"
+    "\"num_attention_heads\":58,\"num_key_value_heads\":2,\"max_position_embeddings\":1024,"
+    "\"rope_theta\":10000.0,\"rms_norm_eps\":1e-05,\"vocab_size\":300,"
+    "\"tie_word_embeddings\":false}"};
+
+static void test_many_heads(void)
+{
+    kvd_checkpoint *const c = shape_or_end(&many_heads, 5);
+    if (!indivisible(c, many_heads.name)) {
+        test_requests(c, many_heads.name, short_ones, 6, 55, NULL, "none", some);
+        test_dims_of(c, many_heads.name, short_ones, 6, some);
+    }
+    if (n_gpus == 1) {
+        const kvd_engine_spec s = spec_on_gpus(&three, 60);
+        refused_method(c, "kivi", &s, "29 query heads per KV head: the CUDA engine's kernels of");
+    }
     kvd_checkpoint_close(c);
 }
 
@@ -472,6 +496,7 @@ static void test_on(const subject *m, int gpus, int quick, const setting *const 
     test_wide(quick);
     if (quick)
         return;
+    test_many_heads();
     test_families(short_ones, some);
     test_shapes(short_ones);
     test_halves(m);

@@ -257,8 +257,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
     const kvd_attn_map &map = p.args.map;
     load_q<HALVES>(q,
                    (const uint16_t *)p.args.q + (size_t)request * (size_t)map.q_pitch +
-                       map.q_offset[head * map.group],
-                   q_stride(map, head), map.group, map.d_qk[head], lane);
+                       map.q_offset[head_of(p, head, 0)],
+                   q_stride(map, head), p.rows, map.d_qk[head], lane);
 }
 
 /* Returns one word of *at per lane. All words in one lane would spill registers. */
@@ -358,8 +358,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         if (warp == 0 && lane == 0)
             stamp(p, AT_LAST_DONE);
         if (place < n1 - n0)
-            put_state(st, area.o + (size_t)place * (size_t)(p.args.map.group * p.o_pitch),
-                      area.ml + place * KVD_GROUP_MAX, p.args.map.group, p.o_pitch, d_v, lane);
+            put_state(st, area.o + (size_t)place * (size_t)(p.rows * p.o_pitch),
+                      area.ml + place * KVD_GROUP_MAX, p.rows, p.o_pitch, d_v, lane);
         const kvd_decode_segment s = whole_segment(word);
         word = word1;
         if (list.x > 1)
@@ -398,9 +398,9 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
 /* Number of barriers in shared memory: full and empty for each page in flight, and area.free. */
 enum { N_BARRIERS = 2 * PAGES_IN_FLIGHT + 1 };
 
-static __host__ __device__ constexpr size_t merge_o_bytes(int warps, int group, int o_pitch)
+static __host__ __device__ constexpr size_t merge_o_bytes(int warps, int rows, int o_pitch)
 {
-    return (size_t)warps * (size_t)(group * o_pitch) * sizeof(float);
+    return (size_t)warps * (size_t)(rows * o_pitch) * sizeof(float);
 }
 
 static constexpr size_t small_bytes(int warps)
@@ -453,8 +453,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
     pipes pipe;
     pipe.ring = smem_address(smem);
     area.o = reinterpret_cast<float *>(smem + p.ring_bytes);
-    area.ml = reinterpret_cast<float2 *>(smem + p.ring_bytes +
-                                         merge_o_bytes(WARPS, p.args.map.group, p.o_pitch));
+    area.ml =
+        reinterpret_cast<float2 *>(smem + p.ring_bytes + merge_o_bytes(WARPS, p.rows, p.o_pitch));
     const uint32_t barrier = smem_address(area.ml + WARPS * KVD_GROUP_MAX);
     pipe.full = barrier;
     pipe.empty = barrier + 8 * PAGES_IN_FLIGHT;
@@ -530,9 +530,9 @@ cudaError_t kvd_decode_check(const kvd_decode_args *args)
     if ((args->dtype != KVD_BF16 && args->dtype != KVD_F16) || args->batch < 1 ||
         args->max_pages < 1 || args->n_ctas < 1 || args->n_ctas > 1024 || !args->kv_len ||
         !args->workspace || map->n_kv_heads < 1 || map->n_heads > KVD_HEADS_MAX || map->group < 1 ||
-        map->group > KVD_GROUP_MAX || map->window < 0 ||
-        (args->second_len && (map->n_kv_heads % 2 || map->window)) || args->piece_tokens < 0 ||
-        args->piece_tokens >= KVD_PAGE_TOKENS || args->piece_tokens & (args->piece_tokens - 1))
+        map->window < 0 || (args->second_len && (map->n_kv_heads % 2 || map->window)) ||
+        args->piece_tokens < 0 || args->piece_tokens >= KVD_PAGE_TOKENS ||
+        args->piece_tokens & (args->piece_tokens - 1))
         return cudaErrorInvalidValue;
     return cudaSuccess;
 }
@@ -551,7 +551,7 @@ static cudaError_t launch(params *p, cudaStream_t stream)
     const kvd_attn_map *map = &p->args.map;
     for (int g = 0; g < map->n_kv_heads; g++)
         page_bytes = max(page_bytes, 2 * KVD_PAGE_TOKENS * (map->d_qk[g] + map->d_v[g]));
-    const int rest = (int)(merge_o_bytes(WARPS, map->group, p->o_pitch) + small_bytes(WARPS));
+    const int rest = (int)(merge_o_bytes(WARPS, p->rows, p->o_pitch) + small_bytes(WARPS));
     p->ring_bytes = (most - rest) / 128 * 128;
     /* The ring buffer must hold two cache pages, or one page if heads are wide. */
     if (p->ring_bytes < (WIDTH16 > KVD_WIDTH_NARROW / 16 ? 1 : 2) * page_bytes)
@@ -563,11 +563,21 @@ static cudaError_t launch(params *p, cudaStream_t stream)
 
 template <bool BF, int WIDTH16> static cudaError_t launch_any(params *p, cudaStream_t stream)
 {
-    if (p->args.map.group > 8)
+    if (p->rows > 8)
         return p->args.map.window ? launch<BF, 2, true, WIDTH16>(p, stream)
                                   : launch<BF, 2, false, WIDTH16>(p, stream);
     return p->args.map.window ? launch<BF, 1, true, WIDTH16>(p, stream)
                               : launch<BF, 1, false, WIDTH16>(p, stream);
+}
+
+static cudaError_t launch_width(params *p, int widest, cudaStream_t stream)
+{
+    const bool bf16 = p->args.dtype == KVD_BF16;
+    if (widest > KVD_WIDTH_NARROW)
+        return bf16 ? launch_any<true, KVD_WIDTH_MAX / 16>(p, stream)
+                    : launch_any<false, KVD_WIDTH_MAX / 16>(p, stream);
+    return bf16 ? launch_any<true, KVD_WIDTH_NARROW / 16>(p, stream)
+                : launch_any<false, KVD_WIDTH_NARROW / 16>(p, stream);
 }
 
 cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
@@ -591,9 +601,14 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
     const int widest = kvd_attn_widest(&args->map);
     if (widest > KVD_WIDTH_MAX)
         return cudaErrorInvalidValue;
-    if (widest > KVD_WIDTH_NARROW)
-        return args->dtype == KVD_BF16 ? launch_any<true, KVD_WIDTH_MAX / 16>(&p, stream)
-                                       : launch_any<false, KVD_WIDTH_MAX / 16>(&p, stream);
-    return args->dtype == KVD_BF16 ? launch_any<true, KVD_WIDTH_NARROW / 16>(&p, stream)
-                                   : launch_any<false, KVD_WIDTH_NARROW / 16>(&p, stream);
+    p.rows = kvd_decode_rows(&args->map);
+    for (int first = 0; first < args->map.group; first += p.rows) {
+        /* If the last launch has fewer query heads than the others, it also computes some of the
+         * launch before it again. */
+        p.first = min(first, args->map.group - p.rows);
+        const cudaError_t status = launch_width(&p, widest, stream);
+        if (status != cudaSuccess)
+            return status;
+    }
+    return cudaSuccess;
 }

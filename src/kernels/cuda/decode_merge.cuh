@@ -15,7 +15,17 @@ typedef struct {
     float scale_log2;
     int32_t d_v_max, o_pitch, ring_bytes;
     int32_t log2_pieces; /* log2 of the number of page table entries per page */
+    /* Among the query heads of a KV head, those that this launch computes: index of the first, and
+     * their number, at most KVD_GROUP_MAX. */
+    int32_t first, rows;
 } params;
+
+/* Returns the index of the query head that is row `row` of this launch's heads of KV head
+ * `kv_head`. */
+static __device__ __forceinline__ int head_of(const params &p, int kv_head, int row)
+{
+    return kv_head * p.args.map.group + p.first + row;
+}
 
 /* Events in a CTA whose times are recorded for profiling. */
 enum {
@@ -134,7 +144,7 @@ static __device__ __forceinline__ void put_result(const params &p, const kvd_dec
                                                   int row, int pair, float2 o, float max, float sum)
 {
     const kvd_attn_map &map = p.args.map;
-    const int head = s.head * map.group + row;
+    const int head = head_of(p, s.head, row);
     put_output<BF>((uint16_t *)p.args.o + (size_t)s.request * (size_t)map.o_pitch +
                        map.o_offset[head],
                    p.args.lse ? p.args.lse + (size_t)s.request * (size_t)map.n_heads + head : NULL,
@@ -157,7 +167,7 @@ static __device__ __forceinline__ void merge_warps(const params &p, const merge_
                                                    bool is_whole, int tid)
 {
     constexpr int PAIRS = 8 * WIDTH16;
-    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head], pair = tid % PAIRS;
+    const int group = p.rows, d_v = p.args.map.d_v[s.head], pair = tid % PAIRS;
     const int cta = (int)blockIdx.x, slot = 2 * cta + (cta == s.first_cta);
     const int rows = 32 * WARPS / PAIRS;
     if (2 * pair >= d_v || tid >= rows * PAIRS)
@@ -198,7 +208,7 @@ static __device__ __forceinline__ int merge_slots(const params &p, const merge_a
                                                   const kvd_decode_segment &s, int warp, int lane)
 {
     constexpr int PARTS = WIDTH16 / 8, AT_ONCE = SLOTS_AT_ONCE / PARTS;
-    const int group = p.args.map.group, d_v = p.args.map.d_v[s.head];
+    const int group = p.rows, d_v = p.args.map.d_v[s.head];
     const int split = max(1, WARPS / group), sub = warp % split;
     const float2 *slot_ml = reinterpret_cast<const float2 *>(p.work.slot_ml);
     for (int row = warp / split; row < (warp < WARPS / split * split ? group : 0);
@@ -267,26 +277,26 @@ static __device__ __forceinline__ void put_short(const state<HALVES, WIDTH16> &s
         sum += __shfl_xor_sync(~0u, sum, 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         const int row = 8 * h + lane / 4, column = 8 * h + lane % 4 * 2;
-        const int head = kv_head * map.group + min(row, map.group - 1);
+        const int head = head_of(p, kv_head, min(row, p.rows - 1));
         const row_end end = end_row(sinks_of(p.args.sinks, p.args.n_sinks, request, map.n_heads),
                                     head, st.max[h], sum, map.scale, p.scale_log2);
-        if (p.args.lse && lane % 4 == 0 && row < map.group)
+        if (p.args.lse && lane % 4 == 0 && row < p.rows)
             p.args.lse[(size_t)request * (size_t)map.n_heads + (size_t)head] =
                 fmaf(end.max, map.scale, logf(end.sum));
         const float r0 = __shfl_sync(~0u, end.factor, lane % 4 * 8),
                     r1 = __shfl_sync(~0u, end.factor, lane % 4 * 8 + 4);
         uint16_t *o = (uint16_t *)p.args.o + (size_t)request * (size_t)map.o_pitch +
-                      map.o_offset[kv_head * map.group] + column * d_v + lane / 4;
+                      map.o_offset[head_of(p, kv_head, 0)] + column * d_v + lane / 4;
 #pragma unroll
         for (int i = 0; i < WIDTH16; i++)
             if (16 * i < d_v) {
                 const uint32_t low = pack<BF>(st.o[h][i][0] * r0, st.o[h][i][1] * r1);
                 const uint32_t high = pack<BF>(st.o[h][i][2] * r0, st.o[h][i][3] * r1);
-                if (column < map.group) {
+                if (column < p.rows) {
                     o[16 * i] = (uint16_t)low;
                     o[16 * i + 8] = (uint16_t)high;
                 }
-                if (column + 1 < map.group) {
+                if (column + 1 < p.rows) {
                     o[d_v + 16 * i] = (uint16_t)(low >> 16);
                     o[d_v + 16 * i + 8] = (uint16_t)(high >> 16);
                 }

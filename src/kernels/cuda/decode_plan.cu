@@ -463,7 +463,7 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     p.n_kv_heads = map->n_kv_heads;
     p.n_first = args->second_len ? map->n_kv_heads / 2 : map->n_kv_heads;
     p.n_ctas = args->n_ctas;
-    p.group = map->group;
+    p.group = kvd_decode_rows(map);
     p.window = map->window;
     const int per_group = schedule == KVD_SCHEDULE_OURS ? (int)GROUP_COST : 0;
     for (int g = 0; g < map->n_kv_heads; g++)

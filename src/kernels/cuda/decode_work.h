@@ -34,9 +34,10 @@ typedef struct {
     uint32_t *arrived;
     /* [batch * n_kv_heads + n_ctas] Token ranges of the CTAs, except the first of each. */
     kvd_decode_segment *list;
-    /* Partial results [2 n_ctas][group][2]: largest raw score and sum of exponentials. */
+    /* Partial results [2 n_ctas][kvd_decode_rows()][2]: largest raw score and sum of
+     * exponentials. */
     float *slot_ml;
-    float *slot_o; /* [2 n_ctas][group][d_v_max] partial results: O before the division */
+    float *slot_o;               /* [2 n_ctas][kvd_decode_rows()][d_v_max] partial O, not divided */
     unsigned long long *scratch; /* sort keys or prefix sums of the planner */
     /* [batch * n_kv_heads] scratch memory of the planner: for each KV head, (CTA << 16) | index of
      * the head among that CTA's heads. */
@@ -50,6 +51,14 @@ static inline size_t kvd_decode_pow2(size_t n)
     while (p < n)
         p *= 2;
     return p;
+}
+
+/* Returns how many of the query heads that share a KV head one launch computes. All launches for a
+ * KV head compute equally many. */
+static inline int kvd_decode_rows(const kvd_attn_map *map)
+{
+    const int launches = (map->group + KVD_GROUP_MAX - 1) / KVD_GROUP_MAX;
+    return (map->group + launches - 1) / launches;
 }
 
 static inline int kvd_decode_d_v_max(const kvd_attn_map *map)
@@ -66,7 +75,7 @@ static inline void kvd_decode_work_lay(const kvd_attn_map *map, int batch, int n
                                        kvd_decode_work *work)
 {
     const size_t tasks = (size_t)batch * (size_t)map->n_kv_heads, n = (size_t)n_ctas;
-    const size_t group = (size_t)map->group, d_v = (size_t)kvd_decode_d_v_max(map);
+    const size_t group = (size_t)kvd_decode_rows(map), d_v = (size_t)kvd_decode_d_v_max(map);
     const size_t keys = kvd_decode_pow2(tasks > (size_t)batch + 1 ? tasks : (size_t)batch + 1);
     const size_t part[7] = {n * sizeof(kvd_decode_cta),
                             n * sizeof(uint32_t),

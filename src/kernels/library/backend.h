@@ -35,7 +35,7 @@ struct kvdim_plan {
 
 /* The CPU or CUDA implementation. Functions return KVDIM_OK, or a status and fill *err. */
 struct kvd_backend {
-    kvdim_status (*check)(const kvdim_layer *layer, kvd_err *err);
+    kvdim_status (*check)(kvd_err *err);
     /* Sets *bytes to the device memory needed to divide a batch's attention among CTAs. */
     kvdim_status (*workspace)(const kvdim_plan *p, size_t *bytes, kvd_err *err);
     /* Divides the batch's attention among CTAs. The first call for a plan also creates p->state. */

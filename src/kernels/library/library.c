@@ -115,7 +115,7 @@ kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer)
         status = FAIL(KVDIM_ERROR_DEVICE, "this library was built without CUDA");
 #endif
     if (!status)
-        status = l->backend->check(l, &last);
+        status = l->backend->check(&last);
     if (status)
         free(l);
     else

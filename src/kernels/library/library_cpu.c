@@ -8,9 +8,8 @@
 #include "kernels/cpu/attention_cpu.h"
 #include "kernels/library/backend.h"
 
-static kvdim_status check(const kvdim_layer *layer, kvd_err *err)
+static kvdim_status check(kvd_err *err)
 {
-    (void)layer;
     (void)err;
     return KVDIM_OK;
 }

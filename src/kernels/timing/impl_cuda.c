@@ -57,8 +57,6 @@ static int can(const kvd_impl *impl, const kvd_problem *p, kvd_err *why)
     if (kvd_attn_map_make(&heads, &map))
         return kvd_fail(why, "widths must be multiples of %d from %d to %d", KVD_WIDTH_STEP,
                         KVD_WIDTH_STEP, KVD_WIDTH_MAX);
-    if (p->phase == KVD_DECODE && map.group > KVD_GROUP_MAX)
-        return kvd_fail(why, "%d query heads per KV head, at most %d", map.group, KVD_GROUP_MAX);
     return 0;
 }
 

@@ -124,6 +124,11 @@ int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_
                         "heads of %d: the CUDA engine's kernels of '%s' take heads of up to %d "
                         "dimensions, without this method the engine takes up to %d",
                         c->d_head, kvd_gpu_method_name(p), KVD_WIDTH_NARROW, KVD_WIDTH_MAX);
+    if (kvd_gpu_method_name(p) && c->n_heads > KVD_GROUP_MAX * c->n_kv_heads)
+        return kvd_fail(err,
+                        "%d query heads per KV head: the CUDA engine's kernels of '%s' take up to "
+                        "%d, without this method the engine takes any number",
+                        c->n_heads / c->n_kv_heads, kvd_gpu_method_name(p), KVD_GROUP_MAX);
     if (check_windows(p, c, max_len, computes, err))
         return -1;
     const char *const missing = other_feature(p, c, computes);

@@ -15,13 +15,12 @@ static int check_layers(const kvd_paged_cache *c, kvd_err *err)
 {
     const kvd_config *const m = c->config;
     for (int l = 0; l < m->n_layers; l++) {
-        if (!c->layer[l].kernels || c->layer[l].map.group > KVD_GROUP_MAX)
+        if (!c->layer[l].kernels)
             return kvd_fail(
                 err,
                 "%d heads of %d, %d of K and V: the CUDA engine's kernels take up to %d heads of "
-                "multiples of %d up to %d, up to %d to a KV head",
-                m->n_heads, m->d_head, m->n_kv_heads, KVD_HEADS_MAX, KVD_WIDTH_STEP, KVD_WIDTH_MAX,
-                KVD_GROUP_MAX);
+                "multiples of %d up to %d",
+                m->n_heads, m->d_head, m->n_kv_heads, KVD_HEADS_MAX, KVD_WIDTH_STEP, KVD_WIDTH_MAX);
     }
     return 0;
 }

@@ -71,11 +71,9 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
             *advice = '\0';
         return -1;
     }
-    return kvd_gpu_paged_map(c, &share, NULL, NULL, &map) || map.group > KVD_GROUP_MAX
-               ? kvd_fail(err,
-                          "the engine takes up to %d heads of multiples of %d up to %d, up to %d "
-                          "to a KV head",
-                          KVD_HEADS_MAX, KVD_WIDTH_STEP, KVD_WIDTH_MAX, KVD_GROUP_MAX)
+    return kvd_gpu_paged_map(c, &share, NULL, NULL, &map)
+               ? kvd_fail(err, "the engine takes up to %d heads of multiples of %d up to %d",
+                          KVD_HEADS_MAX, KVD_WIDTH_STEP, KVD_WIDTH_MAX)
                : 0;
 }
 

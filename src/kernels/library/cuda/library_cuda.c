@@ -51,7 +51,7 @@ static kvdim_status capability(int *major, int *minor, kvd_err *err)
     return status ? status : attribute(cudaDevAttrComputeCapabilityMinor, minor, err);
 }
 
-static kvdim_status check(const kvdim_layer *layer, kvd_err *err)
+static kvdim_status check(kvd_err *err)
 {
     int major = 0, minor = 0;
     const kvdim_status status = capability(&major, &minor, err);
@@ -61,11 +61,6 @@ static kvdim_status check(const kvdim_layer *layer, kvd_err *err)
         kvd_fail(err, "the kernels need compute capability 8.x or 9.0, this GPU has %d.%d", major,
                  minor);
         return KVDIM_ERROR_DEVICE;
-    }
-    if (layer->map.group > KVD_GROUP_MAX) {
-        kvd_fail(err, "%d query heads per KV head, the CUDA kernels take at most %d",
-                 (int)layer->map.group, KVD_GROUP_MAX);
-        return KVDIM_ERROR_ARGUMENT;
     }
     return KVDIM_OK;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common/threads.h"
+#include "kernels/layout.h"
 #include "model/checkpoint/cuda/random.h"
 #include "model/checkpoint/streaming.h"
 #include "model/checkpoint/weights.h"
@@ -78,6 +79,11 @@ int kvd_gpu_share_of(const kvd_config *c, kvd_gpu_use use, int index, int count,
                         c->d_shared, count);
     const int kv_heads = c->n_kv_heads / count, heads = c->n_heads / count, ffn = c->d_ffn / count,
               expert = c->d_expert / count, shared = c->d_shared / count;
+    if (use == KVD_GPU_SERVING && heads > KVD_HEADS_MAX)
+        return kvd_fail(err,
+                        "%d query heads for each of %d GPUs: the serving engine takes up to %d, so "
+                        "use more GPUs",
+                        heads, count, KVD_HEADS_MAX);
     *out = (kvd_gpu_share){.index = index,
                            .count = count,
                            .first_head = index * heads,
