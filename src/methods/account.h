@@ -1,4 +1,5 @@
-/* Bits and tokens of a compressed KV cache. Functions return nonzero and fill *err on failure. */
+/* Counts the bits and tokens that a compressed KV cache holds. Functions that return int return
+ * nonzero on failure and fill *err. */
 #ifndef KVD_METHODS_ACCOUNT_H
 #define KVD_METHODS_ACCOUNT_H
 
@@ -22,7 +23,8 @@ typedef struct {
     /* Bits of K and V, quantised or not, without scales and indices. */
     double payload;
     double side;
-    /* Bits stored in addition to K and V, such as a score per token, summed over steps. */
+    /* Bits that methods store for each token in addition to K and V, for example a score per
+     * token. */
     double entries;
     /* Bits that attention read, including those of the new token. */
     double read;
@@ -57,23 +59,24 @@ int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const 
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
-/* Fails if the counters *a do not show `rows` steps, or if a method of the plan had no effect on
- * any cached token. */
+/* Fails if *a does not count exactly `rows` steps of the cache (one per new token), or if a method
+ * of the plan had no effect on any cached token. */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
 
 void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
 
-/* Returns how many tokens one layer caches at the end of all sequences. offset [n_sequences + 1]:
- * index of each sequence's first token. `window`: attention window of the layer in tokens, or 0. */
+/* Returns the number of tokens that one layer holds at the end of each sequence, summed over the
+ * sequences. Sequence s has tokens offset[s] to offset[s + 1] - 1. `window`: attention window of
+ * the layer in tokens, or 0 for none. */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
 /* Returns the fraction of a sequence's n tokens that is still cached at its end, averaged over the
  * layers. Attention windows remove the others. */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
-/* Adds the bytes and tokens of an uncompressed cache to the counters *sum. `offset` has the index
- * of each sequence's first token, and then the number of tokens. */
+/* Adds the bytes and tokens of an uncompressed cache to the counters *sum. `offset` has n_sequences
+ * + 1 elements: sequence s has tokens offset[s] to offset[s + 1] - 1. */
 void kvd_cache_account_whole(const kvd_config *c, const kvd_plan *plan, const size_t *offset,
                              size_t n_sequences, kvd_cache_account *sum);
 

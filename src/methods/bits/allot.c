@@ -62,8 +62,9 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the weight of squared errors in dimension j: the square of the dimension's singular value
- * over `square`, the mean square of the dimension's numbers. Without singular values, returns 1. */
+/* Returns the weight of squared errors in dimension j: sigma^2 / `square`, where sigma is the
+ * singular value of the dimension and `square` the mean square of its elements. Without singular
+ * values, returns 1. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {
@@ -178,8 +179,8 @@ static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_er
     return 0;
 }
 
-/* Gives every dimension of K or V of one head as many bits as each lower the squared error by at
- * least `price`. Returns the number of bits given. */
+/* Chooses the number of bits of each dimension of K or V in one head. A dimension gets one more bit
+ * while that bit lowers its squared error by at least `price`. Returns the total number of bits. */
 static double give(allot *a, const making *m, size_t at, double price)
 {
     const size_t heads = (size_t)a->n_kv_heads * KVD_N_SIDES, layer = at / heads,

@@ -55,11 +55,11 @@ struct kvd_bits_method {
     /* Names of the parameters that apply only to less important tokens (level KVD_LEVEL_LOW), then
      * NULL. */
     const char *low_key[4];
-    /* True if all KV heads are quantised together. The method then excludes methods that drop
-     * tokens or dimensions. */
+    /* True if all KV heads are quantised together. The method cannot be combined with methods that
+     * drop tokens or dimensions. */
     bool all_heads;
-    /* True if decompression must begin with the first token. The method then excludes methods that
-     * drop tokens. */
+    /* True if decompression must begin with the first token. The method cannot be combined with
+     * methods that drop tokens. */
     bool stream;
     /* Returns the number of elements of kvd_bits_block.state. NULL: there is one element. */
     size_t (*states)(const void *self);
@@ -136,17 +136,18 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 /* Returns a matrix [wide][wide] whose columns are the principal components of K or V (method kvtc).
  * Sets *mean [wide] to the vector that is subtracted from a token before the projection. */
 const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean);
-/* Adds to *bits the DEFLATE-compressed size of n tokens and their scales. `packed` has the
- * quantised numbers, [n][size * bits / 8] bytes per group of components, and room for n_groups more
- * bytes. */
+/* Adds the DEFLATE-compressed size of n tokens and their scales, in bits, to *bits. `packed` has
+ * the codes of the principal components, [n][size * bits / 8] bytes per group of components, and
+ * room for n_groups more bytes. */
 int kvd_kvtc_count(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
                    double *bits, kvd_err *err);
-/* Compresses n bytes to a zlib stream (RFC 1950) in to [room]. A `room` of kvd_kvtc_deflate_room(n)
- * bytes always suffices. Returns the number of bytes written, or 0 on failure. */
+/* Compresses n bytes to a zlib stream (RFC 1950). The buffer `to` has `room` bytes;
+ * kvd_kvtc_deflate_room(n) bytes always suffice. Returns the number of bytes written, or 0 on
+ * failure. */
 size_t kvd_kvtc_deflate(const uint8_t *from, size_t n, uint8_t *to, size_t room);
 size_t kvd_kvtc_deflate_room(size_t n);
 
-/* Numbers that share one calibrated scale of K or of V in methods fp8 and nvfp4: those of the whole
+/* Elements of K or V that share one calibrated scale in methods fp8 and nvfp4: all elements of the
  * model, of a layer, or of a KV head. */
 typedef enum { KVD_SCALE_ONE, KVD_SCALE_LAYER, KVD_SCALE_HEAD, KVD_N_SCALES } kvd_scale_of;
 
@@ -157,9 +158,9 @@ typedef struct {
     float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */
 } kvd_scales;
 
-/* Opens a method with calibrated scales, largest calibration magnitude / `largest`, of K and of V:
- * *self becomes a kvd_scales. Parameter number `key` says which numbers share a scale
- * (kvd_scale_of), parameter `key` + 1 is the number of calibration tokens. */
+/* Opens method fp8 or nvfp4, and sets *self to its kvd_scales. A scale is the largest magnitude in
+ * the calibration data divided by `largest`. Parameter number `key` selects which elements share a
+ * scale (kvd_scale_of). Parameter number `key` + 1 is the number of calibration tokens. */
 int kvd_scales_open(const kvd_parameter_values *v, int key, const kvd_method_setup *s,
                     float largest, void **self, kvd_err *err);
 void kvd_scales_close(void *self);
@@ -168,8 +169,8 @@ float kvd_scales_at(const kvd_scales *scales, kvd_side side, int layer, int kv_h
 /* GPU code of methods that store quantised pages, such as kivi, kvquant and fp8. Its address is
  * NULL in a build without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
-/* GPU code of methods waterfill and kvtc (streams), and of cachegen. The addresses are NULL in a
- * build without CUDA. */
+/* GPU code of methods waterfill and kvtc (kvd_gpu_streams), and of method cachegen
+ * (kvd_gpu_cachegen). In a build without CUDA, the addresses of these variables are NULL. */
 extern const struct kvd_gpu_kind kvd_gpu_streams KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_cachegen KVD_IF_LINKED;
 /* GPU code for methods that quantise on the CPU, after each iteration. Pages on the GPU hold the

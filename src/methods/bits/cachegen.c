@@ -67,9 +67,9 @@ static uint8_t code_difference(float x, float anchor, float step)
     return (uint8_t)(ZERO + fminf(fmaxf(steps, -ZERO), ZERO));
 }
 
-/* Adds the squared differences between tokens and the first token of their group to square [d]. If
- * `count` is not NULL, instead counts how often each quantised number occurs. Returns the number of
- * tokens that are not the first of their group. */
+/* Adds to `square` [d], for each channel, the squared differences between each token and the first
+ * token of its group. If `count` is not NULL, counts quantised numbers instead. Returns the number
+ * of tokens that are not the first of a group. */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
                         float *y, uint8_t *code)
@@ -185,8 +185,8 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = (size_t)v->value[GROUPS] * (size_t)v->value[GROUP];
 }
 
-/* Sets c->anchor and c->difference: where each channel's two frequency tables begin among those of
- * K or of V. */
+/* Sets c->anchor and c->difference: the positions of the two frequency tables of each channel in
+ * the list of tables of K or V. */
 static int place_codes(cachegen *c, kvd_err *err)
 {
     c->anchor = kvd_pool_new(&c->pool, c->wide * sizeof *c->anchor);

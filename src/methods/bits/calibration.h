@@ -9,7 +9,8 @@ typedef struct {
     const kvd_method_setup *setup;
     bool pre;
     size_t n;
-    /* cut [n][width]: result of kvd_calibration_rows_read. rows: private scratch memory. */
+    /* cut: K or V of n calibration tokens in one KV head, [n][width]. rows: private scratch
+     * memory. */
     float *rows, *cut;
 } kvd_calibration_rows;
 

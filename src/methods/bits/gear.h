@@ -1,26 +1,5 @@
-/* Block sizes of gear and its page layout on a GPU. Shared by method, kernels and tests. A prompt
- * is one block; tokens after the prompt form later blocks of `buffer` tokens.
- *
- * A page holds 64 tokens of one KV head. Codes are bit planes: bit j of 32 codes is one word.
- * Low-rank factors are float16 matrices. Sizes such as v_groups and columns_left (columns of the
- * left factors) are members of kvd_gear_page.
- *   keys           [d_qk][2][bits] words of 32 tokens of a channel
- *   values         [64][(d_v + 31) / 32][bits] words of 32 channels of a token
- *   scale          word: float16 step in the lower half, float16 zero point in the upper half
- *   outlier        word: float16 value in the lower half, 16-bit place in the upper half
- *
- * Parts of a page, in this order:
- *   1. codes of keys, codes of values
- *   2. scales of values [64][v_groups], outliers of values [64][v_apart] (place: channel)
- *   3. left factors of keys and of values [64][columns_left]
- *   4. if the page has prompt tokens: scales of the prompt's keys [k_groups][d_qk], then outliers
- *      of these keys [k_room][d_qk] (place: token of the prompt), outlier e of a channel in page
- *      e / k_room
- *   5. a record for each later block that begins in the page: scales of keys
- *      [k_groups_later][d_qk], outliers of keys [k_later][d_qk] (place: token of the block), right
- *      factors of keys [d_qk][columns_later] and of values [d_v][columns_later]
- * Parts 4 and 5 begin at kvd_gear_page.area. The prompt's right factors are stored per slot, in
- * kvd_packed_gear.right. */
+/* Parameters and page layout of method gear. A prompt is one block of tokens. Tokens after the
+ * prompt form blocks of `buffer` tokens. */
 #ifndef KVD_METHODS_BITS_GEAR_H
 #define KVD_METHODS_BITS_GEAR_H
 
@@ -67,7 +46,19 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
     return (rank + 1) / 2 * 2;
 }
 
-/* Byte offsets, multiples of 16, of the parts of a page of method gear for one KV head. */
+/* Byte offsets of the parts of a page of method gear, multiples of 16. A page has 64 tokens of one
+ * KV head. It begins with codes of K [d_qk][2][bits]; a word has one bit of 32 tokens.
+ *   v       codes of V [64][(d_v + 31) / 32][bits]; a word has one bit of 32 channels
+ *   v_side  scales of V [64][v_groups]
+ *   v_list  outliers of V [64][v_apart]
+ *   left    left low-rank factors of K and of V, float16 [64][columns_left]
+ *   area    in pages with prompt tokens: scales of K [k_groups][d_qk] and outliers of K
+ *           [k_room][d_qk]; then a record for each later block that begins in the page
+ * A record has scales of K [k_groups_later][d_qk], outliers of K [k_later][d_qk], and right
+ * low-rank factors of K [d_qk][columns_later] and of V [d_v][columns_later].
+ * A scale is a word: float16 step in the lower half, float16 zero point in the upper half. An
+ * outlier is a word: float16 value in the lower half; channel (V) or token of the block (K) in the
+ * upper half. */
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
@@ -76,8 +67,8 @@ typedef struct {
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
-/* Returns the layout of a page of method gear. `k_room` is the number of outliers of the prompt's K
- * that a page stores per channel. */
+/* Returns the layout of a page of method gear. A page has room for `k_room` outliers per channel of
+ * the prompt's K. Outlier e of a channel is in page e / k_room. */
 KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, int d_qk, int d_v)
 {
     kvd_gear_page p;
@@ -100,8 +91,8 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
     return p;
 }
 
-/* Returns the offset, from kvd_gear_page.area on, of the data of the block of tokens that begins at
- * token `first`. */
+/* Returns the byte offset of the record of the block of tokens that begins at token `first`. The
+ * offset is counted from kvd_gear_page.area. */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
 {

@@ -34,8 +34,8 @@ typedef struct {
     /* [n_layers][n_kv_heads][range_width][2] Middle and half width of the range of each key
      * channel. */
     float *range;
-    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels of which the nearest gives a number's code, then
-     * the numbers to which the codes decode. */
+    /* [n_layers][K, V][encoding, decoding][2^bits] Quantisation levels. A code is the index of the
+     * nearest encoding level, and decodes to the decoding level with the same index. */
     float *levels;
 } kvquant;
 
@@ -147,8 +147,8 @@ static float quantile(const float *sorted, size_t n, double share)
                    (at - (double)i) * ((double)sorted[next] - (double)sorted[i]));
 }
 
-/* Computes the range of each key channel from calibration keys, cut [n][width]. Adds keys within
- * their channel's range to the histogram. */
+/* Computes the range of each key channel from the calibration keys in `cut` [n][width]. Adds
+ * elements inside the range of their channel to the histogram. */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
 {
@@ -335,8 +335,8 @@ void kvd_kvquant_tables_of(const void *self, kvd_kvquant_tables *t)
         .range = q->range, .levels = q->levels, .range_width = (size_t)q->range_width};
 }
 
-/* Returns x quantised and decoded. level [2][n] has levels, of which the nearest is chosen, then
- * the numbers to which they decode. */
+/* Returns x after quantisation and decoding. level [2][n]: n levels for encoding, then n levels for
+ * decoding. */
 static float decode(const float *level, int n, float x, float middle, float half)
 {
     return half > 0 ? middle + half * level[n + kvd_level_nearest(level, n, (x - middle) / half)]

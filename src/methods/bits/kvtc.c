@@ -32,8 +32,8 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/* A group has at most UNIT * 2^k principal components, k < N_SIZES, and N_KINDS numbers of bits are
- * possible. Quantisation errors are measured on SAMPLES tokens. */
+/* A group has at most UNIT * 2^k principal components, where k < N_SIZES. N_KINDS: number of
+ * possible bit widths. SAMPLES: number of tokens on which quantisation errors are measured. */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 
@@ -41,8 +41,8 @@ typedef struct {
     float *mean;  /* [wide] mean of the calibration data */
     float *basis; /* [wide][wide], column j is the j-th principal component */
     kvd_kvtc_group *groups;
-    /* n: number of groups of components. kept: number of components up to the last group that is
-     * stored. */
+    /* n: number of groups of principal components. kept: number of components up to and including
+     * the last group that is stored. */
     size_t n, kept;
     /* Tables of the entropy coder that the 32 lanes of a GPU's warp run in parallel. */
     kvd_stream_coder lanes;
@@ -56,8 +56,8 @@ typedef struct {
     coder *coder;
 } kvtc;
 
-/* Mean squared quantisation errors of all groups of adjacent principal components that could be
- * chosen. */
+/* Mean squared quantisation error of every possible group of adjacent principal components. The
+ * division into groups is chosen by these errors. */
 typedef struct {
     /* [wide / 8] Squared quantisation error of a group, by its first component / 8, its size and
      * its number of bits. */
@@ -324,7 +324,7 @@ static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest,
     *block = v->value[LANES] > 0 ? 1 : (size_t)v->value[BLOCK];
 }
 
-/* Creates a transform and groups of components at random, for timing runs. */
+/* Creates a random transform, and groups of its principal components, for timing runs. */
 static int draw(kvtc *t, coder *c, kvd_rng *r, kvd_err *err)
 {
     enum { SIZE = 64 };
@@ -401,7 +401,8 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 typedef struct {
     float *x; /* [n][wide] numbers minus their mean, then the decoded numbers */
     float *c; /* [n][wide] principal components */
-    /* [groups][n][2] Scale and zero point of each group of components in each token. */
+    /* [groups][n][2] Scale and zero point of each group of principal components, for each of n
+     * tokens. */
     float *scale;
     uint8_t *codes;
     uint8_t *packed;

@@ -8,8 +8,9 @@
 /* Cumulative sums over a histogram. The sum over any range of bins is a difference of two of
  * them. */
 typedef struct {
-    /* [bins + 1] Sums over the first bins: of weights, of weight * middle of the bin, and of weight
-     * * middle^2. */
+    /* [bins + 1] Element i is a sum over bins 0 .. i - 1 of a histogram. weight: sum of the bins'
+     * weights. first: sum of weight * x, where x is the middle of a bin. second: sum of weight *
+     * x^2. */
     double *weight, *first, *second;
 } prefixes;
 
@@ -18,16 +19,16 @@ double kvd_level_bin(int bin, int bins)
     return -1 + (2.0 * bin + 1) / bins;
 }
 
-/* Returns the squared error if all numbers in histogram bins from .. to - 1 decode to their
- * mean. */
+/* Returns the squared error if all numbers in the histogram's bins `from` to `to` - 1 decode to
+ * their mean. */
 static double lost(const prefixes *s, int from, int to)
 {
     const double w = s->weight[to] - s->weight[from], x = s->first[to] - s->first[from];
     return w > 0 ? fmax(0, s->second[to] - s->second[from] - x * x / w) : 0;
 }
 
-/* Step of dynamic programming that adds one quantisation level: sets least[e] to the least squared
- * error of the first e bins, and begin[e] to the first bin of their last level. */
+/* Step of dynamic programming that adds one quantisation level. Sets least[e] to the least squared
+ * error of the first e bins, and begin[e] to the first bin that the new level represents. */
 static void add_level(const prefixes *s, const double *before, int lo, int hi, int from, int to,
                       double *least, uint16_t *begin)
 {

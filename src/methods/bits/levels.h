@@ -45,7 +45,7 @@ typedef struct {
     size_t wide;
     size_t heads; /* number of adjacent KV heads whose keys are rotated together */
     float clip;
-    /* [n_layers][wide] Number i of a token's stored keys is number order[i] of its rotated keys. */
+    /* [n_layers][wide] Channel i of a stored key is channel order[i] of the rotated key. */
     const uint32_t *order;
 } kvd_rotatekv_tables;
 
@@ -79,8 +79,9 @@ typedef struct {
      * channel. */
     const float *range;
     size_t range_width;
-    /* [n_layers][KVD_N_SIDES][2][2^bits] Levels of which the nearest gives a number's code, then
-     * the numbers to which the codes decode. They differ only with parameter `qnorm`. */
+    /* [n_layers][K, V][encoding, decoding][2^bits] Quantisation levels. A code is the index of the
+     * nearest encoding level, and decodes to the decoding level with the same index. Both kinds of
+     * levels are equal without parameter `qnorm`. */
     const float *levels;
 } kvd_kvquant_tables;
 

@@ -1,42 +1,4 @@
-/* Layout of a page: 64 tokens of one KV head, in codes of 1 .. 8 bits, ordered as the lanes of a
- * warp hold the operands of mma.m16n8k16. Shared by kernels (cuda/packed_*.cu) and tests.
- *
- * Unit: 16 dimensions of 64 tokens, words [unit][lane][bits], 32 numbers per lane. Numbers 2 p and
- * 2 p + 1 of a lane fill register p of an operand.
- *
- * K and V are A operands: registers r = 0 .. 3 per 16 x 16 tile; rows lane / 4 and lane / 4 + 8;
- * columns 2 c, 2 c + 1, 2 c + 8, 2 c + 9, c = lane % 4. Token t, dimension i:
- *   keys    rows are tokens, columns dims: lane 4 (t % 8) + i % 8 / 2,
- *           number 8 (t / 16) + 2 r + i % 2 with r = t % 16 / 8 + 2 (i % 16 / 8)
- *   values  rows are dims, columns tokens: lane 4 (i % 8) + t % 8 / 2,
- *           number 8 (t / 16) + 2 r + t % 2 with r = i % 16 / 8 + 2 (t % 16 / 8)
- *
- * Equal steps (kivi): codes are split into planes of 8, 4, 2 or 1 bits (3 bits: a plane of the
- * lower 2 bits, a plane of 1 bit). A plane of w bits takes w words. Numbers 2 p and 2 p + 1 are 16
- * bits apart.
- *
- * Quantisation levels (kvquant, turboquant; keys have no scales, k_group is 0): number n begins at
- * bit n * bits of the lane's words. Outliers and the first tokens, which are stored exactly
- * elsewhere, have code 0.
- *
- * Scales and zero points are float16, of keys per dimension, of values per token. For 16 dimensions
- * or tokens x: 4 blocks of 16 bytes; block c = (x % 8) / 2 has the scales of x = 2 c, 2 c + 1, 2 c
- * + 8, 2 c + 9, then the zero points.
- *   keys    [64 / k_group][d / 16] blocks
- *   values  [groups of channels][4] blocks
- *
- * Floating-point codes (fp8, mxfp4, nvfp4): 8 or 4 bits in one plane. Scales of a block of
- * channels: 64 adjacent bytes, one per token (kvd_packed_block_scale).
- *
- * Rotated vectors (turboquant): a scale is a norm / KVD_PACKED_NORM. The scales of values precede
- * 64 float16 scales of keys. With a sketch (form.sketch), the highest bit of a key's code is the
- * sign of a random projection of the key's quantisation error, and 64 float16 norms of these
- * errors, not divided, follow.
- *
- * Parts of a page: codes of keys, codes of values, scales of keys, scales of values, outliers of
- * values [64][v_apart], a count (16 bytes), outliers of keys [k_apart]. An outlier is a word with
- * the float16 value in the lower half. The upper half is the place: dimension for values, dimension
- * + 128 (token % 64) for keys. */
+/* Layout of a page of quantised K and V: 64 tokens of one KV head. Shared by kernels and tests. */
 #ifndef KVD_METHODS_BITS_PACKED_LAYOUT_H
 #define KVD_METHODS_BITS_PACKED_LAYOUT_H
 
@@ -83,7 +45,7 @@ typedef struct {
     /* True if each dimension has its own number of bits (method allot). Quantised numbers of each
      * dimension begin at a new word of the page, and those of K precede those of V. */
     bool allotted;
-    /* True if pages have the layout described in gear.h (method gear). The other members are then
+    /* True if pages have the layout kvd_gear_page (method gear). The other members are then
      * unset. */
     bool low_rank;
     /* True if pages have the layout of kvd_packed_rows (methods hetero and rotatekv). The other
@@ -99,10 +61,9 @@ KVD_PACKED_INLINE bool kvd_packed_in_blocks(const kvd_packed_form *f)
     return f->low_rank || f->classes || f->split;
 }
 
-/* Page layout of methods hetero and rotatekv, which quantise tokens one by one. For every 32
- * numbers of a vector, word j has bit j of each; then words with scales follow.
- *
- * A page has 64 tokens: for each KV head K, then V. If `joint`, K of all heads comes first. */
+/* Page layout of methods hetero and rotatekv, which quantise tokens one by one. A page has 64
+ * tokens: for each KV head K, then V. If `joint` is true, K of all heads comes first. A vector is
+ * stored as codes, then words with scales. For every 32 codes, word j has bit j of each code. */
 typedef struct {
     /* Bits per number of K and of V, at most 16. With 16 bits, numbers are float16 and have no
      * scales. */
@@ -121,19 +82,13 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
     return (n + 31) / 32 * r->bits[side] + kvd_packed_row_groups(r, side, n);
 }
 
-/* Layout of pages of method zipcache, which stores salient tokens (class 1) with more bits than
- * other tokens (class 0). Token n of class c of a request is record n % room[c] of page n /
- * room[c]. Parts of a page: a bit for each of its 64 tokens, 1 if the token is salient (2 words);
- * number of salient tokens in earlier pages (1 word); 1 unused word; records of keys of class 0,
- * class 1; records of values of class 0, class 1; a block area for each block of tokens that begins
- * in the page (a prompt is one block, later ones have `block` tokens).
- *   record      codes: for each 32 numbers, word j has bit j of their codes. For values, a word
- *               follows: the float16 step in the lower half, the zero point in the upper half
- *   block area  [2][d_qk] words: step and zero point of a key channel per class; then [d_v] bf16
- *               largest magnitudes of the value channels */
+/* Parameters of method zipcache, which stores salient tokens (class 1) with more bits than other
+ * tokens (class 0). Arrays have one element per class. Token n of a class is record n % room of
+ * page n / room. */
 typedef struct {
     int32_t bits[2];
     int32_t room[2]; /* number of records per page, for each class */
+    /* Number of tokens per block. A prompt is one block, whatever its length. */
     int32_t block;
     double share; /* fraction of a block's tokens that are salient */
 } kvd_packed_classes;
@@ -162,11 +117,18 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
                  : 0;
 }
 
-/* Byte offsets, multiples of 16, of the parts of a page of method zipcache, and numbers of words
- * per token. */
+/* Layout of a page of method zipcache. Parts of a page, in this order:
+ *   header  2 words: bit t is 1 if token t is salient
+ *           1 word: number of salient tokens in earlier pages; 1 unused word
+ *   codes   records of K of other tokens, then of salient tokens; records of V likewise
+ *   area    for each block of tokens that begins in the page: scales of K, one word for each class
+ *           and channel [2][d_qk], then bf16 largest magnitudes of the channels of V [d_v]
+ * A record has the codes of one token: for every 32 codes, word j has bit j of each code. A record
+ * of V ends with a scale. A scale is a word: float16 step in the lower half, float16 zero point in
+ * the upper half. */
 typedef struct {
-    /* [K, V][tokens with fewer bits, with more bits] codes: byte offset of the tokens in a page.
-     * words: number of words per token. */
+    /* [K, V][other tokens, salient tokens] codes: byte offset of the records in a page. words:
+     * number of words of a record. */
     int32_t codes[2][2], words[2][2];
     int32_t area, area_bytes, bytes;
 } kvd_packed_class_page;
@@ -197,31 +159,28 @@ KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
     return p->area + (first / c->block - (page + c->block - 1) / c->block) * p->area_bytes;
 }
 
-/* Layout of pages of vidkv and of turboquant with fractional bits. In each block of tokens (a
- * prompt, or the next kvd_packed_args.k_block tokens), some channels are chosen [0] to get more
- * bits than the others [1]. A page has a record per `group` tokens, all of one block. Parts of a
- * record: mask of chosen key channels, for turboquant also of value channels (padded to 16 bytes);
- * codes and scales of keys, chosen first; then those of values. Channels are in ascending order. An
- * n-bit channel has n bit planes of group / 8 bytes, token t in bit t % 8 of byte t / 8.
- *   vidkv
- *     chosen keys     2 bits; a word per channel: float16 step in the lower half, zero point above
- *     other keys      a sign bit per Fourier coefficient (1: negative), and float16 mean magnitudes
- *     values          coded like chosen keys
- *     ternary values  five digits per byte, lowest first, channel by channel; digits 0, 1, 2 are
- *                     0, s and -s with the channel's float16 s
- *   turboquant        indices of levels, and float16 norms of the tokens. With a sketch, the
- *                     highest bit of a key is the sign of the sketched residual, and float16 norms
- *                     of residuals follow. */
+/* Parameters of methods vidkv and turboquant, which store some channels (the chosen ones) with more
+ * bits than the others. Each block of tokens has its own chosen channels. A page has a record for
+ * every `group` tokens of a block. */
 typedef struct {
     int32_t group;
     double share;
+    /* True if vidkv stores V as digits 0, 1, 2, which decode to 0, s and -s, where s is the scale
+     * of the channel. A byte has five digits, lowest first, channel by channel. */
     bool ternary;
     int32_t bits; /* bits of other channels (turboquant); chosen channels have one more */
+    /* True if the highest bit of a code of K is the sign of a random projection of the quantisation
+     * error (turboquant). */
     bool sketch;
 } kvd_packed_split;
 
-/* Layout of a group of tokens (methods vidkv and turboquant). Indices: [K, V][channels with more
- * bits, with fewer bits]. */
+/* Layout of a record of `group` tokens in one KV head (methods vidkv and turboquant). A record
+ * begins with a bit mask of the chosen channels of K; turboquant has a second mask, for V. Arrays
+ * have the indices [K, V][chosen channels, other channels]:
+ *   channels  number of channels
+ *   planes    number of bits of a code; with vidkv, 1-bit codes are signs of Fourier coefficients
+ *   codes     byte offset of the codes [channels][planes][group / 8 bytes], one bit for each token
+ *   scales    byte offset of the scales: one per channel (vidkv) or token (turboquant) */
 typedef struct {
     int32_t channels[2][2], planes[2][2];
     int32_t v_mask; /* offset of the mask of chosen value channels */
@@ -266,7 +225,17 @@ KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_p
 /* Norms are stored divided by this power of two, so that probability times norm fits in float16. */
 #define KVD_PACKED_NORM 8.0f
 
-/* Byte offsets of the parts of a quantised page, multiples of 16. Quantised K is at offset 0. */
+/* Byte offsets of the parts of a quantised page, multiples of 16. The page begins with the codes of
+ * K. Then follow:
+ *   v       codes of V
+ *   k_side  scales of K: an array of kvd_packed_scale per 16 channels, [64 / k_group][d / 16]
+ *   v_side  scales of V: an array of kvd_packed_scale per 16 tokens, [groups of channels][4]
+ *   k_norm  norms of K (turboquant), then norms of their quantisation errors (with `sketch`)
+ *   v_list  outliers of V [64 tokens][v_apart]
+ *   k_list  number of outliers of K (16 bytes), then outliers of K [k_apart]
+ * Scales of floating-point codes are bytes [blocks of channels][64 tokens]. An outlier is a word:
+ * float16 value in the lower half, position in the upper half. The position is the dimension (V),
+ * or dimension + 128 * (token % 64) (K). */
 typedef struct {
     int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
 } kvd_packed_parts;
@@ -300,52 +269,62 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     return p;
 }
 
-/* Returns the index of the first word of `lane` in number `unit` of the units of 16 dimensions of
- * 64 tokens. */
+/* A unit has the codes of 16 dimensions of 64 tokens. Each lane of a warp has 32 of these codes, in
+ * `bits` words. Returns the index of the first word of `lane` in unit number `unit`. */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
     return (unit * 32 + lane) * bits;
 }
 
+/* Returns the lane that has element i of token t's K. Lanes have the elements of operand A of
+ * mma.m16n8k16 instructions, with tokens as rows. */
 KVD_PACKED_INLINE int kvd_packed_key_lane(int t, int i)
 {
     return t % 8 * 4 + i % 8 / 2;
 }
 
+/* Returns the index of element i of token t's K among the 32 codes of its lane. */
 KVD_PACKED_INLINE int kvd_packed_key_number(int t, int i)
 {
     return 8 * (t / 16) + i % 16 / 8 * 4 + t % 16 / 8 * 2 + i % 2;
 }
 
+/* Returns the lane that has element i of token t's V. Lanes have the elements of operand A of
+ * mma.m16n8k16 instructions, with dimensions as rows. */
 KVD_PACKED_INLINE int kvd_packed_value_lane(int t, int i)
 {
     return i % 8 * 4 + t % 8 / 2;
 }
 
+/* Returns the index of element i of token t's V among the 32 codes of its lane. */
 KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 {
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
 }
 
-/* Returns the index of the scale of token or dimension x in a group of 16 scales and 16 zero points
- * (float16). The zero point of x is 4 numbers after the scale. */
+/* Returns the index of the scale of x (a token or a dimension) in an array of 16 scales and 16 zero
+ * points (float16). In the array, 4 scales and their 4 zero points alternate. */
 KVD_PACKED_INLINE int kvd_packed_scale(int x)
 {
     return x % 8 / 2 * 8 + x % 16 / 8 * 2 + x % 2;
 }
 
-/* Returns the index of token t's scale among the scales of a page's 64 tokens. */
+/* Returns the index of the scale of token t in an array of 64 scales, one for each token of a
+ * page. */
 KVD_PACKED_INLINE int kvd_packed_block_scale(int side, int t)
 {
     return side ? t % 8 / 2 * 16 + t / 8 * 2 + t % 2 : t % 8 * 8 + t / 8;
 }
 
-/* Part of a quantised number that is in one word: `width` bits of words[word], beginning with bit
+/* Location of adjacent bits of a code in one word: `width` bits of words[word], beginning with bit
  * `shift`. */
 typedef struct {
     int word, shift, width;
 } kvd_packed_piece;
 
+/* Returns where a lane stores the code with index n, from bit `below` of the code on. If `levels`
+ * is true, codes follow each other without gaps. Otherwise, codes are split into planes of 8, 4, 2
+ * or 1 bits. */
 KVD_PACKED_INLINE kvd_packed_piece kvd_packed_piece_of(bool levels, int bits, int n, int below)
 {
     kvd_packed_piece p;

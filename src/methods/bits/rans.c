@@ -3,8 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Smallest state of the entropy coder between two symbols, and the state in which encoding
- * begins. */
+/* Smallest state of the entropy coder after a symbol is encoded. Encoding begins in this state. */
 static const uint32_t LEAST = 1u << 23;
 enum { STATE_BYTES = 4 };
 
@@ -367,8 +366,8 @@ static double far_share(const lookup_group *g, uint32_t shift)
     return sum / g->n / NUMBERS;
 }
 
-/* Returns log2 of the largest bucket size with which decoding rarely searches more than 2 table
- * entries. */
+/* Returns log2 of the bucket size of a lookup table. It is the largest size with which decoding
+ * rarely examines more than 2 table entries per number. */
 static uint32_t shift_of(const lookup_group *g)
 {
     const double rare = 0.003 + 1.25 * far_share(g, LEAST_SHIFT);
@@ -397,8 +396,8 @@ static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to,
     }
 }
 
-/* Lookup tables for decoding all entropy-coded streams. If `to` is NULL, only the sizes are
- * computed. */
+/* Lookup tables that are written for decoding all entropy-coded streams. If member `to` is NULL,
+ * their sizes are counted, but nothing is written. */
 typedef struct {
     uint32_t *to;
     size_t room, bytes;

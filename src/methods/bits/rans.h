@@ -17,8 +17,8 @@ enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
  * of KVD_RANS_TOTAL, and takes KVD_RANS_BITS - log2(f) bits. */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    /* First symbol of each of the equal parts of the cumulative frequency range, at which a search
-     * begins. */
+    /* [KVD_RANS_PARTS] Symbol at which the decoder begins a search. The index is the number to be
+     * found, divided by KVD_RANS_PART. */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 
@@ -30,19 +30,20 @@ enum { KVD_RANS_TABLE_ROOM = (KVD_RANS_SYMBOLS * 18 + 8 + 7) / 8 };
 /* Writes a frequency table to `out`, which has KVD_RANS_TABLE_ROOM bytes. Returns the number of
  * bytes written. */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out);
-/* Reads a frequency table from in [n], and sets *used to the number of bytes read. Fails if the
- * table is invalid. */
+/* Reads a frequency table from the n bytes at `in`, and sets *used to the number of bytes read.
+ * Fails if the table is invalid. */
 int kvd_rans_table_read(kvd_rans_table *t, const uint8_t *in, size_t n, size_t *used, kvd_err *err);
 
 size_t kvd_rans_room(size_t n);
 
-/* Encodes symbol [n] to out [kvd_rans_room(n)], symbol i with table[context[i]] or, if `context` is
- * NULL, with table[0]. Fails for a symbol of frequency 0. */
+/* Encodes n symbols to `out`, which has room for kvd_rans_room(n) bytes. Symbol i is encoded with
+ * table[context[i]] or, if `context` is NULL, with the first table. Fails for a symbol of frequency
+ * 0. */
 int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                     size_t n, uint8_t *out, size_t *bytes, kvd_err *err);
 
-/* Decodes n symbols from in [bytes] with the same tables and contexts as the encoder. Fails if `in`
- * is invalid. */
+/* Decodes n symbols from `in`, which has `bytes` bytes. Tables and contexts must equal those of the
+ * encoder. Fails if `in` is invalid. */
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 
@@ -64,19 +65,20 @@ typedef struct {
     uint32_t *n; /* [n_streams] number of words of each stack */
 } kvd_stream_block;
 
-/* Encodes integers q [t->kept] of a token, and appends them to the streams of block b, which must
- * have room. */
+/* Encodes the integers q [t->kept] of one token, and appends them to the streams of block b. The
+ * caller must ensure that the streams have room. */
 void kvd_streams_push(const kvd_stream_tables *t, const int32_t *q, kvd_stream_block *b);
-/* Decodes the newest token of block b to q [t->kept], and removes it from the block. Fails if a
- * stream has too few words. */
+/* Decodes the newest token of block b, and removes it from the block. Writes its integers to `q`
+ * [t->kept]. Fails if a stream has too few words. */
 int kvd_streams_pop(const kvd_stream_tables *t, kvd_stream_block *b, int32_t *q, kvd_err *err);
 
-/* kvd_streams_begin initialises the coder states of a new block, and returns the bits of the
- * block's header. kvd_streams_token encodes the next token q [t->kept] in `scratch`, of
- * kvd_streams_scratch(t->kept) bytes, and adds its bits to *bits. Fails if decoding does not return
- * q. */
+/* Initialises the coder states of a new block. Returns the number of bits of the block's header. */
 double kvd_streams_begin(int32_t kept, uint32_t *state);
+/* Returns the bytes of temporary memory that kvd_streams_token needs. */
 size_t kvd_streams_scratch(int32_t kept);
+/* Encodes the integers q [t->kept] of the next token, and adds the size of the code to *bits. The
+ * code itself is not kept. `scratch`: temporary memory of kvd_streams_scratch(t->kept) bytes. Fails
+ * if decoding does not return q. */
 int kvd_streams_token(const kvd_stream_tables *t, const int32_t *q, uint32_t *state, void *scratch,
                       double *bits, kvd_err *err);
 

@@ -67,8 +67,8 @@ typedef struct {
  * than by rounding to nearest. */
 #define KVD_STREAM_ROUND 0.4
 
-/* Returns y / step rounded to an integer, with a wider interval that becomes 0 than by rounding to
- * nearest. */
+/* Returns y / step rounded to an integer. Compared with rounding to nearest, more numbers become
+ * 0. */
 KVD_STREAM_INLINE double kvd_stream_multiple(double y, double step)
 {
     return copysign(floor(fabs(y) / step + KVD_STREAM_ROUND), y);
@@ -84,8 +84,8 @@ KVD_STREAM_INLINE int kvd_stream_count(int kept)
     return (kvd_stream_n_groups(kept) + KVD_STREAM_GROUPS - 1) / KVD_STREAM_GROUPS;
 }
 
-/* Returns the last group of components in stream s of n streams. The stream has groups s, s + n, s
- * + 2 n, ... */
+/* Returns the last group of components in stream s of n streams. Stream s contains groups s, s + n,
+ * s + 2 n and so on. */
 KVD_STREAM_INLINE int kvd_stream_last_group(int kept, int s, int n)
 {
     return s + (kvd_stream_n_groups(kept) - 1 - s) / n * n;
@@ -131,18 +131,17 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
     return low;
 }
 
-/* Lookup table with which the decoder finds the integer for the low 14 bits of a coder state. A
- * search begins at the entry of a bucket of 2^shift values. `lanes` is 1 if all lanes share a
- * table, else KVD_LANES. */
+/* Lookup table of the decoder: finds the integer that the low 14 bits of a coder state encode. In
+ * the arrays, `lanes` is 1 if all lanes share a table, otherwise KVD_LANES. */
 typedef struct {
-    /* Byte offset of uint16_t [buckets][lanes]: table entry at which the search in each bucket
-     * begins. 0: there is no table. */
+    /* Byte offset of an array uint16_t [buckets][lanes] with the table entry at which the search in
+     * a bucket begins. A bucket is a range of 2^shift numbers. 0: there is no table. */
     uint32_t bucket;
-    /* Byte offset of entries [entries][lanes], each start + 2^16 * end: the range of an integer's
-     * cumulative frequencies. */
+    /* Byte offset of the table's entries uint32_t [entries][lanes]. An entry is start + 2^16 * end,
+     * where start to end - 1 are the numbers that encode one integer. */
     uint32_t row;
-    /* Bits 0 .. 7: log2 of the number of values per bucket. Higher bits: index of the last table
-     * entry. */
+    /* Bits 0 to 7: log2 of the number of 14-bit numbers in a bucket. Higher bits: index of the last
+     * table entry. */
     uint32_t shift;
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
@@ -195,8 +194,8 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* The ends of ranges grow by at least 1 from entry to entry, so at most `rows` entries must be
-     * searched. */
+    /* Each table entry has a range of numbers, which ends at least 1 later than the range of the
+     * previous entry. So at most `rows` entries must be searched. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -212,14 +211,15 @@ __noinline__
     return high;
 }
 
-/* Returns the lookup table's entry (start + 2^16 * end) of the integer with start <= number < end,
- * where `number` is the low bits of a coder state. Sets *offset to the offset of the entry. */
+/* Finds the range start <= number < end that contains `number`, the low bits of a coder state.
+ * Returns the table entry of this range, start + 2^16 * end, and sets *offset to the offset of the
+ * entry. */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* Since end > number, the entry of the integer is the first entry (start + 2^16 * end) that is
-     * larger than `key`. */
+    /* The searched entry is start + 2^16 * end with start <= number < end. It is the first table
+     * entry that is larger than `key`. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -272,12 +272,12 @@ typedef struct {
     bool drawn;
 } kvd_stream_coder;
 
-/* Sets *to to the transform and entropy coder of an open method: waterfill or, with parameter
- * lanes=1, kvtc. */
+/* Sets *to to the transform and entropy coder of method waterfill or, for kvd_kvtc_coder_of, of
+ * method kvtc with parameter lanes=1. `self` is the opened method. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
-/* Returns the expected number of bits of a block of `tokens` tokens, without coder states, scales
- * and exceptions. */
+/* Returns the expected number of bits of a block of `tokens` tokens. Does not count coder states,
+ * scales, and integers that the frequency tables lack. */
 double kvd_stream_expected_bits(const kvd_stream_coder *c, size_t tokens);
 
 enum {

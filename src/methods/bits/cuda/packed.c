@@ -15,12 +15,13 @@ typedef struct {
     /* [max_slices][max_pages] in device memory: page table of the ring buffers, which have the
      * newest tokens. */
     int32_t *table;
-    /* [slots + 1] in device memory: number of outliers of K of each request, then the largest
-     * number for which a page had no room. */
+    /* [slots + 1] in device memory: number of outliers of K of each request. The last element is
+     * the largest number of outliers by which a page exceeded its room, or 0. */
     uint32_t *counts;
     uint32_t *host_counts;
-    /* [max_slices + 1] in device memory: total number of pages of the requests before each request
-     * of the batch, in layers without [0] and with [1] a sliding window. */
+    /* Two arrays [max_slices + 1] in device memory, for layers without and with a sliding window.
+     * Element i is the number of pages that requests 0 .. i - 1 of the batch read in such a
+     * layer. */
     int32_t *pages_before[2];
     float *partial;
     void *sketched;
@@ -47,9 +48,9 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return kvd_gpu_first_held(&k->method, (size_t)k->layer[layer].map.window, n);
 }
 
-/* Returns the bits of tokens number `from` to n - 1 of a request in a layer with a sliding window,
- * if first tokens are stored exactly. n is at least `prompt`. Stored prompt tokens count with their
- * average number of bits. */
+/* Returns the bits of tokens `from` to n - 1 of a request in a layer with a sliding window. A
+ * prompt token counts with the mean bits of the prompt tokens that the layer stores. n is at least
+ * `prompt`, the length of the prompt. */
 static double shared_bits(const packed *k, int layer, int g, size_t prompt, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
@@ -60,8 +61,7 @@ static double shared_bits(const packed *k, int layer, int g, size_t prompt, size
                           : later;
 }
 
-/* Returns the bits of tokens number `from` to n - 1 of a request in KV head g, not counting
- * outliers of K. */
+/* Returns the bits of tokens `from` to n - 1 of a request in KV head g, without outliers of K. */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];

@@ -31,8 +31,8 @@ __device__ __forceinline__ void load_tables(const kvd_packed_args &a, int g, all
     }
     const int side = (int)threadIdx.x / D_MAX, i = (int)threadIdx.x % D_MAX,
               at = (2 * g + side) * from.wide + i, half = a.d_head / 2;
-    /* RoPE tables may contain a constant factor (YaRN, LongRoPE), which is the cosine at position
-     * 0. Divides by this factor. */
+    /* Some RoPE tables contain a constant factor (YaRN, LongRoPE), which is the cosine at position
+     * 0. The divisions remove this factor from the cosines and sines. */
     if (a.before_rope && a.cosine && (int)threadIdx.x < half)
         s.turn[threadIdx.x] = make_float2(a.cosine[half + (int)threadIdx.x] / a.cosine[threadIdx.x],
                                           a.sine[half + (int)threadIdx.x] / a.cosine[threadIdx.x]);
@@ -95,8 +95,8 @@ template <bool ATTEND> struct allot_page {
                 x[t] = half_of(sink[t * wide], 0);
     }
 
-    /* Applies RoPE to decoded keys and writes them. Each token's cosine and sine are computed from
-     * those of the token before. */
+    /* Applies RoPE to decoded keys and writes them. The cosine and sine of a token are computed
+     * from the cosine and sine of the token before it. */
     __device__ __forceinline__ void put_rotated(const octet &o, int lane) const
     {
         const kvd_packed_args &a = o.a;
@@ -145,7 +145,7 @@ template <bool ATTEND> struct allot_page {
     }
 };
 
-/* Tokens from .. to - 1 of a page of method gear, whose keys have the same scales and low-rank
+/* Tokens `from` to `to` - 1 of a page of method gear. Their keys have the same scales and low-rank
  * factors. */
 struct group_of {
     int from, to, pairs; /* pairs of columns of the right factors */
@@ -154,8 +154,8 @@ struct group_of {
     const uint32_t *right[2]; /* right factors of keys and of values [d][pairs], after the prompt */
 };
 
-/* Returns the tokens from number t on, before number `done`, in page p whose keys have the same
- * scales and low-rank factors as token t. */
+/* Returns a range of tokens of page p that begins with token t and ends before token `done`. The
+ * keys of these tokens have the same scales and low-rank factors. */
 __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int done)
 {
     const kvd_gear &s = h.a.gear.of;
@@ -176,8 +176,8 @@ __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int
     return g;
 }
 
-/* Adds to y the product of two columns of the left and of the right low-rank factor, for one token
- * and channel. */
+/* Adds left.x * right.x + left.y * right.y to y. `left` and `right` are two columns of the low-rank
+ * factors, for one token and one channel. */
 __device__ __forceinline__ void add_columns(float2 left, float2 right, float &y)
 {
     y = fmaf(left.x, right.x, y);
@@ -323,7 +323,7 @@ __device__ __noinline__ void put_group_values(head_of h, octet o, group_of s,
 }
 
 /* Writes the decoded V of the lane's token as float16, without the low-rank part. `log` is log2 of
- * the numbers per scale, or -1 if their number is not a power of two. */
+ * the number of channels that share a scale, or -1 if this number is not a power of two. */
 __device__ __forceinline__ void put_half_values(const head_of &h, const octet &o, int log, int lane)
 {
     const int d = width_of(o, 1), bits = h.a.gear.of.bits, group = h.a.gear.of.group;
@@ -400,8 +400,9 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /* Returns outlier number e of this thread's key channel in the prompt, or 0 if there is none.
-     * The multiplication computes e / room exactly, because both numbers are below 2^16. */
+    /* Returns outlier e of this thread's key channel in the prompt, or 0 if the channel has at most
+     * e outliers. The multiplication computes e / room exactly, because both numbers are below
+     * 2^16. */
     __device__ __forceinline__ uint32_t outlier(int e) const
     {
         const int room = h.a.gear.k_room,
@@ -413,7 +414,8 @@ template <bool ATTEND> struct gear_page {
                                      (int)threadIdx.x];
     }
 
-    /* Returns the number of the first outlier at token t or later in the thread's key channel. */
+    /* Among the outliers of the thread's key channel, finds the first one at token t or later.
+     * Returns its index in the list of these outliers. */
     __device__ int first_outlier(int t) const
     {
         int e = 0;
@@ -431,7 +433,8 @@ template <bool ATTEND> struct gear_page {
         return e;
     }
 
-    /* Writes the decoded keys of tokens from .. to - 1 as float16, without the low-rank part. */
+    /* Writes the decoded keys of tokens `from` to `to` - 1 as float16, without the low-rank
+     * part. */
     __device__ __forceinline__ void put_half_keys(const octet &o, const uint32_t *scales, int from,
                                                   int to, int lane) const
     {
@@ -454,8 +457,8 @@ template <bool ATTEND> struct gear_page {
                ((first - page) >> log) * width_of(o, 0);
     }
 
-    /* Writes the decoded keys of `done` tokens to shared memory, without outliers, which
-     * put_outliers writes. */
+    /* Writes the decoded keys of the first `done` of the 8 tokens in `o` to shared memory. Outliers
+     * are left out; put_outliers writes them. */
     __device__ __forceinline__ void put_keys(const octet &o, int done, int lane) const
     {
         const uint32_t *const scales = near_scales(o);
@@ -474,8 +477,8 @@ template <bool ATTEND> struct gear_page {
         }
     }
 
-    /* Writes the decoded V of `done` tokens to shared memory, without outliers, which put_outliers
-     * writes. */
+    /* Writes the decoded V of the first `done` of the 8 tokens in `o` to shared memory. Outliers
+     * are left out; put_outliers writes them. */
     __device__ __forceinline__ void put_values(const octet &o, int done, int lane) const
     {
         const int t = o.t0 + lane % 8;

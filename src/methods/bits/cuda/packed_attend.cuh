@@ -49,8 +49,8 @@ __device__ __forceinline__ int tile_index(int t, int i)
     return i / 8 * BLOCK + 8 * t + i % 8;
 }
 
-/* Writes channel i of tokens from .. to - 1, among 8 tokens, to `tile`. Each word of x has two
- * tokens. */
+/* Writes channel i of tokens `from` to `to` - 1 of a block of 8 tokens to `tile`. Each word of x
+ * has two tokens. */
 __device__ __forceinline__ void put_pairs(uint16_t *tile, int i, const uint32_t (&x)[4], int from,
                                           int to)
 {
@@ -188,13 +188,15 @@ __device__ __forceinline__ void add_products(const octet &o, const query_words &
     }
 }
 
-/* Loads four adjacent 8 x 8 blocks, transposed: rows are channels and columns are tokens. */
+/* Loads four adjacent 8 x 8 blocks and transposes them. In the result, rows are channels and
+ * columns are tokens. */
 __device__ __forceinline__ void load_transposed(const uint16_t *blocks, uint32_t (&x)[4], int lane)
 {
     ldmatrix_trans((uint32_t)__cvta_generic_to_shared(blocks + lane / 8 * BLOCK + lane % 8 * 8), x);
 }
 
-/* Adds tokens from .. to - 1 of the page, at least one, to the softmax state and the output. */
+/* Adds tokens `from` to `to` - 1 of the page to the softmax state and the output. The range must
+ * not be empty. */
 template <class PAGE>
 __device__ __forceinline__ void attend_octet(const packed_params &p, const octet &o,
                                              const PAGE &page, const query_words &q, int from,
@@ -246,7 +248,8 @@ __device__ __forceinline__ void attend_octet(const packed_params &p, const octet
     }
 }
 
-/* Pages from .. to - 1 of a KV head of a request, which CTA number `part` of `parts` CTAs reads. */
+/* Range of pages that one CTA reads: pages `from` to `to` - 1 of one KV head of a request. The CTA
+ * is number `part` of the `parts` CTAs that read this KV head. */
 struct run_of {
     int from, to, part, parts;
 };

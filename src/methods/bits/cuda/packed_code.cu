@@ -151,8 +151,8 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Writes W bits of each of the lane's quantised numbers of K that have a 1 bit in `put`. The other
- * numbers do not change. */
+/* Writes W bits of each selected code of K to the words at `at`. Code i is selected if bit i of the
+ * mask `put` is 1. Other codes in these words do not change. */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -174,8 +174,8 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes those of the lane's quantised numbers that a mask selects, in a format without gaps. The
- * other numbers do not change. */
+/* Writes the selected codes to the words at `at`, without gaps between codes. Code i is selected if
+ * bit i of the mask `put` is 1. Other codes in these words do not change. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -236,8 +236,8 @@ __device__ __forceinline__ constexpr int number_in(int j, int e)
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-/* Widens the ranges [lo, hi] of four channels by the numbers of tokens in other pages that share
- * their scales. */
+/* Widens the range [lo, hi] of each of four channels so that it also contains tokens in other pages
+ * which share the scales of this page. */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -383,8 +383,8 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if V of at most one token and K of no token is quantised. If `levels` is true
-     * (the method uses quantisation levels), K of one token may also be quantised. */
+    /* Returns true if V of at most one token and K of no token is to be quantised. With
+     * quantisation levels (`levels`), K of one token is also allowed. */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));
@@ -458,8 +458,8 @@ __global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ 
         code_token(a, (int)blockIdx.y, (int)blockIdx.x, now, middle);
 }
 
-/* Quantises new tokens. If `others` is true, leaves requests with only one token to quantise to
- * code_token_kernel. */
+/* Quantises new tokens. If `others` is true, skips requests in which only one token is to be
+ * quantised, because code_token_kernel handles them. */
 __global__ void __launch_bounds__(32 * WARPS)
     code_kernel(const __grid_constant__ kvd_packed_args a, bool others)
 {

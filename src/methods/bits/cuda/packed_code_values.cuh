@@ -50,9 +50,9 @@ __device__ __forceinline__ void range_of(const sixteen &s, int h, int e, uint32_
     hi = max_of_rows(hi);
 }
 
-/* Returns the smallest (sign 1) or largest (sign -1) number of a token's V outside the mask
- * `taken`, as float16. The upper half has the number's dimension, the lowest one if several numbers
- * are equal. */
+/* Finds the smallest (sign 1) or largest (sign -1) element of a token's V that is not in the mask
+ * `taken`, and adds it to the mask. Returns a word: the float16 element in the lower half, its
+ * dimension in the upper half. */
 __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, float sign, int lane,
                                              uint32_t &taken)
 {
@@ -83,8 +83,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/* Writes W bits of each of the lane's quantised numbers of V that have a 1 bit in `put`. The other
- * numbers do not change. */
+/* Writes W bits of each selected code of V to the words at `at`. Code i is selected if bit i of the
+ * mask `put` is 1. Other codes in these words do not change. */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
                                            const uint32_t (&code)[8], uint32_t put)
@@ -129,8 +129,8 @@ __device__ __forceinline__ void put_bytes(uint32_t *at, int bits, int k, const u
             to[i] = (uint8_t)((to[i] & ~mask) | word);
 }
 
-/* Quantises V of 16 tokens, or of those among them from number `from` to `to` - 1, in one group of
- * channels. */
+/* Quantises V of up to 16 tokens in one group of channels. Tokens outside the range `from` to `to`
+ * - 1 are skipped. */
 __device__ void code_sixteen(const page_of &o, int group, int k, int from, int to, int lane)
 {
     const kvd_packed_args &a = o.a;

@@ -19,8 +19,8 @@ extern "C" {
 typedef struct {
     int32_t wide;
     const uint8_t *bits; /* [n_kv_heads][2][wide] bits of each dimension of K and of V */
-    /* [n_kv_heads][2][wide] Index of the first word that has numbers of each dimension of K and of
-     * V. Indices count from the beginning of the KV head's part of a page. */
+    /* [n_kv_heads][2][wide] Index of the 32-bit word at which the codes of each dimension of K and
+     * V begin. Word 0 is the first word of the KV head in a page. */
     const uint16_t *word;
     const float *scale; /* [n_kv_heads][2][wide][2] mean and standard deviation */
     const float *level; /* [2][9][256] ascending levels of each number of bits */
@@ -50,8 +50,8 @@ typedef struct {
     /* Factor by which a vector's range is narrowed before quantisation (method rotatekv). 0: the
      * range is not narrowed. */
     float clip;
-    /* [n_kv_heads * d_head] in device memory: number i of a token's stored keys is number order[i]
-     * of the rotated keys. NULL: keys are stored in their order. */
+    /* [n_kv_heads * d_head] in device memory: channel i of a stored key is channel order[i] of the
+     * rotated key. NULL: channels are stored in their original order. */
     const uint32_t *order;
 } kvd_packed_row_codes;
 
@@ -71,12 +71,12 @@ typedef struct {
 
 typedef struct {
     kvd_packed_split of;
-    /* In device memory: the cosines and sines of 2 pi i / m, i < m, for every m. They begin for m
-     * at index m * (m - 1). */
+    /* In device memory: a table for each length m of a Fourier transform. The table begins at index
+     * m * (m - 1). It has m cosines, then m sines, of the angles 2 pi i / m for i = 0 .. m - 1. */
     const double *wave;
-    /* Device tables of method turboquant for the channels with more [0] and with fewer [1] bits:
-     * random matrices [m][m] for m channels (rotation, sketch), and quantisation levels
-     * [3][256]. */
+    /* Device tables of method turboquant. Each array has two elements, first for channels with more
+     * bits, then for channels with fewer bits. rotation and sketch: random matrices [m][m] for m
+     * channels. level: quantisation levels [3][256]. */
     const float *rotation[2], *sketch[2], *level[2];
 } kvd_packed_split_codes;
 
@@ -112,8 +112,9 @@ typedef struct {
     const int32_t *page_table;    /* device [n][max_pages] */
     /* Number of CTAs that share the pages of one KV head of a request. */
     int32_t pages_side_by_side;
-    /* [2][2][2^bits] in device memory, for K and for V: levels of which the nearest gives a
-     * number's code, then the numbers to which the codes decode. NULL: uniform quantisation. */
+    /* [K, V][encoding, decoding][2^bits] Quantisation levels in device memory. A code is the index
+     * of the nearest encoding level, and decodes to the decoding level with the same index. NULL:
+     * uniform quantisation. */
     const float *level;
     /* [n_kv_heads][2] in device memory: scales of K and V for floating-point methods. NULL: all
      * scales are 1. */
@@ -127,7 +128,7 @@ typedef struct {
     /* [slots][n_sink][map.page_elements / 64] in device memory: first tokens of each request,
      * stored as float16. */
     uint16_t *sink;
-    /* [slots] in device memory: number of outliers of K of each running request. */
+    /* [slots] in device memory: number of outliers of K that each running request has. */
     uint32_t *apart;
     uint32_t *beyond;
     /* In device memory: Q, K and V of new tokens before RoPE. If before_rope is set, K is quantised
@@ -135,8 +136,8 @@ typedef struct {
     const uint16_t *x;
     /* Distance in elements between successive tokens in x. */
     size_t ld;
-    /* [n] in device memory: index in x of each prompt's first token. NULL: every request has one
-     * new token, with the request's index. */
+    /* [n] in device memory: index in x of the first token of each prompt. NULL: decode steps; token
+     * i of x is the new token of request i. */
     const int32_t *start;
     int32_t x_key, d_head, interleaved;
     bool before_rope;
@@ -181,7 +182,8 @@ cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t st
  * the softmax denominators. */
 cudaError_t kvd_packed_receive(const kvd_packed_args *a, const void *q, const float *lse,
                                cudaStream_t stream);
-/* Quantise and restore the pages of methods hetero and rotatekv. */
+/* Kernels of methods hetero and rotatekv. kvd_packed_code_rows quantises new tokens.
+ * kvd_packed_restore_rows decodes K and V of all tokens to bf16 pages. */
 cudaError_t kvd_packed_code_rows(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_rows(const kvd_packed_args *a, cudaStream_t stream);
 /* Restores the pages of methods allot and gear to bf16. */

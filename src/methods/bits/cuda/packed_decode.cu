@@ -71,8 +71,8 @@ __device__ __forceinline__ int pages_read(int m, int window)
            (window ? max(m - window, 0) / KVD_PAGE_TOKENS : 0);
 }
 
-/* Writes the prefix sums of the requests' numbers of pages to before [n + 1]. Must be launched with
- * one CTA. */
+/* Sets before[i] to the number of pages that requests 0 .. i - 1 of the batch read, for i = 0 .. n.
+ * Must be launched with one CTA. */
 __global__ void __launch_bounds__(1024)
     plan_kernel(const int32_t *kv_len, const int32_t *live, int n, int window, int32_t *before)
 {

@@ -166,7 +166,7 @@ __device__ __forceinline__ void probabilities(const float (&s)[4][4], uint32_t (
     }
 }
 
-/* Packs two softmax numerators per word. Tokens outside from .. to - 1 get 0. */
+/* Packs two softmax numerators per word. Tokens before `from`, and tokens from `to` on, get 0. */
 template <bool BF>
 __device__ __forceinline__ void probabilities(const float (&s)[4][4], int from, int to,
                                               uint32_t (&packed)[8], int lane)
@@ -340,8 +340,8 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
               [&](int i) { return !PAGE::UNEVEN || i < end ? bf16_of(v[i], 0) * over : 0; });
 }
 
-/* Adds one page of a KV head to the softmax state and the output. PAGE.ready must have made its
- * tables before. */
+/* Adds one page of a KV head to the softmax state and the attention output. The caller must have
+ * called page.ready. */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
                                             const char *stage, typename PAGE::words &w,

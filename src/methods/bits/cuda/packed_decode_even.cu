@@ -1,4 +1,5 @@
-/* Attention of decode steps to uniformly quantised numbers (methods kivi and comet). */
+/* Computes the attention of decode steps to a uniformly quantised KV cache (methods kivi and
+ * comet). */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace

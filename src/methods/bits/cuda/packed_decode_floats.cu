@@ -1,4 +1,5 @@
-/* Attention of decode steps to small floating-point numbers (methods fp8, mxfp4, nvfp4). */
+/* Computes the attention of decode steps to K and V in 8-bit or 4-bit floating-point formats
+ * (methods fp8, mxfp4, nvfp4). */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_floats.cuh"
 

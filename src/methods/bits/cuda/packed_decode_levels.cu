@@ -1,4 +1,5 @@
-/* Attention of decode steps to indices of quantisation levels (method kvquant). */
+/* Computes the attention of decode steps to K and V that are stored as indices of quantisation
+ * levels (method kvquant). */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
 
@@ -12,7 +13,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
     static constexpr bool ZEROS = true;
     typedef words_ahead<B, N, true> words;
     const char *table;
-    /* RoPE cosines and sines, [3][N / 2][32]: element [i][u][l] is for position 8 i + l / 4. */
+    /* [3][N / 2][32] RoPE cosines and sines in shared memory. Element [i][u][lane] rotates by 8 i +
+     * lane / 4 positions. It is for four of the channel pairs 16 u to 16 u + 15. */
     const uint4 *turn;
     const uint4 *tile; /* shared-memory tile of mma operands for outliers */
     uint32_t places;
@@ -133,8 +135,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return entry_of(key_place<N>(one >> 16), half_of(one, 0), lowest[(one >> 16) % D]);
     }
 
-    /* Packs two parts that depend on token t: of an outlier's index in its tile, and of the byte
-     * offset of the scale of V. */
+    /* Returns a word with two numbers for token t. Upper half: the part of an outlier's index in
+     * its tile that depends on t. Lower half: the byte offset of the token's scale of V. */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
         return value_place_of_token((uint32_t)t) << 16 |
@@ -197,8 +199,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return min(max(p.a.n_sink - (int)KVD_PAGE_TOKENS * at.page, 0), (int)KVD_PAGE_TOKENS);
     }
 
-    /* Adds tokens to the softmax state: of the page's first n tokens, which are stored as float16,
-     * those inside the sliding window. */
+    /* Adds the page's first n tokens, which are stored as float16, to the softmax state. Skips
+     * tokens outside the sliding window. */
     static __device__ __forceinline__ void others(const packed_params &p, const cursor &at, int n,
                                                   state<N> &st, int lane)
     {

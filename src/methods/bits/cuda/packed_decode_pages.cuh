@@ -7,8 +7,8 @@
 #include "methods/bits/cuda/packed_codes.h"
 #include "methods/bits/cuda/packed_words.cuh"
 
-/* Number of warps per CTA in the kernels for small floating-point numbers and for rotated vectors
- * (turboquant). */
+/* Number of warps per CTA in the kernels for 8-bit and 4-bit floating-point numbers, and in the
+ * kernels for method turboquant. */
 enum { FLOATS_WARPS = 12 };
 
 /* Parameters of the kernels for attention to quantised pages. Members that all kernels read come
@@ -16,16 +16,17 @@ enum { FLOATS_WARPS = 12 };
 struct kvd_packed_decode_params {
     float scale_log2;
     int32_t warps, slot_floats;
-    /* Bytes of shared memory: of a page (stage_bytes), before the newest token (newest_at), of
-     * scratch per warp (scratch_bytes), and in all (shared_bytes). */
+    /* Sizes in shared memory, in bytes. stage_bytes: a warp's copy of one page. newest_at: offset
+     * of the newest token in this copy. scratch_bytes: scratch memory of a warp. shared_bytes:
+     * tables that all warps share. */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
     /* Log2 of the number of groups of 8 tokens (K), and of groups of 16 dimensions (V), that share
      * a scale. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
-    /* uneven: true if KV heads have different numbers of dimensions. weights: sum of page_weight
-     * over the KV heads of a page. */
+    /* True if KV heads have different numbers of dimensions. */
     bool uneven;
+    /* Estimated cost of reading one page, summed over the KV heads. */
     int32_t weights;
     /* Number of equal parts into which the query heads of each KV head are divided. */
     int32_t shares;
@@ -63,8 +64,7 @@ enum {
      * float16. */
     TOP = 6,
     LAZY = 2,
-    /* Time to read a page that does not depend on its size, in units of the time that 16 dimensions
-     * take. */
+    /* Fixed part of the time to read a page, in units of the time to read 16 dimensions of it. */
     PAGE_COST = 2
 };
 
@@ -89,8 +89,8 @@ inline int most_shared()
                : 0;
 }
 
-/* Page of a KV head that a warp reads. `place` is the estimated cost of all pages before it in the
- * batch. */
+/* Page of a KV head that a warp reads next. Member `place` is the estimated cost of reading all
+ * pages of the batch before this page. */
 struct cursor {
     int b, g, page, pages, m, keys, values, number, place, weight;
     const char *head;
@@ -192,8 +192,8 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* Returns the first page of the batch for which the pages before it cost at least x, or the end of
- * the batch. */
+/* Skips the first pages of the batch, until reading the skipped pages has an estimated cost of at
+ * least x. Returns the next page, or the end of the batch. */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     int lo = 0, hi = p.a.n - 1;
@@ -361,8 +361,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* Must be called when block i (16 dimensions) of K or V was used. Loads block i + AHEAD into
-     * its registers: from `same` or, if there is no such block, from `next`. */
+    /* Loads block i + AHEAD (16 dimensions) of K or V into the registers of block i, which must no
+     * longer be needed. The block is loaded from `same` or, after the last block, from `next`. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {
@@ -397,8 +397,8 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
     return query_in(p, p.d.q, b, g, lane);
 }
 
-/* Exchanges numbers between lanes. Lane l gives the number x of query head l / 4, and gets in y
- * those of query heads 2 c and 2 c + 1, where c = l % 4. */
+/* Exchanges numbers between lanes. Lane l passes the number x of query head l / 4. In y it gets the
+ * numbers of query heads 2 c and 2 c + 1, where c = l % 4. */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
     y[0] = __shfl_sync(~0u, x, lane % 4 * 8);

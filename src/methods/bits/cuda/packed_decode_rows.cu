@@ -1,4 +1,5 @@
-/* Attention of decode steps to tokens that were quantised one by one (method hetero). */
+/* Computes the attention of decode steps to a KV cache in which each token was quantised alone
+ * (method hetero). */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace

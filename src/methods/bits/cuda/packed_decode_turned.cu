@@ -1,5 +1,5 @@
-/* Attention of decode steps to rotated vectors (method turboquant): numbers of K and V are norm *
- * level[code], with a norm per token. packed_turn.cu rotates queries and outputs. */
+/* Computes the attention of decode steps to rotated K and V (method turboquant). An element of K or
+ * V is norm * level[code], with one norm per token. packed_turn.cu rotates queries and outputs. */
 #include "methods/bits/cuda/packed_decode.cuh"
 #include "methods/bits/cuda/packed_levels.cuh"
 

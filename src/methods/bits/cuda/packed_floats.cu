@@ -73,8 +73,8 @@ template <int B> __device__ __forceinline__ void put_pairs(uint32_t *at, const u
             make_uint4(word[i], word[i + 1], word[i + 2], word[i + 3]);
 }
 
-/* Quantises block number i of 16 (in mxfp4: 32) channels in a page. Tokens after the request's last
- * one become 0. */
+/* Quantises block i of the channels in a page. A block has 16 channels, or 32 with mxfp4. Tokens
+ * after the request's last token become 0. */
 template <class F> __device__ void code_block(const page_side &o, int i, int lane)
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
@@ -191,8 +191,8 @@ __global__ void __launch_bounds__(32 * WARPS) code_kernel(const __grid_constant_
     }
 }
 
-/* Writes 16 dimensions of a bf16 page: `done` tokens are decoded, later ones are copied from the
- * ring buffer. */
+/* Restores 16 adjacent dimensions of a page in bf16. The first `done` tokens are decoded; the other
+ * tokens are copied from the ring buffer. */
 template <class F>
 __device__ void restore_unit(const page_side &o, const uint16_t *ring, int u, int done, int lane)
 {

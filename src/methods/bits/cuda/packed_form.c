@@ -61,8 +61,8 @@ static size_t beyond(size_t end, size_t from)
     return end > from ? end - from : 0;
 }
 
-/* Returns the bits that a vector takes for scales of blocks and padding or, with method turboquant,
- * for its norm. */
+/* Returns the bits that a vector takes in addition to the codes of its elements: its norm (method
+ * turboquant), or its scales and its padding. */
 static double block_bits(const kvd_packed_form *f, int d)
 {
     if (f->norms)
@@ -71,8 +71,8 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-/* Returns the bits of K or V of a token in KV head g. If keys are quantised across heads, head 0
- * counts all of them. */
+/* Returns the bits of K or V of a token in KV head g. If the keys of all heads are quantised
+ * together, KV head 0 counts with all bits of K, and the other heads with 0. */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;
@@ -164,8 +164,8 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
     return bits;
 }
 
-/* Sets for how many tokens with fewer bits, and with more bits, a page has room (method
- * zipcache). */
+/* Computes how many tokens with fewer bits, and how many tokens with more bits, a page can hold
+ * (method zipcache). */
 static void set_class_room(kvd_packed_classes *c)
 {
     const double of_block = (double)kvd_packed_salient(c, c->block) / c->block,
@@ -176,7 +176,7 @@ static void set_class_room(kvd_packed_classes *c)
         c->room[k] += c->room[k] == 0;
 }
 
-/* Sets for how many outliers per key channel a page has room (method gear). */
+/* Computes how many outliers per key channel a page can hold (method gear). */
 static void set_room(kvd_packed_gear *a)
 {
     for (int n = a->of.buffer; n <= KVD_GEAR_TOKENS; n += a->of.buffer) {

@@ -28,8 +28,8 @@ __device__ __forceinline__ uint16_t *at(const line_of &l, int place)
     return l.side ? number_at(l.o, 1, l.line, place) : number_at(l.o, 0, place, l.line);
 }
 
-/* Calls f(index, valid, number) for numbers from .. to - 1 of a key channel or of a token's V. In
- * lanes without a number, `valid` is false. */
+/* Calls f(index, valid, element) for elements `from` to `to` - 1 of a key channel or of a token's
+ * V. `valid` is false in lanes that have no element. */
 template <class F>
 __device__ __forceinline__ void for_places(const line_of &l, int from, int to, int lane, F f)
 {
@@ -74,8 +74,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/* Outliers are all numbers below `low` or above `high`, the first `lows` numbers equal to `low`,
- * and all numbers equal to `high` except the first `highs`. */
+/* Elements below `low` or above `high` are outliers. The first `lows` elements equal to `low` are
+ * also outliers. Elements equal to `high` are outliers, except the first `highs` of them. */
 struct limits {
     int low, lows, high, highs;
 };
@@ -152,15 +152,15 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
-/* In decode steps, replaces the NaN with which an outlier is marked in the ring buffer of newest
- * tokens by 0. */
+/* Overwrites the NaN that marks an outlier in the ring buffer with 0. Does nothing in prompts. */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
     if (!a.q_len && *number == APART)
         *number = 0;
 }
 
-/* Quantises numbers from .. to - 1 of a key channel or of a token's V, which share a scale. */
+/* Quantises elements `from` to `to` - 1 of a key channel or of a token's V. They share one
+ * scale. */
 __device__ void code_group(const line_of &l, int from, int to, float middle, int lane)
 {
     const int bits = l.o.a.gear.of.bits;

@@ -90,8 +90,8 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
     return PASS + (N == 8 ? low | (at << 5 & 0x800) | (at << 7 & 0x1000) : low | (at << 6 & 0x800));
 }
 
-/* Returns that part of the tile index of an outlier of V which depends on the outlier's dimension
- * i. */
+/* Returns the part of an outlier's index that depends on its dimension i. The index is the position
+ * of the outlier in a tile of V (64 dimensions of 64 tokens). */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
     return PASS + ((i >> 2 & 2) | (i << 5 & 0xe0) | (i << 6 & 0x1c00));
@@ -102,15 +102,15 @@ __device__ __forceinline__ uint32_t value_place_of_token(uint32_t t)
     return (t & 1) | (t >> 1 & 4) | (t << 2 & 0x18) | (t << 4 & 0x300);
 }
 
-/* Packs an outlier: its tile index `place` in the upper half, and x minus the number to which its
- * code decodes in the lower half. */
+/* Packs an outlier into a word. Upper half: `place`, its index in a tile. Lower half: x minus the
+ * number to which its code decodes, as float16. */
 __device__ __forceinline__ uint32_t entry_of(uint32_t place, float x, float decoded)
 {
     return half_bits(x - decoded) | place << 16;
 }
 
-/* If an outlier belongs to tile number `pass`, writes it to the tile in shared memory or, if `away`
- * is true, writes 0 in its place. */
+/* Writes an outlier to the tile in shared memory or, if `away` is true, overwrites it with 0. Does
+ * nothing if the outlier is not in tile number `pass`. */
 __device__ __forceinline__ void put(uint32_t entry, uint32_t address, int pass, bool away)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %0, 0;\n@p st.shared.u16 [%1], %2;\n}" ::"r"(
@@ -127,8 +127,8 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /* Writes the outliers that belong to tile number `pass` to the tile in shared memory or, if
-     * `away` is true, writes 0 in their places. */
+    /* Writes the outliers of tile number `pass` to shared memory. If `away` is true, overwrites
+     * them with 0 instead. */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -151,8 +151,8 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/* Writes outliers that belong to tile number `pass`, from number 32 * QUICK of the list on, to the
- * tile in shared memory or, if `away` is true, writes 0 in their places. */
+/* Writes the outliers of tile number `pass` to shared memory. If `away` is true, overwrites them
+ * with 0 instead. Skips the first 32 * QUICK of n outliers. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)

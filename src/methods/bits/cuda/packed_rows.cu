@@ -199,13 +199,13 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Scale of a vector. Quantised number n decodes to step * ((2^23 + n) - zero) + add. */
+/* Scale of a vector. The code n decodes to step * ((2^23 + n) - zero) + add. */
 struct scale_of {
     float step, zero, add;
 };
 
-/* Unpacks a stored scale. If nothing is to be added, `add` is -0, because x + -0 = x for every x,
- * even x = -0. */
+/* Unpacks a stored scale. Decoding adds the result's member `add` to each number. If there is
+ * nothing to add, `add` is -0, because x + -0 = x even for x = -0. */
 __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
     const float step = half_of(word, 0);

@@ -1,5 +1,5 @@
-/* Quantises and decodes tokens, of which some channels get more bits than others (methods vidkv and
- * turboquant). */
+/* Quantises and decodes K and V with different numbers of bits in different channels (methods vidkv
+ * and turboquant). */
 #include "common/cuda/launch.cuh"
 #include "methods/bits/cuda/packed_split.cuh"
 
@@ -8,8 +8,8 @@ namespace
 
 enum { CHOOSE = 1024 };
 
-/* For 8 channels, adds every `step`-th token to the sums of squares (if SQUARES is true) or to the
- * ranges. */
+/* Computes the sum of squares (if SQUARES is true) or the smallest and largest element of each of 8
+ * channels. Reads every `step`-th token. */
 template <bool SQUARES>
 __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, int side, int u,
                                         int from, int to, int step, double (&sum)[8],
@@ -37,8 +37,8 @@ __device__ __forceinline__ void measure(const kvd_packed_args &a, int b, int g, 
     }
 }
 
-/* Finds the channels with the largest sums of squares (if SQUARES is true) or ranges, which get
- * more bits, and marks them in bit masks. */
+/* Chooses the channels that get more bits, and marks them in bit masks. These are the channels with
+ * the largest sums of squares (if SQUARES is true) or the widest ranges. */
 template <bool SQUARES>
 __global__ void __launch_bounds__(CHOOSE) choose_kernel(const __grid_constant__ kvd_packed_args a)
 {
@@ -395,8 +395,8 @@ __device__ void restore_parts(const group_of &o, uint16_t *rows, int side, uint8
     __syncthreads();
 }
 
-/* Writes tokens from .. to - 1 of a bf16 page: tokens before `left` are copied from the ring
- * buffer, later ones are zeros. */
+/* Writes tokens `from` to `to` - 1 of a bf16 page. Tokens before `left` are copied from the ring
+ * buffer; later tokens become 0. */
 __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_t *rows, int from,
                           int to, int left)
 {

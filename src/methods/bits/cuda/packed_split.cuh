@@ -1,5 +1,5 @@
-/* Finds the parts of pages in which some channels have more bits than others (methods vidkv and
- * turboquant). */
+/* Locates the masks, codes and scales in pages whose channels have different numbers of bits
+ * (methods vidkv and turboquant). */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_SPLIT_CUH
 
@@ -32,7 +32,8 @@ __device__ __forceinline__ group_of make_group(const kvd_packed_args &a, int b, 
                 first % KVD_PAGE_TOKENS / a.split.of.group * part.bytes};
 }
 
-/* Returns the address of the bit mask of those channels of K or V that have more bits. */
+/* Returns the address of the bit mask of K or V. Bit i is 1 if channel i is stored with more bits
+ * than the other channels. */
 __device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
 {
     return as_words(o.record + side * o.part.v_mask);

@@ -159,8 +159,8 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
             q[r * (int)blockDim.x + i] = to_bits(x[r]);
 }
 
-/* Multiplies the rotated queries and the quantisation error of the key by the random matrix S.
- * Returns the sign of number i of the product with the error. Begins and ends with a barrier of the
+/* Computes S q for the rotated queries q, and S e for the quantisation error e of the key, with a
+ * random matrix S. Returns the sign of element i of S e. Begins and ends with a barrier of the
  * CTA. */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
                                                 uint16_t *sketched, int b, int g,

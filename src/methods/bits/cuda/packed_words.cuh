@@ -63,7 +63,7 @@ static __device__ __forceinline__ uint16_t *uncoded(const kvd_packed_args &a, in
     return rows + place_in_page(a, g, side, t % KVD_PAGE_TOKENS, i);
 }
 
-/* Tokens from .. to - 1 of a request, which are quantised in this iteration. */
+/* Range of tokens of a request that are quantised in this iteration: tokens `from` to `to` - 1. */
 struct coded_span {
     int from, to, prompt, m;
 };
@@ -194,8 +194,8 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
         }
 }
 
-/* Number (2^23) for which the float's bits plus a small integer n are the bits of the float
- * 2^23 + n. This saves a conversion instruction. */
+/* The float 2^23. Its bit pattern plus a small integer n is the bit pattern of the float 2^23 + n.
+ * Integers are converted in this way without a conversion instruction. */
 static constexpr float RAISED = 1 << 23;
 
 /* Returns RAISED (2^23) plus byte e of x, as an exact float. */
@@ -251,8 +251,8 @@ static __device__ __forceinline__ void load_pairs(const uint32_t *words, bool le
         add_plane<1>(words + (bits & 6), bits & 6, pair);
 }
 
-/* Overwrites number n of a lane by atomic operations, because other lanes may write to the same
- * words. */
+/* Overwrites the code with index n of a lane. Uses atomic operations, because other lanes may write
+ * to the same words. */
 static __device__ __forceinline__ void put_bits(uint32_t *words, bool levels, int bits, int n,
                                                 uint32_t code)
 {

@@ -34,8 +34,8 @@ typedef struct {
     size_t latent_page; /* number of bf16 elements of a page of latents */
     uint16_t *latents;
     float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
-    /* CUDA stream that decodes the pages of the next layer ahead of time, and events that order
-     * both streams. */
+    /* Second CUDA stream, which decodes the pages of the next layer ahead of time. The events order
+     * the work on this stream and on the main stream. */
     cudaStream_t ahead;
     cudaEvent_t restored, decoded;
     kvd_stream_slots slots;

@@ -75,8 +75,8 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/* Quantises a group of components of a token in place, and stores the group's step and zero point
- * in the page. */
+/* Quantises in place a group of components of one token. Stores the step and zero point of the
+ * group in the page. */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(32 * WARPS) quantise_kernel(const __grid_const
     }
 }
 
-/* Encodes one group of components of a token. A lane encodes one component. */
+/* Encodes a group of 32 components of a token: one component per lane. */
 __device__ __forceinline__ void code_group(const kvd_stream_side &side, const block_of &to, int j,
                                            int t, const float *y, int lane, growing &g)
 {
@@ -255,7 +255,8 @@ __device__ __forceinline__ int difference_of(const head_page &h, const uint16_t 
     return (int)fminf(fmaxf(q, -KVD_CACHEGEN_ZERO), KVD_CACHEGEN_ZERO);
 }
 
-/* Quantises the first token of a group, and writes the numbers to which it decodes to `anchor`. */
+/* Quantises the first token of a group. Writes the quantised integers to `code`, and the decoded
+ * numbers to `anchor`. */
 __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t, int lane,
                                 float (&anchor)[CHANNELS], int (&code)[CHANNELS])
 {
@@ -357,8 +358,8 @@ __device__ __forceinline__ float cost_of(const uint16_t *start, int s)
     return (float)KVD_STREAM_SHIFT - __log2f((float)(start[s + 1] - start[s]));
 }
 
-/* Replaces the tokens of a group by the numbers to which they decode. Returns the bits that the
- * lane's channels would take. */
+/* Quantises the tokens of a group, and overwrites them with the decoded numbers. Returns the size
+ * in bits of the codes of the lane's channels. The codes are not stored. */
 __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, int b, int t0,
                                int lane)
 {
@@ -467,8 +468,8 @@ __global__ void keep_kernel(const __grid_constant__ kvd_stream_batch a, const ui
         to[row * ld + (size_t)i] = x[row * ld_x + (size_t)i];
 }
 
-/* Quantises a group of components of a token to `to`, and replaces the components by the numbers to
- * which they decode. */
+/* Quantises a group of components of one token. Writes the integers to `to`, and the decoded
+ * components to `decoded`. */
 __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const float *bias,
                            uint16_t *decoded, uint8_t *to, int lane)
 {
@@ -492,8 +493,8 @@ __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const
     }
 }
 
-/* Quantises the components of K or V of prompts. A warp quantises one group of components of a
- * token at a time. */
+/* Quantises the principal components of K or V of prompts. A warp quantises one group of components
+ * of one token at a time. */
 __global__ void __launch_bounds__(32 * WARPS)
     pack_kernel(const __grid_constant__ kvd_kvtc_prompts p)
 {

@@ -1,5 +1,6 @@
-/* Kernels that encode and decode entropy-coded blocks of K and V after a linear transform
- * (components). Functions that return cudaError_t launch kernels and do not wait for them. */
+/* Kernels that compress K and V with an entropy coder, and decompress them. Components are the
+ * elements of K or V after a linear transform. Functions that return cudaError_t launch kernels and
+ * do not wait for them. */
 #ifndef KVD_METHODS_BITS_CUDA_STREAMS_H
 #define KVD_METHODS_BITS_CUDA_STREAMS_H
 
@@ -19,10 +20,12 @@ typedef struct {
     int32_t scales; /* number of scales per token, one per group of components; 0: none */
 } kvd_stream_room;
 
-/* Byte offsets of the parts of an entropy-coded block, after the coder states
- * [n_streams][KVD_LANES]: numbers of words and exceptions [n_streams][2] (counts), words
- * [n_streams][room.words], exceptions [n_streams][room.exceptions], scales
- * [KVD_PAGE_TOKENS][room.scales]. */
+/* Byte offsets of the parts of an entropy-coded block, and its size (bytes). The block begins with
+ * the coder states [n_streams][KVD_LANES]. Then follow:
+ *   counts      [n_streams][2] number of words and number of exceptions of each stream
+ *   words       [n_streams][room.words] code
+ *   exceptions  [n_streams][room.exceptions] integers that the frequency tables lack
+ *   scales      [KVD_PAGE_TOKENS][room.scales] */
 typedef struct {
     size_t counts, words, exceptions, scales, bytes;
 } kvd_stream_parts;
@@ -48,8 +51,8 @@ typedef struct {
     float offset;
     /* [tables.kept] Number subtracted from each component before quantisation. */
     const float *bias;
-    /* group: groups of components that share a scale. group_of: group of each component. Unused if
-     * there are no scales. */
+    /* group: groups of adjacent components that share a scale. group_of: index of each component's
+     * group. Both are unused if there are no scales. */
     const kvd_stream_group *group;
     const uint16_t *group_of;
     const uint32_t *lookup; /* lookup tables written by kvd_stream_lookups */
@@ -84,9 +87,9 @@ cudaError_t kvd_streams_lookup_room(size_t *bytes);
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
-/* Encodes components y[0] (K) and y[1] (V) [tokens][ld] of at most `most` new tokens per request.
- * May overwrite y. Adds the words written to units [slots]. Raises *beyond to the words of a stream
- * that does not fit. */
+/* Encodes at most `most` new tokens per request. y: one array [tokens][ld] of components of K, one
+ * of V; both may be overwritten. Adds the number of 16-bit words written for each request to
+ * `units` [slots]. If a stream exceeds its room, *beyond becomes at least its number of words. */
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
                              uint32_t *beyond, cudaStream_t stream);
@@ -117,15 +120,15 @@ typedef struct {
 /* Restores K and V of all tokens, from entropy-coded blocks and the ring buffer, to l->rows. */
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
-/* Encodes the pages that new tokens complete, and copies an incomplete page to the ring buffer.
- * Adds the words written to units [slots]. Raises *beyond to the number of words of a stream that
- * does not fit. */
+/* Encodes the pages that new tokens complete, and copies incomplete pages to the ring buffer. Adds
+ * the number of 16-bit words written for each request to `units` [slots]. If a stream exceeds its
+ * room, *beyond becomes at least its number of words. */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
-/* Replaces tokens of complete blocks in l->rows by their decoded numbers, without storing the code.
- * Adds the code's size to units [slots], in whole 16-bit words, and the rest to part [slots], in
- * 1/16 bit. */
+/* Overwrites complete blocks of tokens in l->rows with their decoded numbers. The codes are not
+ * stored, but their size is added: whole 16-bit words to `units` [slots], the remainder in 1/16 bit
+ * to `part` [slots]. */
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
@@ -143,9 +146,9 @@ typedef struct {
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld;
 } kvd_whole_stream;
-/* Rounds components of at most `most` new tokens per request, except the request's first n_sink
- * tokens. Adds their code size to units[slot], in whole 16-bit words, and the rest to part[slot],
- * in 1/16 bit. */
+/* Quantises and decodes components of at most `most` new tokens per request, except the request's
+ * first n_sink tokens. The codes are not stored, but their size is added: whole 16-bit words to
+ * `units` [slots], the remainder in 1/16 bit to `part` [slots]. */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);
@@ -154,8 +157,8 @@ cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_st
 cudaError_t kvd_whole_stream_keep(const kvd_stream_batch *b, const uint16_t *x, size_t ld_x,
                                   uint16_t *to, size_t ld, size_t width, cudaStream_t stream);
 
-/* Group of components of a token that share a scale, for method kvtc. Each takes `bits` bits; if
- * `bits` is 0, none is stored. */
+/* Group of principal components that share a scale in each token (method kvtc). Each component
+ * takes `bits` bits. If `bits` is 0, the group is not stored. */
 typedef struct {
     uint16_t first, size;
     uint32_t bits, at; /* at: bytes of earlier groups of a token */
@@ -170,12 +173,12 @@ typedef struct {
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld, most;       /* most: largest number of tokens of a prompt */
     size_t token_bytes, gap;
-    /* Quantised components in bytes. Prompt b begins at byte token_bytes * start[b] + gap *
-     * b. */
+    /* Codes of the components, packed into bytes. Codes of prompt b begin at byte token_bytes *
+     * start[b] + gap * b. */
     uint8_t *packed;
 } kvd_kvtc_prompts;
-/* Quantises components y. Writes the integers to `packed`, and the numbers to which they decode to
- * `decoded`. */
+/* Quantises the principal components p->y. Writes their codes to p->packed, and the decoded
+ * components to p->decoded. */
 cudaError_t kvd_kvtc_pack(const kvd_kvtc_prompts *p, cudaStream_t stream);
 
 /* Fills n entropy-coded blocks with random words and valid coder states, for timing. */
@@ -190,9 +193,9 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 #include "methods/cuda/paged_cache.h"
 
 typedef struct {
-    /* [2 n + 1] in device memory for n slots: compressed 16-bit words of each request; largest
-     * number of words of a stream that exceeded its room; bits of each request beyond whole words,
-     * in 1/16 bit. */
+    /* Counters [2 n + 1] in device memory, for n slots. First n elements: size of each request's
+     * codes in whole 16-bit words. Next element: number of words of the longest stream that
+     * exceeded its room, or 0. Last n elements: remainder of each size, in 1/16 bit. */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
     uint32_t *tokens; /* [n] tokens of the request in each slot; 0: no request */
@@ -236,8 +239,9 @@ typedef struct {
  * failure. */
 int kvd_transform_tables_new(kvd_transform_tables *t, size_t wide, kvd_err *err);
 void kvd_transform_tables_free(kvd_transform_tables *t);
-/* Creates the GPU's transform of K or V: to [wide][wide] maps (x - mean) to components, and `from`
- * maps components back; if NULL, `to` transposed. `memory` owns the device arrays. */
+/* Creates the transform of K or V on the GPU. The matrix `to` [wide][wide] maps x - mean to
+ * components; `from` maps components back to x - mean. If `from` is NULL, the transpose of `to` is
+ * used. `memory` owns the device arrays. */
 int kvd_transform_make(kvd_transform *s, const float *to, const float *from, const float *mean,
                        const kvd_transform_tables *t, kvd_device_memory *memory, kvd_err *err);
 /* Computes y [n][wide] = x * `to` for n vectors x that are `ld` elements apart. Does not subtract
@@ -334,7 +338,8 @@ struct head_page {
     const kvd_cachegen_layer &l;
     int g, side, d;
     block_of block;
-    /* [64 / group] Scale and zero point of the first token of each group of tokens. */
+    /* [64 / group] Scale and zero point of the first token of each group. Other tokens have none,
+     * because they are stored as differences from the first token of their group. */
     __half2 *scale;
     const uint16_t *table; /* [1 + wide][KVD_STREAM_TABLE] */
     const float *step;

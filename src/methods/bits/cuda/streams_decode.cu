@@ -258,7 +258,8 @@ __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t 
     }
 }
 
-/* Decodes this lane's integer of group k of components, with frequency tables in global memory. */
+/* Decodes one integer: the lane's component in group k of a token (32 components, one per lane).
+ * Searches the frequency tables in global memory. */
 __device__ __forceinline__ int search_component(const page_stream &p, int k, int lane, uint32_t &x)
 {
     const int j = KVD_LANES * (p.s + k * p.n) + lane;
@@ -268,8 +269,9 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
     return (int)search(p.side.tables.start + of.at, of.n, x) + of.least;
 }
 
-/* Returns this lane's component of group k of components: decoded or, if SCALES is true, as an
- * integer that is scaled later. WHOLE: all lookup tables are in shared memory. */
+/* Decodes the lane's component in group k of a token (32 components, one per lane). Returns it in
+ * bf16 or, if SCALES is true, as an integer that is scaled later. WHOLE: all lookup tables are in
+ * shared memory. */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
                                               int k, int lane, uint32_t &x)
@@ -313,8 +315,8 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/* Writes the components that are not in the stream: integers missing from its frequency tables, the
- * constant 1 (factor of the mean), and zeros as padding. */
+/* Completes a decoded page. Writes the components that are stored outside the entropy-coded stream,
+ * then a component 1 (factor of the mean), then zeros as padding. */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -380,8 +382,8 @@ struct restore_args {
     kvd_cachegen_layer layer;
 };
 
-/* Bytes of shared memory: for the quantisation steps of all channels (ROW_BYTES), and with one
- * token per warp in addition (ROWS_BYTES). */
+/* Sizes in shared memory, in bytes. ROW_BYTES: quantisation steps of all channels. ROWS_BYTES:
+ * these steps, and one decoded token per warp. */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
 /* Decodes the number of channel 32 k + lane from coder state x. */
@@ -498,7 +500,8 @@ cudaError_t most_memory(size_t *bytes)
     return e;
 }
 
-/* Launches a kernel in which each CTA decodes one of the entropy-coded streams, in many pages. */
+/* Launches a decoding kernel with y * z CTAs for the y * z entropy-coded streams of a page. Further
+ * CTAs divide the pages among themselves. */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
                    cudaStream_t stream)

@@ -326,7 +326,7 @@ static int begin(kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, kvd_err *err
                          what, err);
 }
 
-/* Quantises K or V of prompts in x, and writes the numbers to which they decode to k->x. */
+/* Reads K or V of prompts from x, quantises them, and writes the decoded vectors to k->x. */
 static int code(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, int side,
                 const uint16_t *x, kvd_err *err)
 {

@@ -68,8 +68,8 @@ static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts,
     return n ? kvd_paged_cache_rewrite(c, r->layer, &w, err) : 0;
 }
 
-/* Quantises K or V of decode steps or of prompts, and writes the numbers to which they decode to
- * k->x. */
+/* Quantises and decodes the components of K or V. If `prompts` is true, takes the tokens of
+ * prompts, otherwise the tokens of decode steps. */
 static int round_rows(const whole_stream *k, const kvd_paged_rows *r, bool prompts, int side,
                       kvd_err *err)
 {

@@ -26,11 +26,11 @@ typedef struct {
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
-    /* True if attention of decode steps multiplies probabilities by the cache's quantised vectors,
-     * instead of by V. */
+    /* True if decode steps multiply probabilities by the stored vectors, and project the sums to
+     * outputs, so that V need not be restored. */
     bool direct;
-    /* Workspace of kvd_xquant_attend, which computes attention with the quantised vectors in place
-     * of V. */
+    /* Workspace for decode steps that do not restore V. sums: partial results of attention. newest:
+     * attention scores of the newest tokens. */
     float *sums, *newest;
     float2 *ends;
     uint16_t *o;

@@ -167,7 +167,8 @@ __global__ void __launch_bounds__(THREADS) code_channels(const __grid_constant__
         ring_page(a, b, t)[vector_index(t, i)] = number_at(a, b, t, i);
 }
 
-/* Returns number e of the numbers of BITS bits that are packed from bit 0 of `word` on. */
+/* Returns the code with index e. `word` holds codes of BITS bits, which follow each other without
+ * gaps from bit 0 on. */
 template <int BITS, int N>
 __device__ __forceinline__ uint32_t code_of(const uint32_t (&word)[N], int e)
 {
@@ -451,8 +452,8 @@ __device__ __forceinline__ void load_run(const uint32_t *values, int run, int t,
 /* Accumulators of mma instructions: 16 query heads times 8 channels of V each. */
 typedef float sums[UNITS][2][8][4];
 
-/* Adds the products of softmax numerators and quantised V for a page in which `n` tokens are
- * quantised. */
+/* Multiplies the softmax numerators of one page by the quantised V, and adds the products to the
+ * accumulators `o`. Only the first `n` tokens of the page are quantised. */
 template <int BITS>
 __device__ __forceinline__ void add_values(const kvd_xquant_attend_args &a, const area &s, int n,
                                            sums &o, int warp, int lane)
@@ -523,7 +524,8 @@ __device__ __forceinline__ void put_sums(const kvd_xquant_attend_args &a, size_t
         }
 }
 
-/* Computes a partial attention result: of one request to the pages that one CTA reads. */
+/* Computes a partial attention result of one request: for the pages that one CTA reads. Kernel
+ * `merge` combines the partial results. */
 template <int BITS>
 __global__ void __launch_bounds__(THREADS, 1)
     attend(const __grid_constant__ kvd_xquant_attend_args a)
@@ -574,8 +576,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* Merges the partial attention results of a request's CTAs, and adds the attention to the request's
- * newest token. */
+/* Merges the partial attention results of a request's CTAs, and includes the newest token of the
+ * request. */
 __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ kvd_xquant_attend_args a)
 {
     const int h = (int)blockIdx.x, b = (int)blockIdx.y, rank = a.x.form.rank, m = a.x.kv_len[b],

@@ -1,14 +1,5 @@
-/* Kernels of method xquant: quantise vectors Y of `rank` numbers, which are a layer's inputs or
- * projections of them, and restore pages of bf16 vectors.
- *
- * If form.channels, a token has two vectors, for K and for V; otherwise one, quantised like V. K
- * has a scale per channel and `group` tokens; the newest, incomplete group is bf16 in a ring
- * buffer. V has a scale per `group` numbers of a token.
- *
- * A page holds 64 tokens in 32-bit words. Number i of token t is in the words [i / 32][0 .. bits -
- * 1][t], in which 32 numbers of `bits` bits follow each other without gaps, lowest bits first. A
- * scale is a word: float16 step in the lower half, float16 zero point in the upper half. Scales of
- * K are [64 / min(group, 64)][rank], other scales [rank / group][64]. */
+/* Kernels of method xquant, which quantise and restore vectors of `rank` numbers. The vectors are
+ * the inputs of a layer, or projections of these inputs. */
 #ifndef KVD_METHODS_BITS_CUDA_XQUANT_H
 #define KVD_METHODS_BITS_CUDA_XQUANT_H
 
@@ -29,11 +20,20 @@ typedef struct {
     /* Number of tokens (K) or channels (V) that share a scale: a multiple or a divisor of
      * KVD_PAGE_TOKENS. */
     int32_t group;
+    /* True if a token has two vectors, for K with scales per channel, and for V with scales per
+     * token. False if it has one vector, which is quantised like V. */
     bool channels;
     int32_t ring_pages;
 } kvd_xquant_form;
 
-/* Offsets of the parts of a quantised page, and its size (words), in 32-bit words. */
+/* Layout of a quantised page of 64 tokens. Members are offsets of its parts in 32-bit words, and
+ * the number of words of a page (words). Codes of K are at offset 0.
+ *   channel_scale  scales of K [64 / min(group, 64)][rank]
+ *   token          codes of V or, without form.channels, of the token's only vector
+ *   token_scale    scales of these vectors [rank / group][64]
+ * Codes are [(rank + 31) / 32][bits][64 tokens]: 32 successive codes of a token fill `bits` words
+ * without gaps, lowest bits first. A scale is a word: float16 step in the lower half, float16 zero
+ * point in the upper half. */
 typedef struct {
     int32_t channel_scale, token, token_scale, words;
 } kvd_xquant_page;
