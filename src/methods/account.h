@@ -23,10 +23,9 @@ typedef struct {
     /* Bits of K and V, quantised or not, without scales and indices. */
     double payload;
     double side;
-    /* Bits that methods store for each token in addition to K and V, for example a score per
-     * token. */
+    /* Bits of the data that methods store in addition to K and V, for example a score per token. */
     double entries;
-    /* Bits that attention read, including those of the new token. */
+    /* Bits that attention read, including the bits of the new token. */
     double read;
     /* Bits that an uncompressed cache would hold, summed over steps. */
     double dense;
@@ -34,7 +33,7 @@ typedef struct {
      * dropped. */
     double peak;
     /* Numbers of tokens that were dropped, lowered to fewer bits or dimensions, quantised, merged
-     * with other tokens or layers, and pruned (some of their numbers set to 0). */
+     * with other tokens or layers, and pruned (some of their elements set to 0). */
     size_t dropped, lowered, coded, merged, pruned;
     size_t unread;
     double seconds[KVD_STEPWISE_PARTS];
@@ -59,8 +58,8 @@ int kvd_cache_check(const kvd_cache_account *a, const kvd_config *config, const 
                     size_t n_sequences, size_t n_tokens, size_t n_steps, int first_layer,
                     kvd_err *err);
 
-/* Fails if *a does not count exactly `rows` steps of the cache (one per new token), or if a method
- * of the plan had no effect on any cached token. */
+/* Fails if the number of steps in *a is not `rows` (each step adds one token to the cache), or if a
+ * method of the plan had no effect on any cached token. */
 int kvd_cache_check_steps(const kvd_stepwise_account *a, const kvd_plan *plan, size_t rows,
                           kvd_err *err);
 

@@ -39,8 +39,8 @@ typedef struct kvd_tradeoff {
     double most, least;
     /* True if a sweep of this parameter takes geometric steps, false for equal steps. */
     bool geometric;
-    /* Name of another parameter that a sweep of `key` also changes, or NULL. Its value is `at` +
-     * `slope` * (value of `key`). */
+    /* Name of another parameter that a sweep of `key` also changes, or NULL. The sweep sets it to
+     * `at` + `slope` * (value of `key`). */
     const char *with;
     double at, slope;
 } kvd_tradeoff;

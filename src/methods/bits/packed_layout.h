@@ -84,7 +84,7 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
 
 /* Parameters of method zipcache, which stores salient tokens (class 1) with more bits than other
  * tokens (class 0). Arrays have one element per class. Token n of a class is record n % room of
- * page n / room. */
+ * page n / room, where `room` is the element for this class. */
 typedef struct {
     int32_t bits[2];
     int32_t room[2]; /* number of records per page, for each class */
@@ -269,8 +269,8 @@ KVD_PACKED_INLINE kvd_packed_parts kvd_packed_parts_of(const kvd_packed_form *f,
     return p;
 }
 
-/* A unit has the codes of 16 dimensions of 64 tokens. Each lane of a warp has 32 of these codes, in
- * `bits` words. Returns the index of the first word of `lane` in unit number `unit`. */
+/* Returns the index of the first word of `lane` in unit number `unit`. A unit has the codes of 16
+ * dimensions of 64 tokens; each lane of a warp has 32 of them, in `bits` words. */
 KVD_PACKED_INLINE int kvd_packed_words(int bits, int unit, int lane)
 {
     return (unit * 32 + lane) * bits;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Smallest state of the entropy coder after a symbol is encoded. Encoding begins in this state. */
+/* Smallest state of the entropy coder after encoding a symbol. It is also the initial state. */
 static const uint32_t LEAST = 1u << 23;
 enum { STATE_BYTES = 4 };
 
@@ -396,8 +396,8 @@ static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to,
     }
 }
 
-/* Lookup tables that are written for decoding all entropy-coded streams. If member `to` is NULL,
- * their sizes are counted, but nothing is written. */
+/* Lookup tables for decoding entropy-coded streams, and their sizes. If member `to` is NULL, only
+ * the sizes are computed. */
 typedef struct {
     uint32_t *to;
     size_t room, bytes;

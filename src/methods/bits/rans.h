@@ -17,8 +17,8 @@ enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
  * of KVD_RANS_TOTAL, and takes KVD_RANS_BITS - log2(f) bits. */
 typedef struct {
     uint16_t start[KVD_RANS_SYMBOLS + 1];
-    /* [KVD_RANS_PARTS] Symbol at which the decoder begins a search. The index is the number to be
-     * found, divided by KVD_RANS_PART. */
+    /* [KVD_RANS_PARTS] Symbol at which the decoder begins a search. The array index is the
+     * cumulative frequency to be found, divided by KVD_RANS_PART. */
     uint8_t first[KVD_RANS_PARTS];
 } kvd_rans_table;
 

@@ -132,10 +132,11 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
 }
 
 /* Lookup table of the decoder: finds the integer that the low 14 bits of a coder state encode. In
- * the arrays, `lanes` is 1 if all lanes share a table, otherwise KVD_LANES. */
+ * the arrays below, `lanes` is 1 if all lanes share a table, otherwise KVD_LANES. */
 typedef struct {
-    /* Byte offset of an array uint16_t [buckets][lanes] with the table entry at which the search in
-     * a bucket begins. A bucket is a range of 2^shift numbers. 0: there is no table. */
+    /* Byte offset of an array uint16_t [buckets][lanes]. A bucket is a range of 2^shift numbers;
+     * its array element is the table entry at which a search begins. Offset 0: there is no
+     * table. */
     uint32_t bucket;
     /* Byte offset of the table's entries uint32_t [entries][lanes]. An entry is start + 2^16 * end,
      * where start to end - 1 are the numbers that encode one integer. */
@@ -218,7 +219,7 @@ KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lo
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* The searched entry is start + 2^16 * end with start <= number < end. It is the first table
+    /* The wanted entry is start + 2^16 * end with start <= number < end. It is the first table
      * entry that is larger than `key`. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =

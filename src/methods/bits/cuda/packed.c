@@ -15,8 +15,8 @@ typedef struct {
     /* [max_slices][max_pages] in device memory: page table of the ring buffers, which have the
      * newest tokens. */
     int32_t *table;
-    /* [slots + 1] in device memory: number of outliers of K of each request. The last element is
-     * the largest number of outliers by which a page exceeded its room, or 0. */
+    /* [slots + 1] in device memory: number of outliers of K that each request has. The last element
+     * is the largest number of outliers by which a page exceeded its room for them, or 0. */
     uint32_t *counts;
     uint32_t *host_counts;
     /* Two arrays [max_slices + 1] in device memory, for layers without and with a sliding window.

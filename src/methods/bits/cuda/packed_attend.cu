@@ -154,8 +154,8 @@ struct group_of {
     const uint32_t *right[2]; /* right factors of keys and of values [d][pairs], after the prompt */
 };
 
-/* Returns a range of tokens of page p that begins with token t and ends before token `done`. The
- * keys of these tokens have the same scales and low-rank factors. */
+/* Returns the longest range of tokens in page p that begins with token t, ends before token `done`,
+ * and has the same scales and low-rank factors for all keys. */
 __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int done)
 {
     const kvd_gear &s = h.a.gear.of;
@@ -414,8 +414,8 @@ template <bool ATTEND> struct gear_page {
                                      (int)threadIdx.x];
     }
 
-    /* Among the outliers of the thread's key channel, finds the first one at token t or later.
-     * Returns its index in the list of these outliers. */
+    /* Finds the first outlier at token t or later in the thread's key channel. Returns its index in
+     * the channel's list of outliers. */
     __device__ int first_outlier(int t) const
     {
         int e = 0;

@@ -151,8 +151,8 @@ __device__ void code_key(const page_of &o, int t, int lane)
         atomicAdd(a.apart + a.slot[o.b], apart);
 }
 
-/* Writes W bits of each selected code of K to the words at `at`. Code i is selected if bit i of the
- * mask `put` is 1. Other codes in these words do not change. */
+/* Writes W bits of each selected code of K to a page. Bit i of a mask tells whether code i is
+ * selected. Codes that are not selected do not change. */
 template <int W>
 __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t (&code)[32],
                                          uint32_t put)
@@ -174,8 +174,8 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes the selected codes to the words at `at`, without gaps between codes. Code i is selected if
- * bit i of the mask `put` is 1. Other codes in these words do not change. */
+/* Writes the selected codes to a page, without gaps between codes. Bit i of a mask tells whether
+ * code i is selected. Codes that are not selected do not change. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -236,8 +236,8 @@ __device__ __forceinline__ constexpr int number_in(int j, int e)
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-/* Widens the range [lo, hi] of each of four channels so that it also contains tokens in other pages
- * which share the scales of this page. */
+/* Widens the ranges [lo, hi] of four channels, so that they include the tokens of other pages with
+ * the same scales. */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
     const kvd_packed_args &a = o.a;

@@ -83,8 +83,8 @@ __device__ __forceinline__ uint32_t take_one(const sixteen &s, int h, int e, flo
     return half_bits(sign * best) | (uint32_t)at << 16;
 }
 
-/* Writes W bits of each selected code of V to the words at `at`. Code i is selected if bit i of the
- * mask `put` is 1. Other codes in these words do not change. */
+/* Writes W bits of each selected code of V to a page. Bit i of a mask tells whether code i is
+ * selected. Codes that are not selected do not change. */
 template <int W>
 __device__ __forceinline__ void put_values(uint32_t *at, int below, int k,
                                            const uint32_t (&code)[8], uint32_t put)

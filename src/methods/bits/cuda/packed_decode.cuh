@@ -340,8 +340,8 @@ __device__ __forceinline__ void attend_newest(const packed_params &p, const curs
               [&](int i) { return !PAGE::UNEVEN || i < end ? bf16_of(v[i], 0) * over : 0; });
 }
 
-/* Adds one page of a KV head to the softmax state and the attention output. The caller must have
- * called page.ready. */
+/* Adds one page of a KV head to the softmax state and the attention output. Must be called after
+ * page.ready, which makes lookup tables. */
 template <class PAGE>
 __device__ __forceinline__ void attend_page(const packed_params &p, const cursor &at, PAGE &page,
                                             const char *stage, typename PAGE::words &w,

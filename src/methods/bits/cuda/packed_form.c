@@ -72,7 +72,7 @@ static double block_bits(const kvd_packed_form *f, int d)
 }
 
 /* Returns the bits of K or V of a token in KV head g. If the keys of all heads are quantised
- * together, KV head 0 counts with all bits of K, and the other heads with 0. */
+ * together, returns all bits of K for head 0, and 0 for the other heads. */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;

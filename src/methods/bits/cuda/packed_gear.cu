@@ -152,7 +152,8 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
-/* Overwrites the NaN that marks an outlier in the ring buffer with 0. Does nothing in prompts. */
+/* Overwrites the NaN that marks an outlier in the ring buffer with 0. Does nothing while prompts
+ * are quantised. */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
     if (!a.q_len && *number == APART)

@@ -152,7 +152,7 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
 }
 
 /* Writes the outliers of tile number `pass` to shared memory. If `away` is true, overwrites them
- * with 0 instead. Skips the first 32 * QUICK of n outliers. */
+ * with 0 instead. Skips the first 32 * QUICK outliers of the page's list. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)

@@ -89,7 +89,8 @@ cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side 
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
 /* Encodes at most `most` new tokens per request. y: one array [tokens][ld] of components of K, one
  * of V; both may be overwritten. Adds the number of 16-bit words written for each request to
- * `units` [slots]. If a stream exceeds its room, *beyond becomes at least its number of words. */
+ * `units` [slots]. If a stream exceeds its room, *beyond becomes at least the stream's number of
+ * words. */
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
                              uint32_t *beyond, cudaStream_t stream);
@@ -122,7 +123,7 @@ cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_l
                                  cudaStream_t stream);
 /* Encodes the pages that new tokens complete, and copies incomplete pages to the ring buffer. Adds
  * the number of 16-bit words written for each request to `units` [slots]. If a stream exceeds its
- * room, *beyond becomes at least its number of words. */
+ * room, *beyond becomes at least the stream's number of words. */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 

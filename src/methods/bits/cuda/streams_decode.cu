@@ -258,8 +258,8 @@ __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t 
     }
 }
 
-/* Decodes one integer: the lane's component in group k of a token (32 components, one per lane).
- * Searches the frequency tables in global memory. */
+/* Decodes one component as an integer: the lane's component in group k of a stream. A group has 32
+ * components, one per lane. Searches the frequency tables in global memory. */
 __device__ __forceinline__ int search_component(const page_stream &p, int k, int lane, uint32_t &x)
 {
     const int j = KVD_LANES * (p.s + k * p.n) + lane;
@@ -269,9 +269,9 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
     return (int)search(p.side.tables.start + of.at, of.n, x) + of.least;
 }
 
-/* Decodes the lane's component in group k of a token (32 components, one per lane). Returns it in
- * bf16 or, if SCALES is true, as an integer that is scaled later. WHOLE: all lookup tables are in
- * shared memory. */
+/* Decodes the lane's component in group k of a stream. A group has 32 components, one per lane.
+ * Returns bf16 or, if SCALES is true, an integer that is scaled later. WHOLE: all lookup tables are
+ * in shared memory. */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_stream_lookup &g,
                                               int k, int lane, uint32_t &x)
@@ -500,8 +500,8 @@ cudaError_t most_memory(size_t *bytes)
     return e;
 }
 
-/* Launches a decoding kernel with y * z CTAs for the y * z entropy-coded streams of a page. Further
- * CTAs divide the pages among themselves. */
+/* Launches a kernel that decodes the y * z entropy-coded streams of every page. A CTA decodes only
+ * one of these streams, but in many pages. */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
                    cudaStream_t stream)

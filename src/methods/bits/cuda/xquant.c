@@ -26,8 +26,8 @@ typedef struct {
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
-    /* True if decode steps multiply probabilities by the stored vectors, and project the sums to
-     * outputs, so that V need not be restored. */
+    /* True if decode steps multiply attention probabilities by the stored vectors, and project the
+     * sums to outputs, so that V need not be restored. */
     bool direct;
     /* Workspace for decode steps that do not restore V. sums: partial results of attention. newest:
      * attention scores of the newest tokens. */

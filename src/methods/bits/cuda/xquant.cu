@@ -453,7 +453,7 @@ __device__ __forceinline__ void load_run(const uint32_t *values, int run, int t,
 typedef float sums[UNITS][2][8][4];
 
 /* Multiplies the softmax numerators of one page by the quantised V, and adds the products to the
- * accumulators `o`. Only the first `n` tokens of the page are quantised. */
+ * accumulators. Leaves out tokens that are not quantised. */
 template <int BITS>
 __device__ __forceinline__ void add_values(const kvd_xquant_attend_args &a, const area &s, int n,
                                            sums &o, int warp, int lane)
@@ -524,8 +524,8 @@ __device__ __forceinline__ void put_sums(const kvd_xquant_attend_args &a, size_t
         }
 }
 
-/* Computes a partial attention result of one request: for the pages that one CTA reads. Kernel
- * `merge` combines the partial results. */
+/* Computes the attention of one request to the pages that one CTA reads. Kernel `merge` combines
+ * these partial results. */
 template <int BITS>
 __global__ void __launch_bounds__(THREADS, 1)
     attend(const __grid_constant__ kvd_xquant_attend_args a)
@@ -576,8 +576,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* Merges the partial attention results of a request's CTAs, and includes the newest token of the
- * request. */
+/* Merges the partial attention results of a request's CTAs. Includes attention to the request's
+ * newest token, which these CTAs leave out. */
 __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ kvd_xquant_attend_args a)
 {
     const int h = (int)blockIdx.x, b = (int)blockIdx.y, rank = a.x.form.rank, m = a.x.kv_len[b],

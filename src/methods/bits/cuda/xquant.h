@@ -20,8 +20,8 @@ typedef struct {
     /* Number of tokens (K) or channels (V) that share a scale: a multiple or a divisor of
      * KVD_PAGE_TOKENS. */
     int32_t group;
-    /* True if a token has two vectors, for K with scales per channel, and for V with scales per
-     * token. False if it has one vector, which is quantised like V. */
+    /* True if a token has two vectors: one for K with scales per channel, and one for V with scales
+     * per token. False if it has one vector, with scales per token. */
     bool channels;
     int32_t ring_pages;
 } kvd_xquant_form;
