@@ -77,8 +77,9 @@ typedef enum {
 typedef struct kvd_method_info {
     const char *name;
     const char *summary;
-    /* Parameters, ended by an entry with key NULL. If this pointer is NULL, they are the common
-     * parameters (p, r, ...) of all methods that read rotations from a file (--spectrum). */
+    /* List of parameters, ended by an entry whose key is NULL. If the pointer is NULL, the method
+     * has the common parameters (p, r, ...) of methods that read rotations from a file
+     * (--spectrum). */
     const kvd_parameter *parameter;
     /* Parameter that trades stored bytes for quality, or NULL. */
     const kvd_tradeoff *tradeoff;

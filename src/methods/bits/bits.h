@@ -39,8 +39,8 @@ typedef struct {
 typedef struct kvd_bits_method kvd_bits_method;
 struct kvd_bits_method {
     kvd_method_info info;
-    /* Name of the parameter whose default becomes 1 if the user gives squared gradients (--fisher).
-     * NULL: there is none. */
+    /* Name of a parameter whose default is 1 if the user gives squared gradients (--fisher). NULL:
+     * there is no such parameter. */
     const char *fisher_key;
     /* True if random numbers can take the place of calibration data in timing runs. */
     bool drawn;
@@ -49,8 +49,8 @@ struct kvd_bits_method {
     /* Returns true if the parameters give less important tokens (level KVD_LEVEL_LOW) fewer bits
      * than important ones. NULL: all tokens have equally many bits. */
     bool (*two_levels)(const kvd_parameter_values *v);
-    /* Name of the parameter that says how many first tokens are stored exactly. NULL: there is
-     * none. */
+    /* Name of the parameter with the number of first tokens that are stored exactly. NULL: there is
+     * no such parameter. */
     const char *exact_key;
     /* Names of the parameters that apply only to less important tokens (level KVD_LEVEL_LOW), then
      * NULL. */
@@ -63,11 +63,11 @@ struct kvd_bits_method {
     bool stream;
     /* Returns the number of elements of kvd_bits_block.state. NULL: there is one element. */
     size_t (*states)(const void *self);
-    /* Returns true if these parameters require calibration data, even if info.needs does not say
-     * so. NULL: never. */
+    /* Returns true if the method requires calibration data with these parameters. NULL: only if
+     * info.needs says so. */
     bool (*calibrated)(const kvd_parameter_values *v);
-    /* Sets *window and *block: of m tokens, the first (m - window) / block * block (integer
-     * division) are quantised, and the others stay exact. NULL: all tokens are quantised. */
+    /* Sets *window and *block. The newest `window` tokens stay exact; older tokens are quantised in
+     * complete blocks of `block` tokens. NULL: all tokens are quantised. */
     void (*window)(const kvd_parameter_values *v, kvd_side side, size_t *window, size_t *block);
     /* Returns true if each key channel is scaled by sqrt(max |q| / max |k|) before quantisation.
      * NULL: never. */
@@ -106,9 +106,9 @@ void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, s
 /* Returns the number of bits in which kvd_bits_code_groups stores n tokens of d numbers. */
 kvd_bits_count kvd_bits_of_groups(size_t n, size_t d, bool by_channel, size_t group, int bits);
 
-/* Copies tokens from position `sink` on, minus mean [d], to rows [n][d], and returns their number
- * n. Copies earlier tokens, which are stored exactly, to `decoded`. kvd_bits_give_rows writes rows
- * + mean to `decoded`. */
+/* Copies tokens from position `sink` on to rows [n][d], after subtracting mean [d], and returns n.
+ * Copies earlier tokens, which are stored exactly, to `decoded`. kvd_bits_give_rows writes rows +
+ * mean to `decoded`. */
 size_t kvd_bits_take_rows(const kvd_bits_block *b, size_t sink, const float *mean, float *decoded,
                           float *rows, uint32_t *position, kvd_bits_count *count);
 void kvd_bits_give_rows(const kvd_bits_block *b, size_t sink, const float *mean, const float *rows,

@@ -36,12 +36,12 @@ typedef struct {
     /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Quantisation step of each channel; NULL if the
      * parameters need none. */
     float *step;
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised numbers: one for
-     * the first tokens of groups, then one per channel for differences from them. NULL if the
-     * parameters need none. */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised numbers. The
+     * first table is for the first tokens of groups. The others are for the differences of other
+     * tokens from them, one table per channel. NULL if the parameters need no table. */
     kvd_rans_table *table;
-    /* [wide] Frequency tables per channel: for the first token of a group (anchor), and for
-     * differences from it. NULL if the parameters need none. */
+    /* [wide] Frequency tables of each channel. anchor: for the first token of a group. difference:
+     * for the differences of other tokens from it. NULL if the parameters need no table. */
     kvd_stream_component *anchor, *difference;
 } cachegen;
 

@@ -1,6 +1,6 @@
-/* Method kvquant: quantises keys before RoPE with a range per channel, and values with a range per
- * token, to calibrated levels, and stores outliers exactly (Hooper et al. 2024, KVQuant, sections
- * 3.1 to 3.5). */
+/* Method kvquant: quantises K before RoPE with a range per channel, and V with a range per token,
+ * to calibrated levels. Stores outliers exactly (Hooper et al. 2024, KVQuant, sections 3.1 to
+ * 3.5). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

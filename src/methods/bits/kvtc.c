@@ -1,6 +1,5 @@
-/* Method kvtc: quantises principal components with 0, 2, 4 or 8 bits, equal within a group of
- * components, and compresses them with DEFLATE (Staniszewski and Lancucki 2025, arXiv
- * 2511.01815). */
+/* Method kvtc: quantises groups of principal components with 0, 2, 4 or 8 bits, and compresses them
+ * with DEFLATE (Staniszewski and Lancucki 2025, arXiv 2511.01815). */
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>

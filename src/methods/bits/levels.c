@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-/* Cumulative sums over a histogram. The sum over any range of bins is a difference of two of
- * them. */
+/* Cumulative sums over a histogram. The sum over a range of bins is the difference of two
+ * cumulative sums. */
 typedef struct {
     /* [bins + 1] Element i is a sum over bins 0 .. i - 1 of a histogram. weight: sum of the bins'
      * weights. first: sum of weight * x, where x is the middle of a bin. second: sum of weight *

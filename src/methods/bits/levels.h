@@ -60,8 +60,8 @@ typedef struct {
     const float *sketch;
     /* [2^bits] Ascending quantisation levels. A fractional number of bits is rounded down. */
     const float *level;
-    /* Ascending quantisation levels of K: [2^(bits - 1)] with parameter `qjl`, because a sign takes
-     * one bit, else [2^bits]. */
+    /* Ascending quantisation levels of K. There are 2^(bits - 1) with parameter `qjl`, because a
+     * sign takes one bit. Otherwise, there are 2^bits. */
     const float *key_level;
     /* [3][256] Quantisation levels for b - 1, b and b + 1 bits, where b is `bits` rounded down.
      * Levels for b + 1 bits are set only if `bits` is fractional. */

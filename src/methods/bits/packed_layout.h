@@ -25,8 +25,7 @@ typedef struct {
     int32_t v_apart; /* number of outliers per value vector */
     /* Number of outliers of K for which a page has room, a multiple of 4. */
     int32_t k_apart;
-    /* Number of exponent bits, if quantised numbers are floating-point numbers; 0: they are
-     * integers. */
+    /* Number of exponent bits of floating-point codes. 0: codes are integers. */
     int32_t exponent;
     /* Number of channels of a token that share a scale, if quantised numbers are floating-point: 32
      * (scale in E8M0), 16 (scale in E4M3), 0 (no scales). */
@@ -42,8 +41,8 @@ typedef struct {
     /* True if quantisation is symmetric, without a zero point: x = s (code - (2^(bits - 1) - 1)),
      * with scale s. */
     bool symmetric;
-    /* True if each dimension has its own number of bits (method allot). Quantised numbers of each
-     * dimension begin at a new word of the page, and those of K precede those of V. */
+    /* True if each dimension has its own number of bits (method allot). The codes of a dimension
+     * begin at a new word of the page. Codes of K come before codes of V. */
     bool allotted;
     /* True if pages have the layout kvd_gear_page (method gear). The other members are then
      * unset. */
@@ -108,8 +107,8 @@ KVD_PACKED_INLINE int kvd_packed_salient(const kvd_packed_classes *c, int n)
     return kvd_packed_share(c->share, n);
 }
 
-/* Returns how many of the tokens before token `first`, which must begin a block, are salient:
- * stored with more bits. */
+/* Returns how many tokens before token `first` are salient (stored with more bits). A block must
+ * begin at token `first`. */
 KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int first, int prompt)
 {
     return first ? kvd_packed_salient(c, prompt) +
@@ -150,8 +149,8 @@ KVD_PACKED_INLINE kvd_packed_class_page kvd_packed_class_page_of(const kvd_packe
     return p;
 }
 
-/* Returns the byte offset, in a page of method zipcache, of the scales of the block that begins at
- * token `first`. */
+/* Returns the byte offset of the scales of one block in a page of method zipcache. The block begins
+ * at token `first`. */
 KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
                                             const kvd_packed_class_page *p, int first)
 {

@@ -47,8 +47,9 @@ int kvd_rans_encode(const kvd_rans_table *table, const uint16_t *context, const 
 int kvd_rans_decode(const kvd_rans_table *table, const uint16_t *context, const uint8_t *in,
                     size_t bytes, uint8_t *symbol, size_t n, kvd_err *err);
 
-/* Appends n symbols to a stream. Writes the added bytes to out [kvd_rans_room(n)], and their number
- * to *bytes. *state must be 0 for a new stream, then the state that the previous call left. */
+/* Appends n symbols to a stream. Writes the added bytes to out [kvd_rans_room(n)], and the number
+ * of these bytes to *bytes. *state must be 0 for a new stream. Later, it must have the value that
+ * the previous call left. */
 int kvd_rans_push(const kvd_rans_table *table, const uint16_t *context, const uint8_t *symbol,
                   size_t n, uint32_t *state, uint8_t *out, size_t *bytes, kvd_err *err);
 

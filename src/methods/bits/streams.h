@@ -1,19 +1,13 @@
-/* Format of blocks of an entropy code that many lanes decode in parallel, shared by CPU methods and
- * kernels (cuda/streams.cu).
+/* Entropy code that many lanes decode in parallel. Each lane is a rANS coder; the lanes of a stream
+ * share a stack of 16-bit words (Giesen 2014, "Interleaved entropy coders", arXiv 1402.3392).
+ * Shared by CPU methods and kernels.
  *
- * A block has integers q [tokens][kept]. Group c of KVD_LANES components belongs to stream c %
- * n_streams, component 32 c + i to lane i. A lane is a rANS coder with state x in [2^16, 2^32); f:
- * frequency of q; start: sum of the frequencies of smaller integers. The lanes of a stream share a
- * stack of 16-bit words (Giesen 2014, "Interleaved entropy coders", arXiv 1402.3392). Encoding
- * order: tokens ascending, groups of a stream descending, lanes ascending; decoding reverses tokens
- * and groups:
- *   encode  if x >= 2^18 f, push the low 16 bits of x and shift x right by 16;
- *           then x = (x / f) 2^14 + x % f + start
- *   decode  q has start <= x % 2^14 < start + f; x = f (x / 2^14) + x % 2^14 - start;
- *           if x < 2^16, pop a word: x = 2^16 x + word
- * An integer that is not in the table is encoded as 0 and listed as an exception of its stream.
- * Bits of a block: 16 per word, 64 per exception; per stream 32 per lane (state) and 2 * 16
- * (numbers of words and exceptions). */
+ * A block has integers q [tokens][kept]. Component 32 c + i is encoded by lane i of stream c %
+ * n_streams, as part of group c. The encoder takes tokens in ascending order, groups of a stream in
+ * descending order, and lanes in ascending order. The decoder takes tokens and groups in reverse
+ * order.
+ *
+ * An integer that the frequency tables lack is encoded as 0, and listed as an exception. */
 #ifndef KVD_METHODS_BITS_STREAMS_H
 #define KVD_METHODS_BITS_STREAMS_H
 
@@ -36,6 +30,8 @@ enum {
     KVD_STREAM_POSITIONS = 64,
     KVD_STREAM_WORD_BITS = 16,
     KVD_STREAM_EXCEPTION_BITS = 64,
+    /* Bits per stream for the states of the lanes, the number of words and the number of
+     * exceptions. */
     KVD_STREAM_HEADER_BITS = 32 * KVD_LANES + 2 * 16
 };
 #define KVD_STREAM_LEAST (1u << 16)
@@ -56,8 +52,8 @@ typedef struct {
     const uint16_t *start;
 } kvd_stream_tables;
 
-/* Integer that is missing from its component's frequency table. place: component + 2^16 * (token in
- * the block). */
+/* Integer that the frequency table of its component lacks. place: component + 2^16 * (token in the
+ * block). */
 typedef struct {
     uint32_t place;
     int32_t q;
@@ -103,6 +99,8 @@ KVD_STREAM_INLINE bool kvd_stream_pushes(uint32_t x, uint32_t f)
     return (x >> (32 - KVD_STREAM_SHIFT)) >= f;
 }
 
+/* Returns the encoder's state after a symbol of frequency f. `start` is the sum of the frequencies
+ * of smaller integers. */
 KVD_STREAM_INLINE uint32_t kvd_stream_put(uint32_t x, uint32_t start, uint32_t f)
 {
     return ((x / f) << KVD_STREAM_SHIFT) + x % f + start;
@@ -267,8 +265,8 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
-    /* [wide] For each component: code length of an integer that is missing from its frequency
-     * table, minus the code length of integer 0, in 1/16 bit. NULL: not used. */
+    /* [wide] Additional code length, in 1/16 bit, of an integer that a component's frequency table
+     * lacks, compared with integer 0. NULL: not used. */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
@@ -288,15 +286,15 @@ enum {
     KVD_CACHEGEN_CODES = 2 * KVD_CACHEGEN_ZERO + 1
 };
 
-/* Quantisation steps and frequency tables of method cachegen. The first of every `group` tokens is
- * quantised to 256 symbols. The differences of the others from it have KVD_CACHEGEN_CODES
- * symbols. */
+/* Quantisation steps and frequency tables of method cachegen. The first token of every `group`
+ * tokens is quantised to 256 symbols. The differences of the other tokens from it are quantised to
+ * KVD_CACHEGEN_CODES symbols. */
 typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */
     /* [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies of quantised
-     * numbers: one table for the first tokens of groups, then one per channel for differences from
-     * them. */
+     * numbers. The first table is for the first tokens of groups. The others are for the
+     * differences of other tokens from them, one table per channel. */
     const uint16_t *table;
     bool drawn;
 } kvd_cachegen_coder;

@@ -19,8 +19,8 @@ enum {
     TILE = OCTETS * OCTET      /* numbers of K or of V of a page */
 };
 
-/* Tokens t0 .. t0 + 7 of page p of KV head g of request b: where their quantised numbers are, and
- * their decoded K and V. */
+/* Eight tokens, from token t0 of page p on, of KV head g of request b: addresses of their quantised
+ * numbers and of their decoded K and V. */
 struct octet {
     const kvd_packed_args &a;
     int b, g, p, m, t0;

@@ -1,8 +1,7 @@
 /* Kernels that quantise pages of the KV cache and restore them to bf16. The newest tokens stay in
- * bf16, in a ring buffer: page p is at p % ring_pages.
- *
- * Keys are quantised in complete blocks of k_block tokens. If form.v_channels is true, V is
- * quantised together with K; otherwise as soon as a token is not among the newest v_newest. */
+ * bf16, in a ring buffer: page p is at p % ring_pages. Keys are quantised in complete blocks of
+ * k_block tokens. If form.v_channels is true, V is quantised together with K. Otherwise, V of all
+ * tokens but the newest v_newest is quantised. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 #define KVD_METHODS_BITS_CUDA_PACKED_CODES_H
 
@@ -95,7 +94,7 @@ typedef struct {
     kvd_packed_row_codes row;
     kvd_packed_class_codes classes;
     kvd_packed_split_codes split;
-    /* [slots] in device memory: how many first tokens of each request (its prompt) are quantised as
+    /* [slots] in device memory: number of tokens of each request's prompt, which are quantised as
      * one block. */
     int32_t *prompt;
     size_t page_bytes;
@@ -155,13 +154,13 @@ typedef struct {
 
 /* Quantises all tokens but the newest. Copies the newest tokens to the ring buffer in bf16. */
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
-/* Method turboquant: kvd_packed_turn_prompts quantises prompts from a->rows. kvd_packed_turn_steps,
- * before attention, quantises the newest tokens and rotates queries q [n][q_pitch]; `sketched`, or
- * NULL, gets their random projection. kvd_packed_turn_outputs rotates outputs o [n][o_pitch]
- * back. */
+/* Quantises prompts from a->rows with method turboquant. */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
+/* Quantises the newest tokens with method turboquant, before attention in decode steps. Rotates
+ * queries q [n][q_pitch] in place, and writes their random projections to `sketched`, or NULL. */
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,
                                   cudaStream_t stream);
+/* Rotates attention outputs o [n][o_pitch] back, in place (method turboquant). */
 cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
 /* Quantise and restore the pages of method turboquant. All KV heads must have equal numbers of
  * dimensions, a multiple of 32. */
@@ -195,8 +194,8 @@ cudaError_t kvd_packed_restore(const kvd_packed_args *a, cudaStream_t stream);
  * and KV head. */
 cudaError_t kvd_packed_make_plausible(const kvd_packed_args *a, size_t pages, int32_t per_page,
                                       cudaStream_t stream);
-/* Fills the page table of ring buffers, table [n][max_pages]: page p of request b is page p %
- * ring_pages of the ring buffer of slot[b]. */
+/* Fills the page table of ring buffers, table [n][max_pages]. Page p of request b is page p %
+ * ring_pages of the ring buffer with index slot[b]. */
 cudaError_t kvd_packed_ring_table(const int32_t *slot, int32_t n, int32_t max_pages,
                                   int32_t ring_pages, int32_t *table, cudaStream_t stream);
 

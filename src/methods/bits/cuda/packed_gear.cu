@@ -112,8 +112,8 @@ __device__ limits find_limits(const line_of &l, int k, int *low, int *high, int 
     return r;
 }
 
-/* Moves the k smallest and the k largest numbers of a key channel, or of a token's V, to the
- * outliers of the page, and writes NaN in their place. Returns the mean of the others. */
+/* Moves the k smallest and the k largest elements of a key channel, or of a token's V, to the
+ * page's list of outliers. Writes NaN in their place. Returns the mean of the other elements. */
 __device__ float take_outliers(const line_of &l, int k, int *shared, int lane)
 {
     const limits r = find_limits(l, k, shared, shared + 256, lane);

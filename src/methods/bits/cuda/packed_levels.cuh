@@ -14,8 +14,8 @@ template <int B> __device__ __host__ constexpr int table_bytes()
     return (B == 3 ? 64 : 256) * ROW;
 }
 
-/* Returns the quantisation level that belongs to this lane: of K in lanes 0 .. 15, of V in the
- * others. */
+/* Returns one quantisation level per lane: levels of K in lanes 0 .. 15, levels of V in lanes 16 ..
+ * 31. */
 template <int B> __device__ __forceinline__ float level_of_lane(const float *level, int lane)
 {
     return level[((lane < 16 ? 1 : 3) << B) + lane % (1 << B)];
@@ -81,8 +81,8 @@ enum {
     PASS = 4096
 };
 
-/* Converts `at`, the place of an outlier of K in a page. The low 12 bits of the result are its
- * index in a tile of 64 dimensions; bit 12 + j is set if the outlier is in tile number j. */
+/* Converts `at`, the position of an outlier of K in a page. Low 12 bits of the result: index of the
+ * outlier in a tile of 64 dimensions. Bit 12 + j: 1 if the outlier is in tile number j. */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
     const uint32_t low =

@@ -10,8 +10,8 @@ namespace
 
 enum { THREADS = 256, WIDE = KVD_WIDTH_MAX };
 
-/* Group of tokens, from token `first` on, of KV head g of request b. The tokens are stored in one
- * record. */
+/* Group of tokens that one record stores. They are the tokens from token `first` on, in KV head g
+ * of request b. */
 struct group_of {
     const kvd_packed_args &a;
     int b, g, first;
@@ -39,8 +39,8 @@ __device__ __forceinline__ uint32_t *mask_of(const group_of &o, int side)
     return as_words(o.record + side * o.part.v_mask);
 }
 
-/* Lists the channels of K or V: first those with more bits, then the others. Ends with a barrier of
- * the CTA. */
+/* Lists the channels of K or V: channels with more bits, then the other channels. Ends with a
+ * barrier of the CTA. */
 __device__ void list_channels(const group_of &o, int side, uint8_t *list)
 {
     const uint32_t *const mask = mask_of(o, side);

@@ -78,8 +78,8 @@ static __device__ __forceinline__ coded_span coded_now(const kvd_packed_args &a,
     return {from, to, min(a.prompt[a.slot[b]], from), m};
 }
 
-/* Returns the address of K of token t, one of the first tokens, which are stored as float16. V
- * comes after K. */
+/* Returns the address of K of token t, which must be a token that is stored as float16. V comes
+ * after K. */
 static __device__ __forceinline__ uint16_t *in_sink(const kvd_packed_args &a, int b, int g, int t)
 {
     const int wide = a.map.page_elements / KVD_PAGE_TOKENS;

@@ -244,8 +244,8 @@ __device__ __forceinline__ float number_of(const head_page &h, const uint16_t *f
     return j < h.d ? __uint_as_float((uint32_t)from[blocked(t, j, h.d)] << 16) : 0;
 }
 
-/* Returns channel j of token t minus channel j of the first token of its group, in quantisation
- * steps. */
+/* Returns the difference between channel j of token t and the same channel of its group's first
+ * token, as a number of quantisation steps. */
 __device__ __forceinline__ int difference_of(const head_page &h, const uint16_t *from, int t, int j,
                                              float anchor)
 {
@@ -278,8 +278,8 @@ __device__ void quantise_anchor(const head_page &h, const uint16_t *from, int t,
     }
 }
 
-/* Encodes a token for method cachegen: the first token of a group if `first` is true, otherwise a
- * token's differences from the first. */
+/* Encodes one token for method cachegen. If `first` is true, the token is the first of its group.
+ * Otherwise, `code` has its differences from the first token. */
 __device__ __forceinline__ void push_token(const head_page &h, bool first,
                                            const int (&code)[CHANNELS], int lane, growing &g)
 {

@@ -69,7 +69,8 @@ typedef struct {
     const int32_t *kv_len, *slot; /* [n] */
     /* [n] Number of new tokens of each request. NULL: each request has one, in a decode step. */
     const int32_t *q_len;
-    /* [n] Index of each request's first new token in the batch. NULL: request b has token b. */
+    /* [n] Index in the batch of the first new token of each request. NULL: request b has one new
+     * token, with index b. */
     const int32_t *start;
     /* [1] Number of real requests. Requests with this index or a higher one only pad the batch.
      * NULL: no request is padding. */
@@ -106,8 +107,8 @@ typedef struct {
     kvd_stream_room room;
     int32_t group, wide;
     int32_t block; /* tokens of a block, for kvd_cachegen_replace */
-    /* Bytes of K or V of one KV head in a page: the entropy-coded stream, then a scale and a zero
-     * point per group of tokens. */
+    /* Bytes of K or V of one KV head in a page. They are the entropy-coded stream, then a scale and
+     * a zero point per group of tokens. */
     size_t block_bytes;
     char *blocks;           /* [pages][n_kv_heads][2][block_bytes] */
     uint16_t *ring;         /* [slots][map.page_elements] */
@@ -140,8 +141,8 @@ typedef struct {
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /* [wide] For each component: code length of an integer that is missing from its frequency
-     * table, minus the code length of integer 0, in 1/16 bit. */
+    /* [wide] Additional code length, in 1/16 bit, of an integer that a component's frequency table
+     * lacks, compared with integer 0. */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
@@ -224,8 +225,9 @@ enum { KVD_TRANSFORM_PAD = 8 /* components of a decoded row after the last; the 
 /* Linear transform of K or V of one layer, in device memory. The components of a vector x are (x -
  * mean) times `to`; `from` maps components back to x. */
 typedef struct {
-    /* to: sum of two bf16 matrices [2][wide][wide] that map K or V to components. from [wide +
-     * KVD_TRANSFORM_PAD][wide]: the inverse transform, then a row with the mean, then zeros. */
+    /* to: two bf16 matrices [2][wide][wide], whose sum maps K or V to components. from [wide +
+     * KVD_TRANSFORM_PAD][wide]: the inverse transform, then a row with the mean, then rows of
+     * zeros. */
     uint16_t *to, *from;
     float *bias; /* [wide] mean times `to` */
 } kvd_transform;

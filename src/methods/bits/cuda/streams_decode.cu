@@ -411,8 +411,8 @@ __device__ __forceinline__ void write_rows(const head_page &h, const uint16_t *t
             *reinterpret_cast<const uint4 *>(tile + 8 * octet);
 }
 
-/* Decodes token t of a page: its numbers if it is the first of a group (FIRST), otherwise its
- * differences from the first. WHOLE: all lookup tables are in shared memory. */
+/* Decodes token t of a page. If FIRST is true, the token is the first of its group. Otherwise, its
+ * differences from the first token are decoded. WHOLE: all lookup tables are in shared memory. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ void decode_token(const head_page &h, kvd_stream_at image,
                                              const float *step, float *anchor, int t,

@@ -576,8 +576,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-/* Merges the partial attention results of a request's CTAs. Includes attention to the request's
- * newest token, which these CTAs leave out. */
+/* Merges the partial attention results of a request's CTAs, and adds V of the newest token,
+ * weighted by its softmax numerator. */
 __global__ void __launch_bounds__(THREADS) merge(const __grid_constant__ kvd_xquant_attend_args a)
 {
     const int h = (int)blockIdx.x, b = (int)blockIdx.y, rank = a.x.form.rank, m = a.x.kv_len[b],
