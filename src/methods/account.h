@@ -70,8 +70,8 @@ void kvd_cache_account_add(kvd_cache_account *sum, const kvd_cache_account *a);
  * the layer in tokens, or 0 for none. */
 size_t kvd_cache_tokens_held(const size_t *offset, size_t n_sequences, size_t window);
 
-/* Returns the fraction of a sequence's n tokens that is still cached at its end, averaged over the
- * layers. Attention windows remove the others. */
+/* Returns the fraction of n tokens of a sequence that are still cached at the end of the sequence,
+ * averaged over the layers. The other tokens are outside the layers' attention windows. */
 double kvd_cache_window_share(const kvd_config *c, size_t n);
 
 /* Adds the bytes and tokens of an uncompressed cache to the counters *sum. `offset` has n_sequences
@@ -89,8 +89,8 @@ typedef struct {
     double padded;
     /* Bytes of the matrices that project Q and K; 0 if they are multiplied into the weights. */
     double basis;
-    /* Fraction of the elements of K and V that are not stored. overall_p16: the same with kept
-     * dimensions rounded up to multiples of 16. */
+    /* overall_p: fraction of the elements of K and V that are not stored. overall_p16: this
+     * fraction if kept dimensions are rounded up to multiples of 16. */
     double overall_p, overall_p16;
 } kvd_cache_bytes;
 void kvd_cache_count_bytes(const kvd_config *c, const kvd_dims *dims, size_t element_bytes,

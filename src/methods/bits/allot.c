@@ -151,7 +151,7 @@ static int calibrate(allot *a, making *m, const kvd_method_setup *s, bool pre, k
     return status ? -1 : 0;
 }
 
-/* Makes up statistics if there are no calibration data: K and V are normally distributed, with
+/* Sets up statistics without calibration data, as if K and V were normally distributed, with
  * standard deviations from 1 to 1/16. */
 static int make_up(allot *a, making *m, const kvd_dims *dims, int d_head, kvd_err *err)
 {

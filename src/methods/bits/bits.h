@@ -10,8 +10,8 @@
 typedef struct {
     kvd_side side;
     int layer, kv_head;
-    /* n: number of tokens. d: numbers per token, of one KV head or, if the method sets all_heads,
-     * of all KV heads. */
+    /* n: number of tokens. d: number of elements per token, in one KV head or, if the method sets
+     * all_heads, in all KV heads. */
     size_t n, d;
     const float *x;
     /* Layer inputs [n][d_model] of the tokens, in the cache's data type. NULL unless the method's
@@ -25,8 +25,8 @@ typedef struct {
     const double *seen;
     /* [d] Factor by which each key channel is multiplied before quantisation. NULL: no factors. */
     const float *balance;
-    /* State of the entropy coder, which the method carries from block to block, 0 in the first.
-     * NULL if blocks share no state. */
+    /* State of the entropy coder, which the method carries from block to block. It is 0 in the
+     * first block. NULL if blocks share no state. */
     uint32_t *state;
     bool prompt;
 } kvd_bits_block;
@@ -52,8 +52,8 @@ struct kvd_bits_method {
     /* Name of the parameter with the number of first tokens that are stored exactly. NULL: there is
      * no such parameter. */
     const char *exact_key;
-    /* Names of the parameters that apply only to less important tokens (level KVD_LEVEL_LOW), then
-     * NULL. */
+    /* Names of the parameters that apply only to less important tokens (level KVD_LEVEL_LOW). The
+     * last element is NULL. */
     const char *low_key[4];
     /* True if all KV heads are quantised together. The method cannot be combined with methods that
      * drop tokens or dimensions. */

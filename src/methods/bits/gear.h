@@ -18,8 +18,8 @@ typedef struct {
 
 kvd_gear kvd_gear_of(const struct kvd_parameter_values *v);
 
-/* Returns how many of n numbers are stored as outliers at each end: the smallest, and as many
- * largest. */
+/* Returns the number k of outliers at each end of n numbers. The k smallest and the k largest
+ * numbers are outliers. */
 KVD_PACKED_INLINE int kvd_gear_apart(const kvd_gear *s, int n)
 {
     const int k = (int)(s->outliers * (double)n / 2 + 0.5);
@@ -62,8 +62,8 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
-    /* Numbers of columns of low-rank factors: right factors of the prompt, right factors of later
-     * blocks, left factors. */
+    /* Numbers of columns of low-rank factors. columns: right factors of the prompt. columns_later:
+     * right factors of later blocks. columns_left: left factors. */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 
@@ -102,8 +102,8 @@ KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p,
            (first / s->buffer - kvd_gear_pieces(from, s->buffer)) * p->record;
 }
 
-/* Returns the index in its page of the group of tokens that begins at `first`. A group's tokens
- * share the scales of K. */
+/* Returns the index, in its page, of the group of tokens that begins at token `first`. The tokens
+ * of a group share scales of K. */
 KVD_PACKED_INLINE int kvd_gear_group(const kvd_gear *s, int first)
 {
     return first / s->group - kvd_gear_pieces(first / KVD_PAGE_TOKENS * KVD_PAGE_TOKENS, s->group);

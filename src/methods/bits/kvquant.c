@@ -68,8 +68,8 @@ static void keep_moments(const double *histogram, int n, double *level)
         level[k] = (level[k] - mean_q) * deviation / deviation_q + mean;
 }
 
-/* Two histograms of normalised calibration numbers: their counts, and the sums of their weights in
- * the k-means search for quantisation levels. */
+/* Two histograms of normalised calibration numbers. One has their counts, the other the sums of
+ * their weights in the k-means search for quantisation levels. */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
@@ -112,7 +112,7 @@ static void insert(float *least, size_t n, float x)
 }
 
 /* Marks the k smallest and the k largest of n numbers as outliers. Writes the middle and half width
- * of the range of the others. `scratch` has room for n + 1 numbers. */
+ * of the range of the other numbers. `scratch` has room for n + 1 numbers. */
 static void find_outliers(const float *x, size_t n, size_t k, float *scratch, uint8_t *outlier,
                           float *middle, float *half)
 {

@@ -58,8 +58,8 @@ typedef struct {
 /* Mean squared quantisation error of every possible group of adjacent principal components. The
  * division into groups is chosen by these errors. */
 typedef struct {
-    /* [wide / 8] Squared quantisation error of a group, by its first component / 8, its size and
-     * its number of bits. */
+    /* [wide / 8] Squared quantisation error of a group. Indices: first component / 8, size, number
+     * of bits. */
     double (*coded)[N_SIZES][N_KINDS];
     /* Squared error of every 8 adjacent components if they are not stored. */
     double *variance;
@@ -564,8 +564,8 @@ static int code_lanes(const coder *c, const buffers *w, size_t n, size_t wide, u
     return status;
 }
 
-/* Encodes and decodes n tokens: with DEFLATE if `state` is NULL, otherwise with the entropy coder
- * that the GPU uses. */
+/* Encodes and decodes n tokens. Uses DEFLATE if `state` is NULL, otherwise the entropy coder that
+ * also runs on the GPU. */
 static int code_rows(const coder *c, const buffers *w, size_t n, size_t wide, size_t small_room,
                      uint32_t *state, kvd_bits_count *count, kvd_err *err)
 {

@@ -32,8 +32,8 @@ void kvd_rans_table_make(kvd_rans_table *t, const uint64_t *count, size_t n)
         of[s] = share < 1 ? count[s] > 0 : (uint32_t)share;
         sum += of[s];
     }
-    /* Rounded frequencies may not add up to KVD_RANS_TOTAL: the most frequent symbols take the
-     * difference. */
+    /* Rounded frequencies may not add up to KVD_RANS_TOTAL. Frequencies of the most frequent
+     * symbols are changed until they do. */
     while (sum != KVD_RANS_TOTAL) {
         size_t most = 0;
         for (size_t s = 1; s < n; s++)
@@ -377,7 +377,7 @@ static uint32_t shift_of(const lookup_group *g)
     return shift;
 }
 
-/* Writes the lookup table of component j of a group of components. Successive elements of the table
+/* Writes the lookup table of component j in a group of components. Successive elements of the table
  * are g->lanes elements apart. */
 static void fill_lane(const lookup_group *g, int j, const kvd_stream_lookup *to, uint16_t *bucket,
                       uint32_t *row)

@@ -36,8 +36,8 @@ enum {
 };
 #define KVD_STREAM_LEAST (1u << 16)
 
-/* Frequency table of one component: integer least + i, for i < n, has the frequency start[at + i +
- * 1] - start[at + i]. */
+/* Frequency table of one component, for integers `least` to `least` + n - 1. Integer least + i has
+ * the frequency start[at + i + 1] - start[at + i]. */
 typedef struct {
     uint32_t at;
     int16_t least;
@@ -181,8 +181,8 @@ static inline uint32_t kvd_stream_half(kvd_stream_at at)
 #define KVD_STREAM_KEY(number) ((number) << 16 | 0xffff)
 #endif
 
-/* Returns the offset of the first entry, in an ascending lookup table, that is larger than
- * `key`. */
+/* Searches an ascending lookup table for the first entry that is larger than `key`. Returns the
+ * offset of this entry. */
 #ifdef __CUDACC__
 __noinline__
 #endif
@@ -238,9 +238,9 @@ typedef struct {
     bool whole; /* true: every group of components has a lookup table */
 } kvd_stream_lookup_size;
 
-/* Writes the decoder's lookup tables for kvd_stream_count(kept) streams to `to`, after a list of
- * the streams' offsets. Leaves out a table if the stream's tables would exceed `room` bytes. If
- * `to` is NULL, only returns the size. */
+/* Writes the lookup tables of the kvd_stream_count(kept) streams to `to`, after a list of their
+ * offsets. Leaves out a table if the tables of a stream would exceed `room` bytes. If `to` is NULL,
+ * only returns the size. */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
 /* Adjacent components that share a scale and a zero point. They are quantised to integers 0 ..

@@ -446,8 +446,8 @@ template <bool ATTEND> struct gear_page {
                 put_pairs(o.keys, lane + 32 * k, y[k], from, to);
     }
 
-    /* Returns the scales that all 8 prompt keys of `o` share, if shared memory has them, otherwise
-     * NULL. */
+    /* Returns the scales of the 8 keys of `o`, if all of them share the scales and shared memory
+     * has them. Otherwise, returns NULL. */
     __device__ __forceinline__ const uint32_t *near_scales(const octet &o) const
     {
         const int first = first_token(o), page = KVD_PAGE_TOKENS * o.p;
@@ -609,8 +609,8 @@ template <bool ATTEND> struct gear_page {
         } while (n == AHEAD);
     }
 
-    /* Writes the outliers of the page's `done` quantised tokens over their decoded numbers. All
-     * threads of the CTA must call it. */
+    /* Writes the outliers of the page's first `done` tokens over the decoded numbers. All threads
+     * of the CTA must call it. */
     __device__ __forceinline__ void put_outliers(const octet &o, int done)
     {
         const kvd_gear &of = h.a.gear.of;

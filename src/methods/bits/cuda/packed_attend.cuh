@@ -135,8 +135,7 @@ __device__ __forceinline__ void clear(attention &s)
         s.o[i / 4][i % 4] = 0;
 }
 
-/* Query heads first .. first + n - 1 of request b, which are some of those that attend to KV head
- * g. */
+/* Query heads `first` to `first` + n - 1 of request b. All of them attend to KV head g. */
 struct query_heads {
     int b, g, first, n, share, shares;
 };
@@ -264,8 +263,8 @@ __device__ __forceinline__ run_of run_at(const kvd_packed_args &a, int m, int pa
     return {from, min(from + each, pages), part, (pages - first + each - 1) / each};
 }
 
-/* Returns the place in the workspace for the partial attention result of CTA number `part` of
- * `ctas`. */
+/* Returns the address in the workspace at which CTA number `part` of `ctas` CTAs stores its partial
+ * attention result. */
 __device__ __forceinline__ float *slot_of(const packed_params &p, const query_heads &h, int part,
                                           int ctas)
 {
@@ -455,8 +454,8 @@ inline void launch_merge(const packed_params &p, int ctas, cudaStream_t stream)
         merge_parts_kernel<<<grid, D_MAX, 0, stream>>>(p, ctas);
 }
 
-/* Launches the kernel that decodes pages and attends to them (ATTEND, with arguments `d`) or writes
- * them to bf16 pages (`d` may be NULL). */
+/* Launches the kernel that decodes pages. If ATTEND is true, the kernel computes attention to the
+ * pages, with arguments `d`. Otherwise, it writes them to bf16 pages, and `d` may be NULL. */
 template <class PAGE, bool ATTEND>
 cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, int ctas,
                    cudaStream_t stream)
@@ -472,8 +471,8 @@ cudaError_t launch(const kvd_packed_args *a, const kvd_packed_decode_args *d, in
     return cudaGetLastError();
 }
 
-/* Returns the largest number of CTAs per KV head for whose partial results the workspace has
- * room. */
+/* Returns the largest number of CTAs per KV head. It is limited by the workspace, which stores a
+ * partial result per CTA. */
 inline int most_ctas(const kvd_packed_args *a, const kvd_packed_decode_args *d)
 {
     const int heads = a->n * a->map.n_kv_heads * shares_of(&a->map);

@@ -11,9 +11,8 @@ enum {
     FEW = 24 /* CTAs up to which code_kernel codes single tokens */
 };
 
-/* Returns the smallest (sign 1) or largest (sign -1) number outside the mask `taken`, as float16 in
- * the lower half. The upper half has the number's dimension, the lowest one if several numbers are
- * equal. */
+/* Finds the smallest (sign 1) or largest (sign -1) element that is not in the mask `taken`. Returns
+ * a word: the float16 element in the lower half, its dimension in the upper half. */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
     float best = INFINITY;
@@ -378,8 +377,8 @@ __device__ __forceinline__ int clamped(int t, int p)
     return min(max(t - KVD_PAGE_TOKENS * p, 0), (int)KVD_PAGE_TOKENS);
 }
 
-/* Tokens of a request that are quantised now: K of tokens k_from .. k_to - 1, and V of tokens
- * v_from .. v_to - 1. */
+/* Ranges of tokens of a request that are quantised in this iteration: K of tokens k_from to k_to -
+ * 1, and V of tokens v_from to v_to - 1. */
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
@@ -448,7 +447,7 @@ __device__ void code_token(const kvd_packed_args &a, int b, int g, const coded_t
     code_key(o, t % KVD_PAGE_TOKENS, lane);
 }
 
-/* Quantises the tokens of those requests that have only one token to quantise, in decode steps. */
+/* Quantises tokens in decode steps. Skips requests that have several tokens to quantise. */
 __global__ void __launch_bounds__(64) code_token_kernel(const __grid_constant__ kvd_packed_args a)
 {
     __shared__ float middle[2 << 8];
@@ -512,7 +511,8 @@ __global__ void __launch_bounds__(32 * WARPS)
                     (int)gridDim.z * WARPS, lane);
 }
 
-/* Overwrites number t, of `bits` bits. No other thread may write to its words at the same time. */
+/* Overwrites the code of token t, which has `bits` bits. No other thread may write to the words of
+ * this code at the same time. */
 __device__ __forceinline__ void put_own(uint32_t *words, int t, int bits, uint32_t code)
 {
     const int at = t * bits / 32, shift = t * bits % 32;

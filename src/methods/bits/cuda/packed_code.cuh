@@ -80,8 +80,8 @@ __device__ __forceinline__ void put_apart(const page_of &o, int t, int i, float 
         atomicMax(o.a.beyond, at + 1 - (uint32_t)o.a.form.k_apart);
 }
 
-/* Copies tokens first .. m - 1 of a prompt to the ring buffer, and writes zeros after them up to a
- * multiple of 8 tokens. */
+/* Copies tokens `first` to m - 1 of a prompt to the ring buffer. Writes zeros after token m - 1, up
+ * to a multiple of 8 tokens. */
 __device__ void keep_newest(const kvd_packed_args &a, int b, int g, int first, int m, int worker,
                             int workers, int lane)
 {

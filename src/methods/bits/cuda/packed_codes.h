@@ -141,11 +141,11 @@ typedef struct {
     int32_t x_key, d_head, interleaved;
     bool before_rope;
     const float *cosine, *sine; /* device [positions][d_head / 2]; NULL: no RoPE */
-    /* [d][d] Transposed matrices of method turboquant: turn_rows rotates vectors before
-     * quantisation, turn_outputs rotates attention outputs back. */
+    /* [d][d] Transposed matrices of method turboquant. turn_rows: rotates vectors before
+     * quantisation. turn_outputs: rotates attention outputs back. */
     const float *turn_rows, *turn_outputs;
-    /* [d][d] Random matrices of method turboquant: sketch_rows projects quantisation errors of K,
-     * of which the signs are stored; sketch_back restores the errors from the signs. */
+    /* [d][d] Random matrices of method turboquant. sketch_rows: projects quantisation errors of K,
+     * of which only the signs are stored. sketch_back: restores the errors from these signs. */
     const float *sketch_rows, *sketch_back;
     /* Table of RoPE rotations in device memory, made by kvd_packed_rope_table. NULL: there is no
      * table. */
@@ -162,15 +162,15 @@ cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketc
                                   cudaStream_t stream);
 /* Rotates attention outputs o [n][o_pitch] back, in place (method turboquant). */
 cudaError_t kvd_packed_turn_outputs(const kvd_packed_args *a, void *o, cudaStream_t stream);
-/* Quantise and restore the pages of method turboquant. All KV heads must have equal numbers of
- * dimensions, a multiple of 32. */
+/* Kernels of method turboquant. kvd_packed_code_turned quantises tokens; kvd_packed_restore_turned
+ * decodes pages to bf16. All KV heads must have the same number of dimensions, a multiple of 32. */
 cudaError_t kvd_packed_code_turned(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_turned(const kvd_packed_args *a, cudaStream_t stream);
-/* Quantises tokens with method gear. Overwrites their outliers: with NaN in a->rows, and with 0 in
- * the ring buffer. */
+/* Quantises tokens with method gear. Overwrites outliers with NaN in a->rows, and with 0 in the
+ * ring buffer. */
 cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
-/* Quantise and restore the pages of methods vidkv and turboquant, the latter with a fractional
- * number of bits. */
+/* Kernels of method vidkv, and of method turboquant with a fractional number of bits.
+ * kvd_packed_code_split quantises tokens; kvd_packed_restore_split decodes pages to bf16. */
 cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream);
 /* Quantise and restore the pages of method zipcache. */
@@ -206,8 +206,8 @@ typedef struct {
      * writes if form.sketch is set. */
     const void *sketched;
     void *o; /* device [n][o_pitch] bf16 */
-    /* [n + 1] in device memory: total number of pages of the requests before each request, set by
-     * kvd_packed_decode_plan. */
+    /* [n + 1] in device memory, set by kvd_packed_decode_plan. Element i is the number of pages
+     * that requests 0 .. i - 1 of the batch read. */
     int32_t *pages_before;
     /* [1] in device memory: number of real requests. Requests with this index or a higher one only
      * pad the batch. NULL: no request is padding. */
@@ -222,8 +222,8 @@ typedef struct {
 /* Returns true if kvd_packed_decode supports the method and shapes in *a on the current GPU. */
 bool kvd_packed_decodes(const kvd_packed_args *a);
 size_t kvd_packed_decode_bytes(int n_ctas);
-/* Sets d->pages_before, the total number of pages of the requests before each request. Layers with
- * equal sliding windows can share the result. */
+/* Sets element i of d->pages_before to the number of pages that requests 0 .. i - 1 of the batch
+ * read. Layers with equal sliding windows can share the result. */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
 /* Computes the attention of decode steps. The newest token of each request must already be in the

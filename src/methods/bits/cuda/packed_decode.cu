@@ -1,5 +1,5 @@
-/* Attention of decode steps to quantised pages. Divides the pages among warps such that each warp
- * has about equal work. */
+/* Computes the attention of decode steps to quantised pages. Divides the pages among warps such
+ * that each warp has about equal work. */
 #include "methods/bits/cuda/packed_decode.cuh"
 
 namespace
@@ -207,8 +207,8 @@ __global__ void ring_table(const int32_t *slot, int max_pages, int ring_pages, i
         table[(size_t)b * (size_t)max_pages + (size_t)p] = slot[b] * ring_pages + p % ring_pages;
 }
 
-/* Makes random bytes valid for timing: 8-bit floating-point numbers finite, and scales of blocks
- * 1. */
+/* Makes random bytes valid for timing: floating-point codes of 8 bits become finite, and scales of
+ * blocks become 1. */
 __device__ void make_finite(const kvd_packed_form &f, const kvd_packed_parts &parts, char *codes)
 {
     uint32_t *const word = reinterpret_cast<uint32_t *>(codes);

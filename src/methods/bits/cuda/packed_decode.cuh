@@ -66,8 +66,8 @@ __device__ __forceinline__ int token_of(int m, int i, int lane)
     return 16 * m + i / 2 * 8 + lane / 4;
 }
 
-/* Computes the attention scores, times log2(e), of those tokens of a page that are not
- * quantised. */
+/* Computes the attention scores of a page's tokens that are not quantised, multiplied by
+ * log2(e). */
 template <class PAGE>
 __device__ __forceinline__ void ring_scores(const packed_params &p, const cursor &at, int coded,
                                             int left, float (&s)[4][4], int lane)
@@ -146,7 +146,7 @@ template <int UNITS> __device__ __forceinline__ void soften(state<UNITS> &st, fl
         }
 }
 
-/* Sets the scores of tokens before number `from` and from number `to` on to minus infinity. */
+/* Sets the scores of tokens before token `from`, and from token `to` on, to minus infinity. */
 __device__ __forceinline__ void hide(float (&s)[4][4], int from, int to, int lane)
 {
 #pragma unroll
@@ -187,7 +187,8 @@ __device__ __forceinline__ uint32_t times_bf16(uint32_t x, float factor)
     return *reinterpret_cast<const uint32_t *>(&y);
 }
 
-/* Adds V^T P^T (values times probabilities) of those tokens of a page that are not quantised. */
+/* Adds the product V^T P^T (values times probabilities) of a page's tokens that are not
+ * quantised. */
 template <class PAGE>
 __device__ __forceinline__ void ring_values(const packed_params &p, const cursor &at, int coded,
                                             int left, const uint32_t (&prob)[8],
@@ -235,8 +236,8 @@ __device__ __forceinline__ float sink_term(const packed_params &p, int head, flo
     return p.d.sinks ? kvd_exp2(fmaf(p.d.sinks[head], LOG2E, TOP - max)) : 0;
 }
 
-/* Writes a query head's attention output or, if `slot` is not NULL, its partial result to
- * `slot`. */
+/* Writes the attention output of a query head. If `slot` is not NULL, writes a partial result to
+ * `slot` instead. */
 template <class PAGE>
 __device__ __forceinline__ void put_result(const packed_params &p, const cursor &at,
                                            state<PAGE::UNITS> &st, float factor, float *slot,

@@ -20,8 +20,8 @@ struct kvd_packed_decode_params {
      * of the newest token in this copy. scratch_bytes: scratch memory of a warp. shared_bytes:
      * tables that all warps share. */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
-    /* Log2 of the number of groups of 8 tokens (K), and of groups of 16 dimensions (V), that share
-     * a scale. */
+    /* k_shift: log2 of (number of tokens that share a scale of K) / 8. v_shift: log2 of (number of
+     * dimensions that share a scale of V) / 16. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
     /* True if KV heads have different numbers of dimensions. */
@@ -246,8 +246,7 @@ __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int 
 #endif
 }
 
-/* Prefetches those tokens of a page that are not quantised, from the ring buffer into the L2
- * cache. */
+/* Prefetches a page's tokens that are not quantised from the ring buffer into the L2 cache. */
 __device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
 {
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
@@ -384,7 +383,7 @@ __device__ __forceinline__ float unit_of(float most)
     return __uint_as_float(max(__float_as_uint(most) & 0x7f800000u, 0x20000000u));
 }
 
-/* Returns the address of the first numbers in queries [n][q_pitch] that this lane loads. */
+/* Returns the address in queries [n][q_pitch] from which this lane loads its first elements. */
 __device__ __forceinline__ const uint16_t *query_in(const packed_params &p, const void *queries,
                                                     int b, int g, int lane)
 {

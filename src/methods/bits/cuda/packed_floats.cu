@@ -1,5 +1,5 @@
-/* Quantises K and V to small floating-point numbers (methods fp8, mxfp4, nvfp4), and decodes
- * them. */
+/* Quantises K and V to 8-bit and 4-bit floating-point numbers (methods fp8, mxfp4, nvfp4), and
+ * decodes them. */
 #include "methods/bits/cuda/packed_floats.cuh"
 
 namespace

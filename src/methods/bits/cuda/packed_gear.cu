@@ -49,8 +49,8 @@ __device__ __forceinline__ void for_places(const line_of &l, int from, int to, i
     }
 }
 
-/* Returns an integer that sorts bf16 bit patterns like the numbers that they represent. -0 equals
- * 0. */
+/* Maps bf16 bit patterns to integers that have the same order as the bf16 numbers. -0 and 0 get the
+ * same integer. */
 __device__ __forceinline__ int order_of(uint16_t x)
 {
     return x == 0x8000 ? 0x8000 : x & 0x8000 ? 0xffff - x : x | 0x8000;
@@ -337,8 +337,8 @@ __device__ __forceinline__ void multiply_row(const shared_factors &s, const head
             x[c] += __shfl_xor_sync(~0u, x[c], i);
 }
 
-/* Tokens that a CTA handles: warp w has tokens from + w, from + w + every, and so on, before
- * `to`. */
+/* Tokens that a CTA handles. Warp w handles tokens from + w, from + w + every, and so on, up to
+ * token `to` - 1. */
 struct rows_of {
     int side, from, to, every;
 };

@@ -33,7 +33,7 @@ template <class F> __device__ __forceinline__ void for_channels(const token_of &
             f(g, i, base + i);
 }
 
-/* Numbers x of a token in shared memory that are quantised together, and the words in the page to
+/* Elements x of a token that are quantised together, in shared memory, and the words of the page to
  * which they are quantised. */
 struct vector_of {
     uint32_t *word;
@@ -552,8 +552,8 @@ __device__ __host__ __forceinline__ int pitch_of(const kvd_packed_args &a)
     return (a.map.n_kv_heads * a.d_head + 31) / 32 * 32 + 4;
 }
 
-/* Decodes K if K of all KV heads of a token is quantised together. Grid: x, CTAs per request; y,
- * requests. */
+/* Decodes keys of tokens whose KV heads were quantised together. Grid: x is the number of CTAs per
+ * request, y the number of requests. */
 __global__ void __launch_bounds__(THREADS, 3)
     restore_joint_kernel(const __grid_constant__ kvd_packed_args a, int tokens)
 {

@@ -257,8 +257,8 @@ __device__ void put_norms(const float *x, int m, int n, uint16_t *to, float *nor
     __syncthreads();
 }
 
-/* Quantises x [m][n]: channels with more bits (part 0) or with fewer bits (part 1). Ends with a
- * barrier of the CTA. */
+/* Quantises x [m][n], which has m channels and n tokens. `part` is 0 for channels with more bits, 1
+ * for the others. Ends with a barrier of the CTA. */
 __device__ void code_part(const group_of &o, int side, int part, float *x, float *y, float *norm)
 {
     const kvd_packed_split_codes &s = o.a.split;

@@ -15,7 +15,8 @@ static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int
     return a.form.v_channels ? keys_coded(a, m) : m > a.v_newest ? m - a.v_newest : 0;
 }
 
-/* Returns the first of a request's m tokens to which the newest token attends. */
+/* Returns the index of the first token, of m tokens of a request, to which the newest token
+ * attends. */
 static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m)
 {
     return a.map.window ? max(m - a.map.window, 0) : 0;
@@ -163,8 +164,8 @@ static __device__ __forceinline__ uint32_t plane_of(const uint32_t (&code)[8], i
     return byte;
 }
 
-/* Unpacks numbers 8 q .. 8 q + 7 from bit planes. The e-th of them becomes byte e % 4 of code[e /
- * 4]. */
+/* Unpacks 8 codes from bit planes: codes 8 q to 8 q + 7. Code 8 q + e becomes byte e % 4 of code[e
+ * / 4]. */
 static __device__ __forceinline__ void codes_of_planes(const uint32_t *planes, int bits, int q,
                                                        uint32_t (&code)[2])
 {
@@ -286,8 +287,8 @@ static __device__ __forceinline__ uint32_t shifted(uint32_t x, int right)
     return right < 0 ? x << -right : x >> right;
 }
 
-/* Returns this lane's part of the transpose of an 8 x 8 matrix of 16-bit numbers, which the lanes
- * of a warp hold together. */
+/* Transposes an 8 x 8 matrix of 16-bit numbers. Each lane of a warp passes its two numbers, and
+ * gets two numbers of the transpose. */
 static __device__ __forceinline__ uint32_t exchanged(uint32_t fragment)
 {
     uint32_t r;

@@ -385,8 +385,8 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
     return bits;
 }
 
-/* Adds sixteenths of a bit to the size of a request's code: whole 16-bit words to units[slot], the
- * rest to part[slot]. */
+/* Adds a number of sixteenths of a bit to the size of a request's codes: whole 16-bit words to
+ * units[slot], the remainder to part[slot]. */
 __device__ __forceinline__ void add_bits(uint32_t *units, uint32_t *part, int slot, int sixteenths)
 {
     atomicAdd(units + slot, (uint32_t)sixteenths / (16 * KVD_STREAM_WORD_BITS));
@@ -415,15 +415,15 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the index in the batch of token t of request b. `old` is the request's first new
- * token. */
+/* Returns the index in the batch of token t of request b. `old` is the number of tokens that the
+ * request had before. */
 __device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int t, int old)
 {
     return (size_t)(a.start ? a.start[b] + t - old : b);
 }
 
-/* Rounds the components of K or V of new tokens, and counts the bits that they would take after
- * entropy coding. */
+/* Quantises and decodes the components of K or V of new tokens, and counts the bits of their codes,
+ * which are not stored. */
 __global__ void __launch_bounds__(32 * WARPS)
     round_kernel(const __grid_constant__ kvd_stream_batch a,
                  const __grid_constant__ kvd_whole_stream s, uint32_t *units, uint32_t *part)

@@ -13,8 +13,8 @@
 extern "C" {
 #endif
 
-/* Sizes of an entropy-coded block. words: 16-bit words per stream. exceptions: integers per stream
- * that are missing from the frequency tables. */
+/* Sizes of an entropy-coded block. words: largest number of 16-bit words per stream. exceptions:
+ * largest number of integers per stream that the frequency tables lack. */
 typedef struct {
     int32_t n_streams, words, exceptions;
     int32_t scales; /* number of scales per token, one per group of components; 0: none */
@@ -82,9 +82,9 @@ typedef struct {
 /* Sets *bytes to the shared memory that the decoder has for the lookup tables of one entropy-coded
  * stream. */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
-/* Decodes the components of all tokens but each request's newest into bf16 latent vectors
- * [pages][latent_page]. Appends a component 1, by which the inverse transform adds the mean, and
- * zeros. */
+/* Decodes the components of all tokens, except the newest token of each request, into bf16 latent
+ * vectors [pages][latent_page]. Then appends a component 1, by which the inverse transform adds the
+ * mean, and zeros. */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
@@ -154,8 +154,8 @@ typedef struct {
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);
-/* Copies `width` elements of each new token that is among its request's first n_sink tokens from x
- * to `to`. */
+/* Copies `width` elements of new tokens from x to `to`. Only the first n_sink tokens of each
+ * request are copied. */
 cudaError_t kvd_whole_stream_keep(const kvd_stream_batch *b, const uint16_t *x, size_t ld_x,
                                   uint16_t *to, size_t ld, size_t width, cudaStream_t stream);
 
@@ -231,8 +231,8 @@ typedef struct {
     uint16_t *to, *from;
     float *bias; /* [wide] mean times `to` */
 } kvd_transform;
-/* Arrays of a kvd_transform of `wide` dimensions in host memory, from which they are copied to the
- * GPU. */
+/* Copy of a kvd_transform in host memory, from which the arrays on the GPU are filled. `wide` is
+ * the number of dimensions. */
 typedef struct {
     size_t wide;
     uint16_t *to, *from;
@@ -282,8 +282,8 @@ double kvd_kvtc_prompt_coder_bits(const kvd_kvtc_prompt_coder *k, size_t slot);
 void *kvd_stream_pool(kvd_device_memory *memory, size_t bytes, cudaStream_t stream, kvd_err *err);
 /* Returns the parameter `key` of the quantisation method, which must have it. */
 double kvd_stream_value(const kvd_plan *plan, const char *key);
-/* Returns the number of 16-bit words for which a page has room per entropy-coded stream: `room` or,
- * if that is 0, enough for `bits` bits. */
+/* Returns the number of 16-bit words for which a page has room in each entropy-coded stream. This
+ * is `room` or, if `room` is 0, enough for `bits` bits. */
 int32_t kvd_stream_words(double bits, size_t room);
 #endif
 

@@ -191,12 +191,11 @@ __device__ void put_exceptions(const kvd_stream_side &side, const block_of &from
     }
 }
 
-/* Entropy-coded stream s of a page, of which tokens first .. end - 1 are decoded. */
+/* Entropy-coded stream s of a page, from which tokens `first` to `end` - 1 are decoded. */
 struct page_stream {
     const kvd_stream_side &side;
     kvd_stream_at image;
-    /* Address in shared memory of the table that has, for each integer, the bf16 number to which it
-     * decodes. */
+    /* Address in shared memory of a table of bf16 numbers: the decoded number of each integer. */
     uint32_t value;
     int page, s, n, first, end;
     uint16_t *to;

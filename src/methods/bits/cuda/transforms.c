@@ -383,8 +383,8 @@ static int copy_rows(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, co
              : 0;
 }
 
-/* Copies K and V of tokens that are not quantised, which are a prompt's first and newest tokens, to
- * k->x. */
+/* Copies K and V of tokens that are not quantised to k->x. These are the first and the newest
+ * tokens of each prompt. */
 static int copy_exact(const kvd_kvtc_prompt_coder *k, const kvd_paged_rows *r, const uint16_t *x,
                       kvd_err *err)
 {

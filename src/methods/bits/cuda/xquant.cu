@@ -332,8 +332,8 @@ __device__ __forceinline__ void end_copies()
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/* Waits for all but the latest group of copies that this thread started, and then for the other
- * threads of the CTA. */
+/* Waits until all groups of copies that this thread started are complete, except the latest group.
+ * Then waits for the other threads of the CTA. */
 __device__ __forceinline__ void wait_but_last()
 {
     asm volatile("cp.async.wait_group 1;" ::: "memory");
@@ -449,7 +449,7 @@ __device__ __forceinline__ void load_run(const uint32_t *values, int run, int t,
         code[i] = BITS % 4 ? __funnelshift_r(word[i], word[i + 1], (unsigned)(bit % 32)) : word[i];
 }
 
-/* Accumulators of mma instructions: 16 query heads times 8 channels of V each. */
+/* Accumulators of mma instructions. Each of them has 16 query heads times 8 channels of V. */
 typedef float sums[UNITS][2][8][4];
 
 /* Multiplies the softmax numerators of one page by the quantised V, and adds the products to the

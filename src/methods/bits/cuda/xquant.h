@@ -61,8 +61,8 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /* Vectors of new tokens to quantise, in device memory: one per token [tokens][rank] or, if
-     * form.channels is set, one for K followed by one for V [tokens][2 rank]. */
+    /* Vectors of new tokens to quantise, in device memory: one vector per token, [tokens][rank]. If
+     * form.channels is set, two vectors per token, for K and then for V, [tokens][2 rank]. */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */
