@@ -505,7 +505,7 @@ static void basis_widths(kvd_head *h, int side)
                                               : (size_t)low->d_v;
 }
 
-/* Computes the projection basis a [d][n_basis] of K or V. */
+/* Writes the projection of K or V of one KV head to the array `a` [d][n_basis]. */
 static int find_basis(const kvd_head *h, int side, float *a, kvd_err *err)
 {
     const kvd_dims_head *const widths = kvd_head_dims(h->p->widths, h->in->layer, h->g);

@@ -7,17 +7,15 @@
 #include "methods/dims/dims.h"
 #include "model/checkpoint/weights.h"
 
-/* If A projects V and B restores it, folding them into the weights turns W_V into A^T W_V, its bias
- * b into A^T b, and W_O into W_O B^T. Weights beyond the kept dimensions become zero. */
-
 /* Returns how many doubles of scratch memory kvd_fold_rows and kvd_fold_columns need. */
 size_t kvd_fold_scratch(size_t d, size_t n);
 
-/* Multiplies a [d][m] into the rows `w` [d][cols] of one head of W_Q, W_K or W_V: rows 0 .. m-1
- * become a^T w, the rest zeros. For a bias, cols is 1. */
+/* Projects the rows `w` [d][cols] of one head of W_Q, W_K or W_V: rows 0 to m - 1 become a^T w, and
+ * the other rows become 0. The projection `a` is [d][m]. For a bias, cols is 1. */
 void kvd_fold_rows(size_t d, size_t m, const float *a, size_t cols, float *w, double *scratch);
 
-/* Multiplies b [m][d] into one head's d columns of W_O, w [rows][ld]: first w b^T, then zeros. */
+/* Replaces the d columns w [rows][ld] of one head of W_O: columns 0 to m - 1 become w b^T, and the
+ * other columns become 0. b [m][d] is the matrix that restores V from projected V. */
 void kvd_fold_columns(size_t d, size_t m, const float *b, size_t rows, size_t ld, float *w,
                       double *scratch);
 
@@ -43,9 +41,9 @@ typedef struct {
     size_t n;
 } kvd_folded_list;
 
-/* Lists the tensors that change when the projections `dims` are multiplied into the checkpoint's
- * weights. Both are borrowed. The caller must call kvd_folded_list_release, even after a
- * failure. */
+/* Lists the tensors that change when the projections `dims` are multiplied into the weights of
+ * checkpoint `c`. `c` and `dims` are borrowed. The caller must call kvd_folded_list_release, even
+ * after a failure. */
 int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_dims *dims,
                          kvd_err *err);
 void kvd_folded_list_release(kvd_folded_list *l);
@@ -55,8 +53,8 @@ bool kvd_folds_qk(const kvd_config *c);
 
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 
-/* Callback that receives the next n elements x of a tensor. `stored` points to these elements in
- * the file if they are unchanged, otherwise it is NULL. */
+/* Callback that receives the next n elements of a tensor in x. `stored`: the same elements as they
+ * are in the checkpoint file, or NULL if a projection has changed them. */
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);
 

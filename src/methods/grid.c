@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Part of a list of methods: plain text, or the alternative values of one parameter. */
+/* Part of a method text such as "h2o,heavy=0.1/0.2": the alternative values "0.1/0.2" of a
+ * parameter, or the text before or after such values. */
 typedef struct {
     const char *at;
     size_t len;
@@ -155,7 +156,8 @@ static int check_names(const char *spec, const char *names, size_t n, kvd_err *e
     return 0;
 }
 
-/* Returns the length of the first method in `list`, parameters included, or 0 on failure. */
+/* Returns the length in characters of the first method's text in `list`, including its parameters.
+ * `spec`: the whole list, for error messages. Returns 0 on failure. */
 static size_t first_method(const char *spec, const char *list, kvd_err *err)
 {
     size_t n = strcspn(list, ",");

@@ -8,7 +8,8 @@
 
 /* One KV head of one layer and sequence, with its cached tokens in order of position. */
 typedef struct {
-    /* pool: memory of the arrays. of_prompt: memory of those arrays that only the prompt needs. */
+    /* Memory of the arrays in this structure. of_prompt has the arrays that are needed only during
+     * the prompt, pool has the others. */
     kvd_pool pool, of_prompt;
     const kvd_plan *p;
     /* K and V of the batch's prompts if a method merges them across layers, otherwise NULL. */
@@ -90,12 +91,14 @@ typedef struct {
     float *score, *prob;
     /* [KVD_ATTEND_ROWS][n0] Attention scores of a block of queries with all n0 prompt tokens. */
     float *block;
-    /* [most] New KVD_LEVEL_* of each cached token. During attention of a step: 1 for each token
-     * that the step reads, else 0. */
+    /* [most] For each cached token: the precision level KVD_LEVEL_* that a method has just chosen.
+     * While a decode step computes attention, the array instead has 1 for each token that the step
+     * reads, and 0 for the others. */
     uint8_t *decision;
     size_t *kept;
-    /* [5 + group][n0] Sums over queries for each prompt token, such as the attention that it
-     * received. */
+    /* [5 + group][n0] For each prompt token: five sums over queries, such as the attention that the
+     * token received, then the attention that it received from recent queries of each of `group`
+     * query heads. */
     double *statistics;
     kvd_stepwise_account *account;
     /* Clock time (kvd_clock_s) in seconds at which the latest timed part (kvd_stepwise_part)

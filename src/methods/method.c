@@ -200,8 +200,8 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
         v->value[i] = info->parameter[i].value;
 }
 
-/* Adds *x to m, which already has a method that acts on tokens. Returns false unless one of these
- * two methods lowers the precision of tokens by rank, and the other only drops tokens. */
+/* Adds *x to m, which already has a method that acts on tokens. Returns false unless one of the two
+ * methods lowers the precision of less important tokens, and the other only drops tokens. */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
     if (m->plan.levels || x->select || m->plan.tokens->select ||

@@ -51,9 +51,11 @@ typedef struct {
     const kvd_error_table *table;
     const char *spectrum_path, *rates_path, *table_path;
     /* The following fields are private. */
-    /* Default parameters "KEY=VALUE,..." of a name that combines methods, such as mikv, or NULL. */
+    /* Default parameters "KEY=VALUE,..." of a name that combines methods, such as mikv. NULL for
+     * other names. */
     const char *usual;
-    /* Parameter that trades bytes for quality in a named combination such as zdc, or NULL. */
+    /* Parameter that trades bytes for quality, if the user gave a name that combines methods, such
+     * as zdc. NULL for other names. */
     const kvd_tradeoff *tradeoff;
 } kvd_method;
 
@@ -61,11 +63,12 @@ typedef struct {
  * for an unknown, duplicate, invalid or unused parameter, and if p, p.qk, p.v and r contradict each
  * other. */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
-/* Returns true if the user said how many dimensions to remove: by p, by p.qk and p.v, or by r. */
+/* Returns true if the user said how many dimensions to remove. The user does so with parameter p,
+ * with parameters p.qk and p.v, or with parameter r, for example "zack,p=0.5". */
 bool kvd_method_has_point(const kvd_method *m);
 bool kvd_method_has_sides(const kvd_method *m);
-/* Returns true if the user gave p_u, or p_u.qk and p_u.v: fractions of dimensions to remove from
- * less important tokens. */
+/* Returns true if the user said how many dimensions to remove from less important tokens. The user
+ * does so with parameter p_u, or with parameters p_u.qk and p_u.v. */
 bool kvd_method_has_low(const kvd_method *m);
 const char *kvd_method_name(const kvd_method *m);
 bool kvd_method_is_none(const kvd_method *m);
@@ -97,7 +100,8 @@ bool kvd_method_is_text_key(const char *key, size_t length);
 void kvd_method_with_fisher(kvd_method *m);
 bool kvd_method_reads_fisher(const kvd_method *m);
 
-/* Parameter that trades stored bytes for quality, such as p or a token budget. */
+/* Parameter that trades stored bytes for quality, for example a fraction of dimensions to remove,
+ * or a token budget. */
 typedef struct {
     /* Name of the parameter as --method takes it: "p", "h2o.heavy". */
     char name[64];
@@ -107,14 +111,15 @@ typedef struct {
     /* True if a sweep takes geometric steps, false for equal steps. */
     bool geometric;
     bool p;
-    /* Private: name of a second parameter, or "". A sweep sets it to at + slope * (value of the
-     * parameter `name`). */
+    /* Private: name of a second parameter that depends on this one, or "". A sweep sets the second
+     * parameter to at + slope * (value of this parameter). */
     char with[64];
     double at, slope;
 } kvd_method_tradeoff;
 
-/* Finds the parameter that trades bytes for quality. `key` is KEY, NAME.KEY, or NULL for the
- * parameter of the last method. Fails if there is none. */
+/* Finds the parameter of `m` that trades stored bytes for quality. key: its name, such as "p" or
+ * "h2o.heavy". NULL: the parameter of the last method in a combination such as "h2o+kivi". Fails if
+ * there is no such parameter. */
 int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tradeoff *out,
                              kvd_err *err);
 /* Returns the parameter value, rounded, at fraction `share` of the way from t->most to t->least. */
@@ -126,13 +131,15 @@ bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t
  * from `value`. */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);
-/* Returns the value of parameter t->name, or NaN if the user gave r, or p.qk and p.v, instead. */
+/* Returns the value that parameter t->name has in m. Returns NaN if it is parameter p, but the user
+ * gave r, or p.qk and p.v, instead of p. */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
 
 /* The functions from here on are for method.c and method_keys.c only. */
 
-/* Sets the parameters given in `text` ("KEY=VALUE,..." or NULL) and the defaults of all others, and
- * checks them. Modifies `text`. Fails as kvd_method_parse does. */
+/* Sets the parameters given in `text` ("KEY=VALUE,..." or NULL), and sets all others to their
+ * defaults. Modifies `text`. Fails for an unknown, duplicate, invalid or unused parameter, and for
+ * parameters that contradict each other. */
 int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err);
 
 void kvd_method_write_settings(kvd_method *m);

@@ -213,8 +213,9 @@ static int widths_at(const kvd_method *m, int side, double p, double *removal_ra
                   : 0;
 }
 
-/* Removes fraction p[0] of the dimensions of Q and K, and fraction p[1] of those of V. Sets
- * *removal_rate to the removal rate of both, or to NaN if their rates differ. */
+/* Chooses how many dimensions each head keeps. Removes the fraction p[0] of the dimensions of Q and
+ * K, and the fraction p[1] of the dimensions of V. *removal_rate: removed fraction of a head's sum
+ * of singular values, or NaN if it is not the same for Q-K and V. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {
@@ -233,8 +234,9 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
     return 0;
 }
 
-/* Restores all dimensions of Q and K, or of V, if m->cut excludes them, and of layers that stay
- * uncompressed. Sets p and *overall_p to the fractions that remain removed. */
+/* Undoes the removal of dimensions in layers that stay uncompressed. If m->cut is KVD_CUT_V, also
+ * undoes it for Q and K; if it is KVD_CUT_QK, for V. Then sets p and *overall_p to the fractions of
+ * dimensions that are removed. */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
 {

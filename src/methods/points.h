@@ -28,14 +28,16 @@ typedef struct {
 
 /* Records the files at these paths as inputs of the run. */
 int kvd_method_paths_add_inputs(const kvd_method_paths *p, kvd_run *run, kvd_err *err);
-/* Reads the files. Fails if a file was made from another model than the one in `model`, which
- * `info` describes. The caller must call kvd_method_files_release, also on failure. */
+/* Reads the files that compression methods need, whose paths are in *p. Fails if a file was made
+ * for another model. model: path of the model. info: description of the model. The caller must call
+ * kvd_method_files_release, also on failure. */
 int kvd_method_files_load(kvd_method_files *f, const kvd_method_paths *p,
                           const kvd_model_info *info, const char *model, kvd_err *err);
 void kvd_method_files_release(kvd_method_files *f);
 
-/* Sets m->spectrum, m->rates and m->table to those of the files that fit the method. Fails if no
- * spectrum file fits or two do, or if the files do not match each other. */
+/* Finds the files that fit method *m: sets m->spectrum (rotation matrices), m->rates (numbers of
+ * kept dimensions) and m->table (measured errors). Fails if no rotation matrices fit the method, if
+ * two files of the same kind fit it, or if the files do not match each other. */
 int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err *err);
 
 /* Warns about each file of `given` that none of the n methods reads. kvd_method_find_files must
@@ -43,13 +45,15 @@ int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err 
 void kvd_method_files_say_unused(const kvd_method_files *files, const kvd_method_paths *given,
                                  const kvd_method *method, size_t n, const char *program);
 
-/* Warns if the numbers of kept dimensions were chosen for other rotations than those of
- * m->spectrum, or if the error table does not say for which rotations it was measured. */
+/* Warns if the file of kept dimensions was computed for other rotation matrices than the file of
+ * rotation matrices has, or if the file of measured errors does not say for which rotation matrices
+ * it was measured. */
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err);
 
 typedef struct {
     const kvd_method *method;
-    /* Rule that chose the kept dimensions: "none", "uniform" (equal widths), "eq6", "error", ... */
+    /* Rule that chose how many dimensions each head keeps: "none", "uniform" (the same number for
+     * all heads), "eq6" (ZACK paper, Eq. 6), "error" (from measured errors), ... */
     const char *rule;
     /* Fraction r of the sum of a head's singular values that was removed (ZACK paper, Eq. 6), or
      * NaN if r was not used. */
@@ -68,18 +72,20 @@ typedef struct {
     kvd_dims low;
 } kvd_point;
 
-/* Lists the parameter values at which a method is evaluated: those the user gave, or one point per
- * entry of the file of kept dimensions. The caller must call kvd_points_free. The method must
- * outlive `*points`. */
+/* Lists the points (choices of parameter values) at which method *m is evaluated. If the user did
+ * not say how many dimensions to remove, each entry of the --rates file is a point. Otherwise there
+ * is one point. The caller must call kvd_points_free. *m must outlive `*points`. */
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
-/* kvd_point_at chooses the parameter values that remove the smallest fraction of dimensions of at
- * least `p` (method uniform: nearest to `p`). kvd_point_of_keys uses the parameters of *m,
- * kvd_point_of_rates entry i of the file of kept dimensions. The caller must call
- * kvd_point_release. */
+/* Removes at least the fraction `p` of the dimensions, and as little more as possible. Method
+ * uniform removes the fraction nearest to `p`. The caller must call kvd_point_release. */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
+/* Removes as many dimensions as parameter p, p.qk with p.v, or r of *m says. The caller must call
+ * kvd_point_release. */
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
+/* Takes the numbers of kept dimensions from entry i of the --rates file. The caller must call
+ * kvd_point_release. */
 int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err *err);
 void kvd_point_release(kvd_point *point);
 
@@ -91,8 +97,8 @@ kvd_plan kvd_point_plan(const kvd_point *point);
 /* Writes the largest fraction of dimensions that kvd_point_at can remove with this method. */
 int kvd_point_largest(const kvd_method *m, double *p, kvd_err *err);
 
-/* Builds projections that keep all dimensions of every head. If m->cut excludes Q and K, or V,
- * these get no projection. */
+/* Builds projections that remove no dimensions: each head keeps d_head. If m->cut is KVD_CUT_QK, V
+ * gets no projection; if it is KVD_CUT_V, Q and K get no projection. */
 int kvd_point_full(const kvd_method *m, kvd_dims *dims, kvd_err *err);
 
 #endif

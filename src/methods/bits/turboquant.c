@@ -29,7 +29,8 @@ static const kvd_parameter parameters[] = {
 };
 
 enum { BINS = 2048, STREAM = 0x7151 };
-/* Largest magnitude of a quantisation level, in standard deviations of a coordinate. */
+/* Largest magnitude of a quantisation level. Unit: the standard deviation of one coordinate of a
+ * randomly rotated vector. */
 static const double RANGE = 8;
 
 typedef struct {
@@ -46,8 +47,8 @@ typedef struct {
     uint64_t seed;
     int d_head;
     size_t widest;
-    /* [widest + 1] Random matrices and quantisation levels for vectors of each length, computed
-     * when first needed. */
+    /* [widest + 1] Element d: random matrices and quantisation levels for vectors with d elements,
+     * computed when first needed. */
     _Atomic(tables *) *of;
 } turboquant;
 

@@ -103,8 +103,8 @@ static void transform_back(const float *y, size_t m, const double *wave, float *
     }
 }
 
-/* Sorts channels: first the `two` channels with the largest ranges, which get 2 bits, then the
- * others. */
+/* Fills `order` with channel numbers: first the channels that get 2 bits, which have the largest
+ * ranges, then the channels that get 1 bit. `two`: number of channels that get 2 bits. */
 static void sort_channels(const float *x, size_t n, size_t d, size_t two, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {

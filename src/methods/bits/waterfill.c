@@ -1,9 +1,8 @@
-/* Method waterfill: transform coding of all KV heads of a layer, with one quantisation step for the
- * whole cache.
+/* Method waterfill: transform coding of K and V.
  *
- * The transform decorrelates x and weights errors by the gradients of the loss (reverse
- * water-filling: Cover and Thomas, section 10.3.3). Components are rounded to multiples of `step`
- * and entropy-coded. */
+ * A matrix decorrelates the elements of all KV heads of a layer and weights errors by the gradients
+ * of the loss (reverse water-filling: Cover and Thomas, section 10.3.3). The results are rounded to
+ * multiples of parameter `step` and entropy-coded. */
 #include <cblas.h>
 #include <lapacke.h>
 #include <math.h>
@@ -42,8 +41,8 @@ typedef struct {
     /* [wide + 1] Frequency table of each component, then one for the bytes of integers that are
      * missing from these tables. */
     kvd_rans_table *table;
-    /* Mean of |y| / step - |q| over the calibration components that are rounded to an integer q !=
-     * 0. Decoding adds it to |q|. */
+    /* Correction that decoding adds to the magnitude of each nonzero integer, in units of `step`.
+     * It is the mean rounding error of magnitudes in the calibration data. */
     double offset;
     /* [wide] Frequency tables of the components for blocks of tokens. Components with index `kept`
      * or above are always 0. */
@@ -63,8 +62,8 @@ typedef struct {
 } waterfill;
 
 typedef struct {
-    /* Calibration data (x) and their components (y), [n][wide]; scratch for one KV head (head),
-     * [2][n][d_head]. */
+    /* x, y: calibration data before and after the decorrelating transform, [n][wide]. head: scratch
+     * for one KV head, [2][n][d_head]. */
     float *x, *y, *head;
     /* [wide][wide] Scratch matrices: Cholesky factor (a), covariance (c), eigenvectors (u), and a
      * product. */
@@ -118,7 +117,8 @@ static int transform(const coder *to, const double *moment, double n_tokens, siz
     return 0;
 }
 
-/* Makes the frequency table of component j from `count`, and overwrites `count`. */
+/* Makes the entropy coder's frequency table for component j of the transformed vectors. `count` has
+ * the number of occurrences of each integer; its contents are lost. */
 static void make_component(coder *to, size_t j, uint64_t *count, int least, int most)
 {
     const size_t n = (size_t)(most - least + 1);
@@ -129,8 +129,8 @@ static void make_component(coder *to, size_t j, uint64_t *count, int least, int 
         (kvd_stream_component){(uint32_t)to->n_starts, (int16_t)(least - ZERO), (uint16_t)n};
     memcpy(to->start + to->n_starts, to->table[j].start + least, (n + 1) * sizeof *to->start);
     to->n_starts += n + 1;
-    /* An integer missing from the table takes the bits of ESCAPE and 4 bytes. Stores these bits
-     * minus the bits of integer 0. */
+    /* Stores how many more bits an integer missing from the table takes than integer 0, in units of
+     * 1/16 bit. A missing integer is coded as symbol ESCAPE and 4 bytes. */
     const uint16_t *const start = to->table[j].start;
     const double frequency = start[ESCAPE + 1] - start[ESCAPE],
                  of_zero = start[ZERO + 1] - start[ZERO];
@@ -209,8 +209,8 @@ static int calibrate(waterfill *w, const kvd_method_setup *s, bool pre, kvd_err 
     return status;
 }
 
-/* Standard deviations, in units of `step`, of the first and the last component in timing runs
- * without calibration data. */
+/* Assumed standard deviations of the first and the last component of a transformed vector, in units
+ * of `step`. Timing runs that have no calibration data use them. */
 static const double DRAWN_FIRST = 5, DRAWN_LAST = 0.03;
 enum { DRAWN_ROWS = 16384 };
 

@@ -10,7 +10,7 @@
 typedef struct kvd_gpu_caches kvd_gpu_caches;
 kvd_gpu_caches *kvd_gpu_caches_new(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                                    size_t max_tokens, size_t max_len, kvd_err *err);
-/* Frees the shared memory *c. All caches that use it must be freed before. */
+/* Frees *c, device memory that several caches share. The caller must free these caches first. */
 void kvd_gpu_caches_free(kvd_gpu_caches *c);
 
 typedef struct kvd_gpu_cache kvd_gpu_cache;

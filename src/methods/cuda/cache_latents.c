@@ -1,4 +1,5 @@
-/* Projects K and V to latent vectors that KV heads share, and rebuilds them, in float32. */
+/* Projects K and V to latent vectors that KV heads share, and rebuilds K and V from the latent
+ * vectors, in float32. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -58,7 +58,8 @@ static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, floa
         copy_matrix(&head[g], side, d, to + (size_t)g * d * d, d);
 }
 
-/* Writes the matrices that map K or V to latent vectors, or back, to `to`, which must be zero. */
+/* Writes to `to` the matrices that project K or V to latent vectors or, if `side` is SIDE_UP or
+ * SIDE_BACK, the matrices that restore K or V. The caller must zero `to`. */
 static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, size_t d, float *to)
 {
     const size_t wide = (size_t)heads * d;
@@ -216,7 +217,8 @@ static int pad_head(const kvd_dims_head *from, size_t d, int d_qk, int d_v, kvd_
 {
     int status = 0;
     const size_t qk = (size_t)from->d_qk, v = (size_t)from->d_v;
-    /* A head without a projection keeps all d_head dimensions, so the layer's widest has d_head. */
+    /* A head without projections keeps all d_head dimensions. d_qk and d_v are then d_head as well,
+     * because they are the largest numbers of dimensions in the layer. */
     *to = (kvd_dims_head){.d_qk = d_qk, .d_v = d_v};
     to->a_q = padded(from->a_q, d, qk, d, (size_t)d_qk, &status, err);
     to->a_k =

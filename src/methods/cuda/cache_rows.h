@@ -62,9 +62,11 @@ typedef struct {
     float scale[2]; /* of the tensor (kvd_scales_at), for floating-point codes */
 } kvd_cache_codes;
 
-/* Quantises and decodes in place the rows of K and V in `rows` [][2 d] that list [n] (device
- * memory) selects. With integer codes, `group` tokens of a channel of K, or `group` channels of V
- * of a token, share a scale. */
+/* Quantises rows of K and V and replaces them by the decoded values. `list` [n], in device memory,
+ * selects the rows in `rows` [][2 d].
+ *
+ * With integer codes, each scale of K covers `group` tokens of a channel, and each scale of V
+ * covers `group` channels of a token. */
 cudaError_t kvd_cache_code(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n,
                            const kvd_packed_form *f, int group, cudaStream_t stream);
 

@@ -15,8 +15,8 @@ int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t ev
                : 0;
 }
 
-/* Returns true if p->maker has not made its projections yet, or if keys are rebuilt from the
- * projections that it made. */
+/* Returns true if method p->maker has yet to compute the plan's projections, or if keys are rebuilt
+ * from latent vectors. */
 static bool makes_more(const kvd_plan *p)
 {
     return p->maker && !(p->dims && !p->dims->rebuild);
@@ -141,8 +141,8 @@ int kvd_gpu_method_check(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_
 
 bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_config *c)
 {
-    /* If the plan projects keys, or rebuilds them from latent vectors, the engine has keys before
-     * RoPE for every model. */
+    /* Keys before RoPE are available for every model if the plan projects keys or rebuilds them
+     * from latent vectors. With other plans, some models lack them. */
     const bool rebuilds = p->dims && p->dims->rebuild,
                cut = (p->bits || p->maker) && p->dims && !rebuilds;
     return !(kvd_plan_needs(p) & KVD_NEEDS_PRE_ROPE) || cut || rebuilds || kvd_gpu_fold_packs(c) ||

@@ -45,7 +45,8 @@ typedef struct {
     size_t rows;
     /* [layers][rows] in device memory: number of cached tokens, the new one included. */
     const int32_t *kv_len;
-    /* [1] in device memory: number of table rows in use, n_kv_heads per decode step. */
+    /* [1] in device memory: number of page table rows in use, one per KV head of each decoding
+     * request. */
     const int32_t *live;
     /* [layers][rows][max_pages] in device memory: numbers of the pages that hold the tokens. */
     const int32_t *table;
@@ -191,8 +192,8 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 /* Returns the GPU code that runs the compression methods of `plan`, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/* Returns the GPU code for text generation. This is code that lets the CPU quantise if only such
- * code supports the plan, otherwise the methods' own GPU code, which may be NULL. */
+/* Returns the compression methods' GPU code for text generation, or NULL if they have none. If only
+ * quantisation on the CPU supports the plan, returns the code for that instead. */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
@@ -222,18 +223,18 @@ const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 
-/* Each function kvd_gpu_method_X calls the method's callback X (such as `make`) if set, then the
- * functions for data that the CPU compresses (m->codes, m->kept).
- *
- * kvd_gpu_method_finish waits until all bits are counted. It must precede kvd_gpu_method_bits (NaN
- * if K and V are uncompressed) and kvd_gpu_method_held. */
+/* Each function calls the compression method's callback of the same name, for example `make`, if it
+ * is not NULL. If the CPU compresses data, the functions also do the CPU's part. */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
 int kvd_gpu_method_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
 int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
+/* Waits until all bits are counted. Must be called before kvd_gpu_method_held and
+ * kvd_gpu_method_bits. */
 int kvd_gpu_method_finish(kvd_gpu_method *m, kvd_err *err);
 void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot);
 double kvd_gpu_method_held(const kvd_gpu_method *m);
+/* Returns the bits of a request's K and V, or NaN if they are uncompressed. */
 double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot);
 double kvd_gpu_method_unseen(const kvd_gpu_method *m, size_t slot);
 void kvd_gpu_method_free(kvd_gpu_method *m);

@@ -32,7 +32,8 @@ void kvd_host_codes_drop(kvd_host_codes *k, size_t slot)
     forget(k, &k->slot[slot]);
 }
 
-/* Returns the bits of K and V of tokens from .. end - 1 in all layers with a sliding window. */
+/* Returns the bits of a request's K and V in all layers with a sliding window. Counts the tokens
+ * with index at least `from` and below `end`. */
 static double near_bits(const kvd_host_codes *k, const kvd_host_slot *s, size_t from, size_t end)
 {
     double sum = 0;
@@ -168,8 +169,8 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
     return reserve_rows(k, ((fresh > longest ? fresh : longest) + 7) / 8 * 8, err);
 }
 
-/* Applies RoPE (if `table` is k->rope) or undoes it (if k->back) in the keys of n tokens, the first
- * of which has position `first`. Rounds to bf16. */
+/* Applies RoPE to the keys of n tokens, or undoes it, and rounds the keys to bf16. table: k->rope
+ * applies RoPE, k->back undoes it. first: position of the first token. */
 static void turn(const kvd_host_codes *k, int layer, const float *table, size_t first, size_t n,
                  uint16_t *row)
 {
@@ -251,7 +252,8 @@ static int keep_mass(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_
     return 0;
 }
 
-/* Appends n zeros to s->near: new tokens are not quantised, so their codes have no bits yet. */
+/* Appends n zeros to s->near, the bits per token in layers with a sliding window: the n new tokens
+ * are not quantised yet. */
 static int keep_near(kvd_host_slot *s, size_t n, kvd_err *err)
 {
     const size_t needed = s->n + n, room = needed + needed / 4 + KVD_PAGE_TOKENS;
@@ -277,8 +279,9 @@ static void count_unseen(const kvd_host_codes *k, kvd_host_slot *s)
                     : 0;
 }
 
-/* Appends K and V of request i's n new tokens, rows of k->row from `at` on, to the state `s`. The
- * first `coded` tokens of a new request are already quantised and have no rows. */
+/* Appends K and V of a request's n new tokens to its state `s`. Their first row in k->row is `at`.
+ * If `fresh`, the request is new, and its first `coded` tokens are already quantised and have no
+ * rows. */
 static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, size_t n,
                 bool fresh, size_t coded, kvd_err *err)
 {

@@ -32,9 +32,9 @@ typedef struct {
     const kvd_dims *dims;
 } kvd_host_rows;
 
-/* kvd_host_codes_take returns true if the CPU can quantise K and V and the plan drops no tokens.
- * kvd_host_codes_take_entries does so if the plan drops tokens. */
+/* Returns true if the plan drops no tokens and the CPU can quantise K and V. */
 bool kvd_host_codes_take(const kvd_plan *plan);
+/* Returns true if the plan drops tokens and the CPU can quantise K and V of the other tokens. */
 bool kvd_host_codes_take_entries(const kvd_plan *plan);
 /* Returns tables that apply RoPE or, if `undoes`, its inverse: cosines [2][max_len][d_head / 2],
  * then sines. Index 1 is for layers with rope_local_theta. The caller frees the array. Returns NULL
@@ -46,7 +46,8 @@ int kvd_host_codes_new(kvd_gpu_method *m, const kvd_host_rows *rows, kvd_err *er
 int kvd_host_codes_make(kvd_host_codes *k, size_t slots, kvd_err *err);
 void kvd_host_codes_free(kvd_host_codes *k);
 
-/* Reserves host memory for the K and V of an iteration, which the GPU must not have begun. */
+/* Reserves host memory for K and V of the tokens that iteration `it` processes. Must be called
+ * before the GPU starts the iteration. */
 int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err);
 /* Starts copying `width` elements per new token from x, where rows are `ld` apart, to the host. */
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
@@ -59,8 +60,8 @@ int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld,
  * probabilities that the method needs, or compresses prompts on the GPU. */
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
-/* Makes the GPU compress prompts if the method is kvtc with parameter lanes=0, no layer has a
- * sliding window, and rows have keys before RoPE. Otherwise does nothing. */
+/* Makes the GPU, not the CPU, compress prompts. Does nothing unless the method is kvtc with
+ * parameter lanes=0, no layer has a sliding window, and the engine supplies keys before RoPE. */
 int kvd_host_codes_add_prompts(kvd_host_codes *k, kvd_err *err);
 /* After an iteration, quantises all tokens that can be quantised, and writes the decoded rows to
  * the GPU's cache. Waits for the GPU. */
@@ -68,9 +69,10 @@ int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 void kvd_host_codes_drop(kvd_host_codes *k, size_t slot);
 /* Waits until the bits of all iterations are counted. */
 int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err);
-/* Return the bits of K and V of one request, and the bytes of all requests. kvd_host_codes_finish
- * must have been called. */
+/* Returns the bits of K and V of the request in `slot`. kvd_host_codes_finish must be called
+ * before. */
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
+/* Returns the bytes of K and V of all requests. kvd_host_codes_finish must be called before. */
 double kvd_host_codes_held(const kvd_host_codes *k);
 /* Returns the bits of stored tokens that the latest decode step did not read, because these tokens
  * had left the window. */

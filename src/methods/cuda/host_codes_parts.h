@@ -15,9 +15,10 @@ typedef struct {
     size_t coded[KVD_N_SIDES];
     bool prompt; /* true: the latest iteration brought the prompt */
     bool apart;  /* true: kvd_host_codes.prompts coded tokens of the prompt */
-    /* Bits of the K and V that the CPU has quantised, summed over the layers without a window. */
+    /* Bits of the K and V that the CPU has quantised, summed over the layers without a sliding
+     * window. */
     double bits;
-    /* [n] Bits of each token's codes, summed over the layers with a window. */
+    /* [n] Bits of each token's quantised K and V, summed over the layers with a sliding window. */
     double *near;
     size_t room;   /* of `near` */
     double unseen; /* bits of tokens that the latest step no longer read */
@@ -58,9 +59,9 @@ struct kvd_host_codes {
     /* RoPE tables of kvd_host_codes_rope: `rope` applies RoPE, `back` undoes it. A table that is
      * not needed is NULL. */
     float *rope, *back;
-    /* Pinned rows [layers][room][pitch] of K and V: first those of new tokens from the GPU, later
-     * those of quantised tokens to write back to it. `room` grows before an iteration, up to
-     * max_tokens. */
+    /* [layers][room][pitch] Rows of K and V in pinned memory. The GPU writes the rows of new tokens
+     * here, and reads the rows of quantised tokens from here. Before an iteration, `room` may grow,
+     * up to max_tokens. */
     uint16_t *row;
     size_t room;
     uint16_t *x;                 /* device [max_tokens][rows.ld] */
@@ -87,8 +88,9 @@ static inline size_t kvd_host_codes_first_held(const kvd_host_codes *k, int kind
     return kind == KVD_LAYERS_NEAR ? kvd_gpu_first_held(k->method, k->method->cache->window, n) : 0;
 }
 
-/* Quantises on all threads the tokens of n requests that are ready (w[i].ready): replaces their
- * numbers by decoded ones and adds the bits of their codes. */
+/* Quantises the first w[i].ready tokens of each of n requests, unless they are quantised already.
+ * Replaces their K and V by decoded values, and adds the bits of their codes to the request's
+ * totals. Uses all threads. */
 int kvd_host_codes_quantise(const kvd_host_codes *k, kvd_host_written *w, size_t n, kvd_err *err);
 
 #endif

@@ -17,8 +17,9 @@ typedef struct {
     double bits;
 } task;
 
-/* Returns the tokens of layer place / n_parts whose part place % n_parts (such as K of one head)
- * must be quantised now. Tokens that have left the layer's window are skipped. */
+/* Returns which tokens of a request must be quantised now in one layer and one part of a row, such
+ * as K of one KV head. `place` is layer * n_parts + part. Tokens that have left the layer's sliding
+ * window are skipped. */
 static task task_of(const kvd_host_codes *k, const kvd_host_written *w, size_t place)
 {
     const kvd_host_slot *const s = w->slot;
@@ -120,8 +121,8 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
     return kvd_status(status);
 }
 
-/* Divides w->near, the bits of the new codes in layers with a window, equally among the tokens
- * quantised now. Adds each token's share to s->near, the bits per token of the request. */
+/* Divides the bits of newly quantised K and V (w->near) equally among their tokens, and adds each
+ * share to the token's bits (s->near). Counts only layers with a sliding window. */
 static void count_near(const kvd_host_codes *k, const kvd_host_written *w)
 {
     kvd_host_slot *const s = w->slot;

@@ -9,9 +9,9 @@
 
 static const char what[] = "codes on the CPU";
 
-/* Attention probabilities that tokens received in one iteration: those of prompts, then, from
- * element of_steps on, those of decode steps. `sum` (device) has one layer, `host` (pinned) is
- * [n_layers][room]. */
+/* Attention probability that each token received in one iteration, summed over queries. sum: one
+ * layer, in device memory. host: all layers, in pinned memory [n_layers][room]. In a layer, sums
+ * for decode steps begin at element of_steps, after the sums for prompts. */
 struct kvd_host_received {
     kvd_gpu_method *method; /* borrowed */
     float *sum, *host;

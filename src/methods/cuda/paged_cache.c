@@ -284,8 +284,8 @@ static kvd_append_args append_args(const kvd_paged_cache *c, int layer, const vo
                              .pool = kvd_paged_cache_pool(c, layer)};
 }
 
-/* Stores new K and V. If K is not projected by the matrix of Q, a second launch overwrites K with
- * its projection. */
+/* Stores new K and V. The first launch projects Q and K by the matrix of Q. If K has another
+ * matrix, a second launch stores K again, projected by the matrix of K. */
 static int append(const kvd_paged_cache *c, int layer, kvd_append_args *a, cudaStream_t stream,
                   kvd_err *err)
 {

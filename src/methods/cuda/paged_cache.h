@@ -12,7 +12,8 @@
 #include "methods/cuda/step_batch.h"
 #include "model/pass/cuda/layer.h"
 
-/* Attention tiles (query rows of a head) of prompts, shared by layers with equal dimensions. */
+/* Work list of the attention of prompts: tiles, each of which has some query rows of one head.
+ * Layers whose heads have equal dimensions share the list. */
 typedef struct {
     kvd_prefill_tile *tile;
     /* [CTAs + 1] First tile of each CTA, unless CTAs take tiles from a queue. */
@@ -20,7 +21,8 @@ typedef struct {
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Group of layers (index in work_map) for which this iteration has filled `tile`, or -1. */
+    /* Index of the group of layers for which `tile` has been filled in this iteration, or -1.
+     * Layers with equal head dimensions form a group. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -71,10 +73,11 @@ typedef struct kvd_paged_cache {
      * group, whose attention is divided among CTAs once. */
     int *work_of;
     int n_works, n_full_works;
-    /* [n_works] Head dimensions of each group of layers with equal heads. */
+    /* [n_works] Head dimensions of each group of layers. All layers of a group have equal head
+     * dimensions. */
     const kvd_attn_map **work_map;
-    /* Number of groups of layers for which decode attention is divided among CTAs, and number of
-     * those groups whose layers have no sliding window. */
+    /* Decode attention is divided among CTAs once per group of layers. n_step_works: number of
+     * these groups. n_full_step_works: number of the groups whose layers have no sliding window. */
     int n_step_works, n_full_step_works;
     /* [n_step_works] Workspace in device memory for the decode attention of a group of layers. */
     void **workspace;
@@ -111,20 +114,21 @@ int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_page
 void kvd_paged_cache_release(kvd_paged_cache *c);
 const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
-/* Returns the size in bytes of the host array `works`, which kvd_paged_cache_describe fills. The
- * caller copies it to the device and passes it to kvd_paged_cache_plan, which divides decode
- * attention among CTAs. */
+/* Returns the size in bytes of the array `works` that kvd_paged_cache_describe fills. */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
+/* Describes the decode attention of n requests in the array `works`, which is in host memory. */
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
+/* Divides the decode attention of n requests among CTAs. `works` is a copy, in device memory, of
+ * the array that kvd_paged_cache_describe filled. */
 int kvd_paged_cache_plan(const kvd_paged_cache *c, size_t n, const void *works, cudaStream_t stream,
                          kvd_err *err);
 
-/* kvd_paged_cache_put stores new K and V, and records the end of each phase up to KVD_PHASE_APPEND.
- *
- * kvd_paged_cache_attend writes the attention output, o_pitch elements per token, first of decode
- * steps, then of prompts. *open receives the phase still running, whose end the caller must
- * record. */
+/* Stores K and V of new tokens in the cache, and records the end of each timed phase up to
+ * KVD_PHASE_APPEND. */
 int kvd_paged_cache_put(kvd_paged_cache *c, const kvd_paged_rows *r, kvd_err *err);
+/* Writes the attention output to `out`, o_pitch elements per token: the tokens of decode steps,
+ * then the tokens of prompts. Sets *open to the timed phase that is still running. The caller must
+ * record the end of this phase. */
 int kvd_paged_cache_attend(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, kvd_phase *open,
                            kvd_err *err);
 void *kvd_paged_cache_pool(const kvd_paged_cache *c, int layer);
@@ -145,8 +149,8 @@ typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
-    /* True if the host has copied the page table and lengths to the device, so that no kernel
-     * writes them. */
+    /* True if the host copies the page table and the lengths to the device. False if kernels write
+     * these arrays, and must end before they are read. */
     bool uploaded;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
@@ -171,20 +175,20 @@ kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
 /* Returns the timed phase in which the attention hook is called. The hook must record the end of
  * this phase. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
-/* Discards the tiles of query rows of earlier prompts. Must be called before the first layer of an
- * iteration. */
+/* Marks the division of the prompts' attention into tiles as out of date. Must be called before the
+ * first layer of each iteration. */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 
-/* The next functions divide decode attention among CTAs, once per group of layers with equal
- * heads. */
-/* Groups layers with equal head dimensions, and sums the bytes of a page over the layers. */
+/* Puts layers with equal head dimensions into one group, and sums the bytes of a page over the
+ * layers. */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
-/* Allocates device memory for decode attention, per group of layers with equal head widths. */
+/* Allocates device memory for decode attention, once per group of layers. Layers with equal head
+ * dimensions form a group. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
-/* Returns the arguments of decode attention for n steps in group `work` of layers. The caller must
- * set `pool`, `o` and `sinks`. The arguments contain no lengths, because CUDA graphs replay them
- * for other lengths. */
+/* Returns the arguments of decode attention for n requests, in the layers of group `work`. Layers
+ * with equal head dimensions form a group. The caller must set `pool`, `o` and `sinks`. The
+ * arguments contain no lengths, because CUDA graphs replay them for other lengths. */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
 /* Returns the compression method if it acts on the layer, else NULL. */

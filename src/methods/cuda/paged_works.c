@@ -1,4 +1,5 @@
-/* Divides decode attention in a paged cache among CTAs, once for all layers with equal heads. */
+/* Divides decode attention in a paged cache among CTAs, once for all layers whose heads have the
+ * same dimensions. */
 #include "methods/cuda/paged_cache.h"
 
 #include <string.h>
@@ -195,7 +196,8 @@ int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kv
     return 0;
 }
 
-/* Divides decode attention of n steps among CTAs, for groups first .. end - 1 of layers. */
+/* Divides the decode attention of n requests among CTAs, for the groups of layers with index at
+ * least `first` and below `end`. Layers with equal head dimensions form a group. */
 static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
                      cudaStream_t stream, kvd_err *err)
 {

@@ -73,13 +73,13 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
                         kvd_err *err);
 /* Frees a request's pages that hold only tokens before `from`. */
 void kvd_pages_pass(kvd_pages *p, size_t slot, size_t from);
-/* Frees a request's pages after its first `tokens` tokens. */
+/* Keeps the pages of a request's first `tokens` tokens, and frees its other pages. */
 void kvd_pages_keep(kvd_pages *p, size_t slot, size_t tokens);
 void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
-/* Write to a row of the page table a request's pages or, in kvd_pages_row_idle, the padding
- * page. */
+/* Writes the page numbers of the request in `slot` to row `row` of the page table. */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
+/* Fills row `row` of the page table with the number of the padding page. */
 void kvd_pages_row_idle(kvd_pages *p, size_t row);
 /* Starts copying changed parts of the page table, which must not change before the copy ends. */
 int kvd_pages_upload(kvd_pages *p, cudaStream_t stream, kvd_err *err);

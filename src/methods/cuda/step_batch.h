@@ -13,12 +13,13 @@ typedef struct {
     /* [max_slices] Token id of each decode step. Used only in iterations without prompts. */
     uint32_t *step_id;
     uint32_t *step_at;
-    /* [max_slices] Cache slot of each request. Padding has the slot after the last. */
+    /* [max_slices] Cache slot of each request. Requests that only pad the batch have a slot number
+     * that no real request has. */
     int32_t *slot;
     /* [max_slices] Number of tokens of each request, including dropped tokens; used in layers with
      * a window. */
     int32_t *seq_len;
-    /* [1] Number of decode steps before the padding. */
+    /* [1] Number of decoding requests in the batch, without the requests that only pad it. */
     int32_t *live;
     /* [max_slices] q_len: number of new tokens of each request. start: for prompts, index of the
      * first of these tokens among all prompt tokens; not used for decode steps. */

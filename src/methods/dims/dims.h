@@ -82,17 +82,19 @@ typedef struct {
 } kvd_channels_rows;
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Sets keep[i] to 1 to store key channel i, or to 0 to prune it. The *newest newest tokens keep
-     * all channels. Must be thread-safe. NULL if the method does not prune. */
+    /* Chooses the key channels that are stored: sets keep[i] to 1 to store channel i, or to 0 to
+     * prune it. Sets *newest to the number of newest tokens that keep all channels. Must be
+     * thread-safe. NULL if the method prunes no channels. */
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
-    /* width: returns the number of columns of the projection. NULL: kvd_plan.widths has the number.
-     * project: computes the projection [d][width] from prompt tokens, and must be thread-safe.
-     * NULL: all requests share one projection. Both are NULL if the method prunes. */
+    /* Returns the number of columns of the projection. NULL if kvd_plan.widths has the number, or
+     * if the method prunes channels. */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
+    /* Computes the projection a [d][width] from the prompt tokens *x. Must be thread-safe. NULL if
+     * all requests share one projection, or if the method prunes channels. */
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
-    /* True if the decomposition of K includes the queries, and the decomposition of V includes
-     * W_O. */
+    /* True if projections are computed from K stacked on Q, and from V together with W_O. False if
+     * they are computed from K alone and V alone. */
     bool stacks;
     /* True if all requests share the projection. */
     bool shared;
@@ -107,8 +109,8 @@ double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Pair of matrices that determines the method's rotations: pair[0] for Q and K, pair[1] for
-     * V. */
+    /* Matrix pairs from which the method's rotations are computed. pair[0], for example
+     * KVD_PAIR_QK, gives the rotations of Q and K. pair[1] gives the rotations of V. */
     kvd_pair pair[2];
     /* True if all heads keep the same number of dimensions. */
     bool one_p;

@@ -31,8 +31,8 @@ typedef struct {
     double share;
 } target;
 
-/* Compares two matrices for qsort. The matrix whose share of the total rank lost less by rounding
- * down comes first. */
+/* Compares two matrices for qsort, by how much rounding down has reduced the rank of each matrix.
+ * The smaller reduction comes first. */
 static int by_rest(const void *a, const void *b)
 {
     const target *const x = a, *const y = b;
@@ -157,8 +157,9 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
     return 0;
 }
 
-/* Chooses ranks that sum to at most `most`. Each rank omits at most a fraction r of the sum of its
- * singular values, where r is equal for all ranks and as small as possible. */
+/* Chooses the ranks of n matrices; the ranks sum to at most `most`. Each matrix loses at most the
+ * fraction r of the sum of its singular values. r is the same for all matrices, and as small as
+ * possible. */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
 {
@@ -237,8 +238,9 @@ static int draw_basis(uint64_t seed, size_t wide, double *basis, kvd_err *err)
     return status;
 }
 
-/* Copies r columns of basis [wide][wide] from column `from` on, cyclically, to *a [wide][r]. Copies
- * the transpose of head h's rows of *a to *b [r][d]. The caller must free *a and *b. */
+/* Copies r columns of `basis` [wide][wide], from column `from` on, to *a [wide][r]. After the last
+ * column comes column 0. Copies the d rows of *a that belong to KV head h, transposed, to *b
+ * [r][d]. The caller must free *a and *b. */
 static int cut(const double *basis, size_t from, size_t wide, size_t d, size_t h, size_t r,
                float **a, float **b, kvd_err *err)
 {

@@ -1,5 +1,5 @@
-/* Methods that project Q, K and V of each KV head on the leading columns of rotations, which are
- * read from a file (--spectrum). */
+/* Methods that read a rotation matrix for each KV head from a file (--spectrum) and project Q, K
+ * and V on the leading columns of the matrix. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -26,7 +26,8 @@ struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
     /* True if `merge` needs keys before RoPE, and returns such keys. */
     bool keys_before_rope;
-    /* Fails if parameters do not suit the model. Called before `group`. May be NULL. */
+    /* Fails if the method's parameters do not suit the model. The callback `group` is called only
+     * after `check` has succeeded. May be NULL. */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
     /* Returns how many layers are merged together, from `layer` on; 1 if `layer` is not merged. */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);

@@ -17,7 +17,8 @@
 enum { KVD_PLUGIN_KEYS = 8 };
 
 typedef struct {
-    /* The adapted method. Must be the first member, because kvd_plugin_of casts a pointer to it. */
+    /* The plugin's method in the form of kvdim's own methods. Must be the first member, because
+     * kvd_plugin_of casts a pointer to it. */
     union {
         kvd_method_info info;
         kvd_tokens_method tokens;
@@ -81,8 +82,9 @@ enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/* kvd_plugin_tokens, kvd_plugin_bits, kvd_plugin_dims and kvd_plugin_layers turn a plugin's method
- * of that kind into a method of kvdim, in m->as. They fail if the plugin lacks a function. */
+/* Sets m->as to a method that calls the plugin's functions. kvd_plugin_tokens is for plugins that
+ * act on tokens; the next three functions are for bits, dimensions and layers. Fails if the plugin
+ * lacks a required function. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

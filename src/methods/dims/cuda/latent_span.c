@@ -221,8 +221,8 @@ static int span_return(const kvd_latent_span *s, const kvd_latent_span_rows *r, 
                          (span_matrix){s->y, CUDA_R_32F, r->wide, r->width}, r->batch, err);
 }
 
-/* Copies the prompts' keys or values, divided by their norms, to s->x. Writes first guesses of
- * their singular vectors to s->y. */
+/* Copies the keys or values of each prompt to s->x, divided by the Frobenius norm of the prompt's
+ * matrix. Writes a first guess of its leading singular vectors to s->y. */
 static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, cudaStream_t stream,
                       kvd_err *err)
 {

@@ -294,8 +294,8 @@ void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it)
 
 enum { LEVELS = 2 * (KVD_LATENT_CODE_BITS + 1) << KVD_LATENT_CODE_BITS /* of a layer */ };
 
-/* Tables of the quantisation method (allot or kvquant), and the tables for the kernels that are
- * made from them, in host memory. */
+/* Tables of the quantisation method (allot or kvquant) in host memory, and tables for GPU kernels,
+ * which are computed from the method's tables. */
 typedef struct {
     const kvd_plan *plan;
     kvd_allot_tables allot;
@@ -588,9 +588,9 @@ static size_t first_in(size_t window, size_t n)
     return n > window ? n - window : 0;
 }
 
-/* Returns the stored bits of tokens number `from` to n - 1 of a request in layers with a sliding
- * window. n is at least the prompt's length. Stored prompt tokens count with their average number
- * of bits. */
+/* Returns the stored bits of a request's tokens with index `from` to n - 1, in layers with a
+ * sliding window. Takes all stored prompt tokens as equally large. n must be at least the prompt's
+ * length. */
 static double near_bits(const kvd_latent_codes *c, size_t slot, size_t from, size_t n)
 {
     const size_t prompt = c->prompt[slot], first = first_in(c->store->cache->window, prompt),

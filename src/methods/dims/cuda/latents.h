@@ -16,12 +16,13 @@
 extern "C" {
 #endif
 
-/* Offsets in elements of a KV head's K [0] and V [1]: of the latent vectors in their page (latent),
- * and of restored K and V in a page of the cache (page). */
+/* Offsets in elements for K (index 0) and V (index 1) of one KV head. latent: offset of the latent
+ * vectors in a page of latent vectors. page: offset of restored K or V in a page of the cache. */
 typedef struct {
     int32_t latent[2], page[2];
     /* Offset in elements, in the array of all projections, of the projection [d_head][rank] that
-     * restores the head's K [0] or V [1]. -1: the latent vector is used as it is. */
+     * restores the head's K (index 0) or V (index 1). -1: no projection, the latent vector is used
+     * as it is. */
     int32_t matrix[2];
     int32_t rank[2];
 } kvd_latent_head;
@@ -70,17 +71,18 @@ typedef struct {
      * ld_latent elements apart. */
     const void *latent;
     size_t ld_latent;
-    /* [n_runs] in device memory: for every 8 elements of a token's latent vectors, the offset at
-     * which a page stores them. */
+    /* [n_runs] in device memory. A page stores a token's latent vectors in runs of 8 elements.
+     * run[i]: offset in elements of run i of the page's first token. */
     const int32_t *run;
-    /* [n_runs] in device memory: for every 8 stored elements, index of the first of them in a new
-     * token's latent vectors. NULL: 0, 8, 16, ... */
+    /* [n_runs] in device memory. A page stores a token's latent vectors in runs of 8 elements.
+     * source[i]: index in `latent`, within a token, of the first element of run i. NULL: the index
+     * is 8 i. */
     const int32_t *source;
     int32_t n_runs;
     void *pool;
     size_t page_elements;
-    /* positions: offset in a page, in bf16 elements, of the RoPE positions of its tokens, int32
-     * [n_kv_heads][64]. 0: pages have no positions. */
+    /* positions: offset in bf16 elements at which a page stores the RoPE positions of its tokens,
+     * int32 [n_kv_heads][64]. 0: pages have no positions. */
     int32_t positions, n_kv_heads;
 } kvd_latent_put_args;
 cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
@@ -98,23 +100,23 @@ typedef struct {
     /* [n][max_pages] in device memory: page numbers of each request's latent vectors. NULL: those
      * in page_table. Must be NULL if KV heads share projections (columns > 0). */
     const int32_t *latent_table;
-    /* window: tokens in the layer's sliding window; 0: no window. Pages that none of the q_len[b]
-     * newest tokens of request b attends to are not restored. q_len [n] is in device memory. If KV
-     * heads share projections (columns > 0), window must be 0. */
+    /* window: number of tokens in the layer's sliding window, or 0 for no window; must be 0 if
+     * columns > 0. q_len [n], in device memory: number of each request's newest tokens. Pages
+     * outside the windows of these tokens are not restored. */
     int32_t window;
     const int32_t *q_len;
     /* [n][max_pages * KVD_PAGE_TOKENS] in device memory: RoPE position of each cached token.
      * Negative: the token's K and V are not restored. NULL: positions are 0, 1, 2, ... */
     const int32_t *position;
-    /* Offset in a page of latent vectors, in elements, of its tokens' RoPE positions. 0: `position`
-     * has the positions. */
+    /* Offset in elements at which a page of latent vectors stores the RoPE positions of its tokens.
+     * 0: pages have no positions, and `position` is used. */
     int32_t positions;
     /* [n] in device memory: slot of each request. The projections of slot i begin at element i *
      * matrix_slot of `matrix`. NULL: all requests share the projections. */
     const int32_t *slot;
     size_t matrix_slot;
-    /* [n_kv_heads] in device memory: offsets of each KV head's latent vectors, K and V in their
-     * pages. */
+    /* [n_kv_heads] in device memory: for each KV head, where pages store its latent vectors and its
+     * restored K and V. */
     const kvd_latent_head *head;
     const void *latents, *matrix;
     /* latent_page: number of elements of a page of latent vectors. page: number of elements of a
@@ -176,9 +178,9 @@ typedef struct {
 typedef struct {
     int32_t k, v;
 } kvd_latent_rows;
-/* Replaces eigenvectors that are only rounding noise by vectors orthonormal to the others. vectors
- * [n][d][d] (column-major) and their eigenvalues values [n][d] are in ascending order of
- * eigenvalues. The first n / 2 matrices are of K, the others of V. */
+/* Replaces eigenvectors that are only rounding noise by vectors orthonormal to the others. values
+ * [n][d]: eigenvalues in ascending order. vectors [n][d][d]: eigenvectors in the same order,
+ * column-major. The first n / 2 matrices are for K, the rest for V. */
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
@@ -196,8 +198,8 @@ typedef struct {
     const int32_t *q_start; /* device [s.n]: each prompt's first token in `level` */
     const uint8_t *level;   /* device: bits of each prompt token */
     uint8_t important;      /* bit of `level`, set if a token keeps all columns */
-    /* [n] in device memory: low[i].width is the number of projected dimensions that less important
-     * tokens keep of K or V of one KV head. */
+    /* [n] in device memory, for K of each KV head, then for V: low[i].width is the number of
+     * projected dimensions that less important tokens keep. */
     const kvd_latent_basis *low;
     int32_t n, wide;
     /* [tokens][n][wide] in device memory: projected K, then V, of each token. */
@@ -229,11 +231,11 @@ typedef struct {
     /* The v_apart largest and the v_apart smallest elements of each token's latent V are stored as
      * outliers. */
     int32_t v_apart;
-    /* Index in a token's words of the range of V's other elements: half its width and its middle,
-     * as float16. The next words are the outliers of V. */
+    /* Index of the word that stores the range of a token's latent V without outliers: half the
+     * width and the middle of the range, as float16. The token's next words are the outliers. */
     int32_t v_at;
-    /* Index in a page's words of the page's number of outliers of K. The next words are these
-     * outliers. */
+    /* Index of the word in which a page stores its number of outliers of K. The next words are
+     * these outliers. */
     int32_t k_at;
 } kvd_latent_vector;
 enum { KVD_LATENT_APART = 1024 /* above the number of elements of a latent */ };
@@ -246,9 +248,9 @@ typedef struct {
      * n_sink: number of first tokens of a request that are not quantised. */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
-    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Tables for K and V, and for each number
-     * of bits. level: levels, of which the nearest gives a number's code. decoded: numbers to which
-     * the codes decode. */
+    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Tables for K and V, one per number of
+     * bits. A number's code is the index of the nearest entry of `level`. decoded: the number to
+     * which each code decodes. */
     const float *level, *decoded;
     /* [pages][page_words] Each page has quantised tokens [KVD_PAGE_TOKENS][words], then the
      * outliers of their K. */
@@ -365,10 +367,11 @@ typedef struct {
     kvd_device_memory memory;
     int heads; /* adjacent KV heads that share a latent */
     kvd_latent_layer *layer;
-    /* [n_layers][n_kv_heads] in device memory: offsets of each KV head's K and V in the pages. */
+    /* [n_layers][n_kv_heads] in device memory: for each KV head, where pages store its latent
+     * vectors and its restored K and V. */
     kvd_latent_head *head;
-    /* [n_layers][n_runs] in device memory: for every 8 elements of a token's latent vectors, the
-     * offset at which a page stores them. */
+    /* [n_layers][n_runs] in device memory. A page stores a token's latent vectors in runs of 8
+     * elements. Entry: offset in elements of the run of the page's first token. */
     int32_t *run;
     /* Number of elements to which each latent vector of a new token is padded; 0: no padding. Must
      * be set before kvd_latent_store_init. */
@@ -381,16 +384,18 @@ typedef struct {
     /* True if pages also store the RoPE position of each token and KV head, which methods that drop
      * tokens require. Must be set before kvd_latent_store_init. one_layer must then be false. */
     bool positions;
-    /* [n_layers][n_runs] in device memory: for every 8 stored elements, index of the first of them
-     * in a new token's padded latent vectors. NULL: these vectors have no padding. */
+    /* [n_layers][n_runs] in device memory. A page stores a token's latent vectors in runs of 8
+     * elements. Entry: index of the run's first element in the padded latent vectors of a new
+     * token. NULL: these vectors have no padding. */
     int32_t *source;
     uint16_t *pool;
     /* Bytes of a page of latent vectors, summed over layers without (page_bytes) and with
      * (near_page_bytes) a sliding window. If one_layer is set, the largest page of a layer instead
      * of the sum. */
     size_t page_bytes, near_page_bytes;
-    /* Bytes of a token in all layers without a sliding window (sink_bytes: one of the first n_sink
-     * tokens; token_bytes: a later token), and in all layers with a window (near_token_bytes). */
+    /* Bytes of one token, summed over layers. sink_bytes: for one of the first n_sink tokens, in
+     * layers without a sliding window. token_bytes: for a later token, in layers without a window.
+     * near_token_bytes: for any token, in layers with a window. */
     double sink_bytes, token_bytes, near_token_bytes;
     uint32_t n_sink;
     /* True if each request has projections of its own. */
@@ -409,8 +414,8 @@ typedef struct {
 /* Allocates the layouts of layers (s->layer), in which `heads` adjacent KV heads share latent
  * vectors. The caller must set rank, matrix, up and applies_rope of each layer. */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
-/* Computes the layout of the pages of latent vectors (head, run, source). kvd_cache_layer.map of
- * all layers must be set before. */
+/* Computes where the pages of each layer store latent vectors. The caller must have set the head
+ * dimensions of all layers (kvd_cache_layer.map). */
 int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err);
 /* Allocates `pages` pages of latent vectors and fills them with random numbers, which timing runs
  * read in place of prompts that they skip. */
@@ -418,15 +423,15 @@ int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaS
                           kvd_err *err);
 void kvd_latent_store_release(kvd_latent_store *s);
 
-/* Returns the new tokens of the batch's first n decode steps or, if `prompts` is true, of its first
- * n prompts, with their pages in one layer. */
+/* Returns the new tokens of n requests of the batch, with the requests' pages in one layer. The
+ * requests are the first n decoding requests or, if `prompts` is true, the first n prompts. */
 kvd_latent_slices kvd_latent_store_slices(const kvd_latent_store *s, int layer, bool prompts,
                                           size_t n);
 /* Sets the fields of *a that describe how the pages of a layer store latent vectors. The caller
  * sets the other fields: new tokens and queries. */
 void kvd_latent_store_describe(const kvd_latent_store *s, int layer, kvd_latent_put_args *a);
-/* Returns arguments with which kvd_latent_restore restores K and V of a layer, for the batch's
- * first n decode steps or, if `prompts` is true, its first n prompts. */
+/* Returns arguments with which kvd_latent_restore restores K and V of n requests in one layer. The
+ * requests are the first n decoding requests or, if `prompts` is true, the first n prompts. */
 kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int layer,
                                                   bool prompts, size_t n);
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
@@ -441,8 +446,9 @@ int kvd_latent_store_share(const kvd_dims *all, const kvd_gpu_share *share, kvd_
 int kvd_latent_store_host(kvd_latent_store *s, kvd_gpu_method *m, const kvd_dims *dims, size_t ld,
                           kvd_err *err);
 
-/* Updates the requests' numbers of tokens (s->tokens) and the bytes of the cache (s->held,
- * s->near_held). Must be called after each iteration. */
+/* Updates the number of tokens of each request (s->tokens) and the size of the cache in bytes:
+ * s->held in all layers, s->near_held in layers with a sliding window. Must be called after each
+ * iteration. */
 void kvd_latent_store_note(kvd_latent_store *s, const kvd_iteration *it);
 
 typedef struct {
@@ -466,9 +472,9 @@ typedef struct {
      * (near_page_bytes) a sliding window. slot_bytes: bytes of a request's unquantised first
      * tokens. */
     size_t page_bytes, near_page_bytes, slot_bytes;
-    /* Bits of one token, summed over layers without [0] and with [1] a sliding window: of an
-     * unquantised first token (sink_bits), and of a later token without its outliers of K
-     * (token_bits). */
+    /* Bits of one token, summed over layers without (index 0) or with (index 1) a sliding window.
+     * sink_bits: for one of the first tokens, which are not quantised. token_bits: for a later
+     * token, without its outliers of K. */
     double sink_bits[2], token_bits[2];
     uint32_t *prompt; /* [slots] Tokens of each request's prompt. */
     /* Number of groups of KV heads whose latent vectors method kvquant quantises together. 0: the

@@ -13,16 +13,16 @@ namespace
 enum {
     D = 128,       /* dimensions of a KV head */
     COLUMNS = 256, /* dimensions that a CTA computes */
-    RANKS = 64,    /* ranks of a ring-buffer stage */
+    RANKS = 64,    /* latent dimensions per ring-buffer stage */
     STAGES = 4,
     CTAS = 2,
     CONSUMERS = 2,
     THREADS = 128 * (1 + CONSUMERS),
     TOKENS = KVD_PAGE_TOKENS * CONSUMERS,
     A_BYTES = RANKS * KVD_PAGE_TOKENS * 2,
-    RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows (ranks) of B */
-    /* Bytes of 16 ranks in shared memory: BLOCK_A of one page of latent vectors, BLOCK_B of the
-     * projection. */
+    RUN_BYTES = COLUMNS * 16, /* bytes of 8 rows of the projection */
+    /* Bytes that 16 latent dimensions take in shared memory: in a page of latent vectors (BLOCK_A),
+     * and in the projection (BLOCK_B). */
     BLOCK_A = A_BYTES / (RANKS / 16),
     BLOCK_B = 2 * RUN_BYTES,
     STAGE_BYTES = CONSUMERS * A_BYTES + RANKS / 8 * RUN_BYTES
@@ -112,8 +112,8 @@ __device__ __forceinline__ size_t page_at(const kvd_latent_restore_args &a, cons
                          min(t.token / KVD_PAGE_TOKENS + page, (t.length - 1) / KVD_PAGE_TOKENS));
 }
 
-/* Projection `b` of a task's two heads, rank of the projection, and offset of the heads' latent
- * vectors in a page. */
+/* Projection that restores K or V of two adjacent KV heads, its rank, and the offset of the heads'
+ * latent vectors in a page. */
 struct factors {
     const uint16_t *b;
     int rank, latent;
@@ -242,8 +242,7 @@ __device__ __forceinline__ void write_row(uint32_t *const (&to)[2], const float 
         }
 }
 
-/* Starts computing x = A B or, if `more` is not 0, x += A B. The sums are over N blocks of 16
- * ranks. */
+/* Starts computing x = A B or, if `more` is not 0, x += A B. A has 16 N columns. */
 template <int N>
 __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, uint32_t B,
                                            int more)
@@ -282,8 +281,9 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             else
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
-            /* A partly filled stage (blocks < RANKS / 16) takes several wgmma groups, so all groups
-             * are awaited. */
+            /* A full ring-buffer stage takes one wgmma group, and the wait leaves this group
+             * running. A partly filled stage takes several groups, so the wait is for all
+             * groups. */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
             else if (k)
@@ -325,7 +325,8 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
             if (turns)
                 apply_rope(x, by[i], i, a.interleaved);
-            /* If all tokens are restored (newest is 0), also writes zeros after the last token. */
+            /* For tokens after the request's last token, writes zeros, but only if all tokens are
+             * restored (a.newest is 0). */
             if (there || !a.newest)
                 write_row(to, x, i, there);
         }
@@ -357,8 +358,8 @@ __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
         registers_up<232>();
         compute_all<FINISHES>(a, smem, bar, group - 1);
     }
-    /* A thread block must not end while the other block of its cluster may still signal its
-     * barriers. */
+    /* Waits for the other thread block of the cluster, which may still signal barriers in this
+     * block's shared memory. */
     cluster_meet();
 }
 

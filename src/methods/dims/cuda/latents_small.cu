@@ -138,8 +138,8 @@ __device__ __forceinline__ float2 range_of(const kvd_latent_code_args &a, const 
                        __half2float(__ushort_as_half((unsigned short)both)));
 }
 
-/* Writes the v_apart smallest and the v_apart largest elements of a token's latent V to `word` as
- * outliers, and the range of the other elements. */
+/* Writes to `word` the outliers of a token's latent V (the v_apart smallest and the v_apart largest
+ * elements) and the range of the remaining elements. */
 __device__ void find_range(const kvd_latent_code_args &a, const kvd_latent_vector &v,
                            const uint16_t *from, uint32_t *word, int lane)
 {
@@ -280,8 +280,8 @@ __device__ __forceinline__ uint16_t decoded(const kvd_latent_code_args &a, int b
     return kvd_bf16_bits(range.x + range.y * __ldg(levels_of(a.decoded, c) + q));
 }
 
-/* Writes the outliers of up to 8 tokens, from number `first` on and before `end`, over their
- * decoded elements in `to`. */
+/* For up to 8 tokens, replaces decoded elements in `to` by the outliers that are stored exactly.
+ * `first`: index of the first token. Tokens from index `end` on are skipped. */
 __device__ void decode_apart(const kvd_latent_code_args &a, int b, int first, int end, uint16_t *to)
 {
     for (int g = 0; g < a.n_groups; g++) {
@@ -357,7 +357,8 @@ int bad_codes(const kvd_latent_code_args *a)
            (a->room && (!a->apart || !a->beyond));
 }
 
-/* Reorders a matrix from [columns][rank] to [rank / 8][columns][8]. A thread copies 8 ranks. */
+/* Reorders a matrix from [columns][rank] to [rank / 8][columns][8]. A thread copies 8 adjacent
+ * elements at a time. */
 __global__ void __launch_bounds__(THREADS)
     join(const uint4 *from, uint32_t columns, uint32_t runs, uint4 *to)
 {

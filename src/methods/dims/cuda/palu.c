@@ -1,5 +1,5 @@
 /* Method palu on the GPU: the cache stores latent vectors, from which K and V are restored for
- * attention. Layers with a sliding window store those of tokens in the window. */
+ * attention. Layers with a sliding window store only the latent vectors of tokens in the window. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -518,8 +518,8 @@ static bool runs_hosted(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    /* Outliers of K are counted per request, not per token. If a token left a sliding window, its
-     * outliers could not be subtracted, so outliers exclude windows. */
+    /* When a token leaves a sliding window, its bits are subtracted. Outliers of K are not counted
+     * per token, so with outliers, sliding windows are not supported. */
     const bool outliers = plan->bits && kvd_gpu_packed_value(plan, "outliers") > 0;
     return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE | (outliers ? 0 : KVD_GPU_WINDOWS);
 }

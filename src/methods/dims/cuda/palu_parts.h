@@ -17,7 +17,7 @@ typedef struct {
      * restores K and V. up_pair: projections with which kvd_palu_decode restores K. */
     size_t up, up_pair;
     /* Offset in kvd_palu.matrix, in elements, of the projections [rank][d_head] that are applied to
-     * attention outputs of latent V. */
+     * the attention-weighted sums of latent V. */
     size_t back;
 } kvd_palu_layer;
 

@@ -75,7 +75,7 @@ static int decompose(const strawman *s, size_t prompt, size_t tokens, int layer,
                        what, err));
 }
 
-/* Multiplies the K or V of each head in x [tokens][n][d] by the head's projection in a
+/* Projects K or V of each head: multiplies x [tokens][n][d] by the projections, array `a`
  * [n][d][wide]. */
 static int rotate(const strawman *s, const uint16_t *x, size_t tokens, const uint16_t *a,
                   uint16_t *to, kvd_err *err)

@@ -73,10 +73,13 @@ int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
  * many less important tokens the prompt would have had. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Chooses the important tokens of prompts. Must be called after the attention of the prompts, and
- * only in layers without a sliding window, like kvd_strawman_levels_narrow. */
+ * only in layers without a sliding window. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
+/* Sets to 0 the projected dimensions that less important prompt tokens do not keep. Must be called
+ * only in layers without a sliding window. */
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* Updates token counts and saved bytes after an iteration, before kvd_latent_store_note. */
+/* After an iteration, updates the number of tokens of each request, and the bytes by which less
+ * important tokens make the cache smaller. Must be called before kvd_latent_store_note. */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
 /* Returns by how many elements a request's cache, over all layers, is smaller because of less
  * important tokens. */

@@ -48,8 +48,8 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 
 /* Eight tokens of K or V of one KV head, which one warp reads. */
 struct octet {
-    /* `page`: number of the page among the stored pages. `at`, `at_rows`: index of the first number
-     * that this lane reads, in the stored pages and in the bf16 pages a.rows. */
+    /* page: index of the page in a.first and a.second. at: index in these arrays of the first
+     * element that this lane reads. at_rows: index of the same element in a.rows. */
     size_t page, at, at_rows;
     int token;
     int lane, n_runs;
@@ -69,8 +69,8 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
             a.d_head / 8};
 }
 
-/* Calls f for every 8 elements that this lane reads. The arguments of f are their index in the
- * stored pages and their index in the bf16 pages a.rows. */
+/* Calls f for every 8 elements that this lane reads. The arguments of f are the index of these
+ * elements in a.first and a.second, and their index in a.rows. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = 0;

@@ -35,24 +35,29 @@ typedef struct {
      * both layers share, and unmerged vectors of the first layer; `second` holds unmerged vectors
      * of the second layer. */
     uint16_t *first, *second;
-    /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] bf16 norms of a token's vectors in both merged
-     * layers. Negative if the two vectors are not merged. */
+    /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] bf16 norms of each token's K or V vector in the
+     * first and in the second of the two layers. Negative if the token's two vectors are not
+     * merged. */
     uint16_t *length;
 } kvd_merged_args;
 
 cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
-/* Measures the angles between prompt vectors in `first` and in `rows`. Writes the smallest and the
- * largest angle of K and of V to range [n][2][2] (device memory), as the bits of a float32; those
- * of the smallest are inverted. */
+/* Measures the angle between the vectors that each prompt token has in two layers, a->first and
+ * a->rows. Writes the smallest and the largest angle of each prompt's K and V to range [n][2][2] in
+ * device memory. Angles are stored as the bits of a float32; the bits of smallest angles are
+ * inverted. */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
-/* Merges K and V of prompts in two layers, `first` and `rows`, by spherical interpolation with
- * weight `t` of the second layer. Vectors stay unmerged if their angle is in the upper fraction
- * `gamma` of `range` (kvd_pair_measure). Adds the number of unmerged vectors to apart[slot]. */
+/* Merges K and V of prompts in two layers (a->first and a->rows) by spherical interpolation. t:
+ * weight of the second layer. range: smallest and largest angle between the vectors of the two
+ * layers, from kvd_pair_measure. Vectors whose angle is in the upper fraction `gamma` of this range
+ * stay unmerged. Adds their number to apart[slot]. */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
-/* Writes K and V of one of two merged layers to `rows`, for attention: of the second layer if
- * `second`, else of the first. In decode steps, the newest token of each request must be in `first`
- * or `second`; it is marked as unmerged. */
+/* Writes K and V of one of two merged layers to a->rows, for attention. second: true for the second
+ * layer, false for the first.
+ *
+ * In decode steps, the caller must have stored each request's newest token in a->second or
+ * a->first. The function marks this token as unmerged. */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
 /* Copies K and V of all tokens after the prompt, which has prompt[b] tokens in request b, from

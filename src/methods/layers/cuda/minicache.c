@@ -260,8 +260,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns by how many bits the newest token changed the saving from merging in layers with a
- * sliding window. The result is 0 or negative, because prompt tokens leave the window. */
+/* Returns by how many bits the newest token changed what merging saves in layers with a sliding
+ * window. The change is 0 or negative: only prompt tokens are merged, and they leave the window. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -320,8 +320,8 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
     return 0;
 }
 
-/* Allocates the stored pages and the norms of their vectors. For timing, the pages are filled with
- * random numbers, and all norms are equal. */
+/* Allocates the pages that store merged K and V, and the norms of their vectors. For timing runs,
+ * fills the pages with random numbers, and sets all norms to the same value. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);

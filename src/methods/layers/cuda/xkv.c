@@ -204,8 +204,8 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t
     return 0;
 }
 
-/* Copies K and V of the prompts to this layer's columns of k->x. Keys are copied before RoPE if the
- * method needs them so. */
+/* Copies K and V of the prompts to this layer's columns of k->x. If the method needs keys to which
+ * RoPE has not been applied, copies such keys. */
 static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -344,7 +344,8 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum + layers * rows_bits(k, s->tokens);
 }
 
-/* Returns the bits that grouping layers saves for n tokens in layers with a sliding window. */
+/* Returns how many bits a request of n tokens saves in layers with a sliding window, because groups
+ * of layers share the latent vectors of the prompt. */
 static double saved_near(const xkv *k, size_t slot, size_t n)
 {
     double sum = 0;
@@ -362,8 +363,9 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns by how many bits the newest token changed the saving from grouping layers in layers with
- * a sliding window. The result is 0 or negative, because prompt tokens leave the window. */
+/* Returns by how many bits the newest token changed what shared latent vectors save in layers with
+ * a sliding window. The change is 0 or negative: only prompt tokens share latent vectors between
+ * layers, and they leave the window. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
