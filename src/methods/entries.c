@@ -78,7 +78,8 @@ static void store_plain(kvd_head *h, int side, size_t i)
              8.0 * share * (double)(stored_of(h, side, i) * kvd_dtype_bytes(h->p->type)), 0);
 }
 
-/* Applies RoPE to the keys of cached tokens from .. to - 1, into h->k_read. */
+/* Applies RoPE to the keys of cached tokens with index i, `from` <= i < `to`. Writes these keys to
+ * h->k_read. */
 static void read_keys(kvd_head *h, size_t from, size_t to)
 {
     if (!h->before_rope)
@@ -119,8 +120,8 @@ static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, boo
             }
 }
 
-/* Copies to x the rows (`wide` elements) of cached tokens from .. to - 1. `rows` has a row for each
- * position of the sequence. */
+/* Copies into x the rows of cached tokens with index i, `from` <= i < `to`. `rows` has a row of
+ * `wide` elements for each position of the sequence. */
 static void gather_rows(const kvd_head *h, const float *rows, size_t wide, size_t from, size_t to,
                         float *x)
 {
@@ -131,7 +132,8 @@ static void gather_rows(const kvd_head *h, const float *rows, size_t wide, size_
     }
 }
 
-/* Copies cached tokens from .. to - 1 to x, or returns false if they are contiguous in h->x. */
+/* Copies into x K or V of cached tokens with index i, `from` <= i < `to`. Returns false without
+ * copying if these tokens are contiguous in h->x. */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
     if (h->p->bits->all_heads)
@@ -226,7 +228,8 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     return status;
 }
 
-/* Returns true if cached tokens from .. to - 1 have different numbers of bits. */
+/* Returns true if cached tokens with index i, `from` <= i < `to`, have different numbers of
+ * bits. */
 static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
 {
     bool there[KVD_N_LEVELS] = {false};
@@ -235,8 +238,8 @@ static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
     return h->p->bits->two_levels && there[KVD_LEVEL_LOW] && there[KVD_LEVEL_HIGH];
 }
 
-/* Quantises K or V of cached tokens from .. to - 1. Keys must be pruned (some channels removed) in
- * all of these tokens or in none. */
+/* Quantises K or V of cached tokens with index i, `from` <= i < `to`. Keys must be pruned (some
+ * channels removed) in all of these tokens or in none. */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;

@@ -138,10 +138,10 @@ void kvd_head_project_rows(kvd_head *h);
  * kvd_plan_heads_together(plan), n is the number of all heads, otherwise 1. */
 int kvd_heads_take(kvd_head *h, size_t n, float *out, kvd_err *err);
 
-/* Compresses KV heads g .. g + n - 1 of one sequence token by token, and writes their attention
- * output. Must run between kvd_blas_serial and kvd_blas_restore. `cosine` and `sine`
- * [n][d_head / 2]: NULL unless keys are stored before RoPE. `prompts`: NULL unless
- * kvd_plan_first_pass(p) is true. */
+/* Compresses n KV heads of one sequence, from head g on, token by token, and writes their attention
+ * output. Must run between kvd_blas_serial and kvd_blas_restore. `cosine` and `sine` [n][d_head /
+ * 2]: NULL unless keys are stored before RoPE. `prompts`: NULL unless kvd_plan_first_pass(p) is
+ * true. */
 int kvd_stepwise_heads(const kvd_plan *p, const kvd_prompts *prompts, const kvd_attention_in *in,
                        size_t sequence, int g, size_t n, const float *cosine, const float *sine,
                        float *out, kvd_stepwise_account *account, kvd_err *err);

@@ -213,9 +213,9 @@ static int widths_at(const kvd_method *m, int side, double p, double *removal_ra
                   : 0;
 }
 
-/* Chooses how many dimensions each head keeps. Removes the fraction p[0] of the dimensions of Q and
- * K, and the fraction p[1] of the dimensions of V. *removal_rate: removed fraction of a head's sum
- * of singular values, or NaN if it is not the same for Q-K and V. */
+/* Removes the fraction p[0] of the dimensions of Q and K, and the fraction p[1] of the dimensions
+ * of V. Sets *removal_rate to the removed fraction of a head's sum of singular values, or to NaN if
+ * Q-K and V differ in this fraction. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {

@@ -26,7 +26,7 @@ typedef struct {
     kvd_fisher fisher;
 } kvd_method_files;
 
-/* Records the files at these paths as inputs of the run. */
+/* Records the files whose paths are in *p as inputs of the run. */
 int kvd_method_paths_add_inputs(const kvd_method_paths *p, kvd_run *run, kvd_err *err);
 /* Reads the files that compression methods need, whose paths are in *p. Fails if a file was made
  * for another model. model: path of the model. info: description of the model. The caller must call
@@ -61,10 +61,10 @@ typedef struct {
     /* Fraction of dimensions that the user asked to remove, or NaN if the user gave none. */
     double p_wanted;
     double overall_p;
-    /* Fractions of the elements of Q and K, and of V, that are not stored. */
+    /* Fractions of elements that are not stored: of Q and K (index 0), and of V (index 1). */
     double side_p[2];
-    /* Fractions of dimensions of Q and K, and of V, that are not stored for tokens at low
-     * precision. NaN if there are no such tokens. */
+    /* For tokens at low precision: fractions of dimensions that are not stored, of Q and K (index
+     * 0) and of V (index 1). NaN if there are no such tokens. */
     double low_p[2];
     /* Projection matrices of all heads. `head` is NULL if nothing is projected. */
     kvd_dims dims;
@@ -72,20 +72,21 @@ typedef struct {
     kvd_dims low;
 } kvd_point;
 
-/* Lists the points (choices of parameter values) at which method *m is evaluated. If the user did
- * not say how many dimensions to remove, each entry of the --rates file is a point. Otherwise there
- * is one point. The caller must call kvd_points_free. *m must outlive `*points`. */
+/* Lists the points (choices of parameter values) at which method *m is evaluated. If m removes
+ * dimensions and the user did not say how many, each entry of the --rates file is a point.
+ * Otherwise there is one point. The caller must call kvd_points_free. *m must outlive `*points`. */
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
-/* Removes at least the fraction `p` of the dimensions, and as little more as possible. Method
- * uniform removes the fraction nearest to `p`. The caller must call kvd_point_release. */
+/* Makes *point, which removes at least the fraction `p` of the dimensions, and as little more as
+ * possible. Method uniform removes the fraction nearest to `p`. The caller must call
+ * kvd_point_release. */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
-/* Removes as many dimensions as parameter p, p.qk with p.v, or r of *m says. The caller must call
- * kvd_point_release. */
+/* Makes *point, which removes as many dimensions as parameter p, p.qk with p.v, or r of *m says.
+ * The caller must call kvd_point_release. */
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
-/* Takes the numbers of kept dimensions from entry i of the --rates file. The caller must call
- * kvd_point_release. */
+/* Makes *point, with the numbers of kept dimensions in entry i of the --rates file. The caller must
+ * call kvd_point_release. */
 int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err *err);
 void kvd_point_release(kvd_point *point);
 

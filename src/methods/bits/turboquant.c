@@ -61,7 +61,8 @@ static void free_tables(tables *t)
     free(t);
 }
 
-/* Replaces a [n][n], a matrix of standard normal numbers, by a uniformly distributed rotation. */
+/* Replaces the matrix `a` [n][n] of standard normal numbers by a uniformly distributed random
+ * rotation. */
 static int make_orthogonal(double *a, size_t n, kvd_err *err)
 {
     double *const tau = malloc(2 * n * sizeof *tau), *const sign = tau ? tau + n : NULL;
@@ -263,8 +264,8 @@ static int code_vectors(const turboquant *q, const float *x, size_t n, size_t d,
     return 0;
 }
 
-/* Sorts channels into `order`: first the `outliers` channels with the largest sums of squares, then
- * the others. */
+/* Fills `order` with channel numbers: first the outliers, which have the largest sums of squares,
+ * then the other channels. `outliers`: number of outliers. */
 static void order_channels(const float *x, size_t n, size_t d, size_t outliers, kvd_ranked *order)
 {
     for (size_t j = 0; j < d; j++) {

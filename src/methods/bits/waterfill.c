@@ -35,8 +35,8 @@ static const double RIDGE = 1e-3;
 
 typedef struct {
     float *mean; /* [wide] mean of the calibration data */
-    /* [wide][wide] Matrices that transform x to components, y = (x - mean) * to, and back, x = mean
-     * + y * from. */
+    /* [wide][wide] to: matrix that transforms K or V of a token, y = (x - mean) * to. from: matrix
+     * that transforms back, x = mean + y * from. */
     float *to, *from;
     /* [wide + 1] Frequency table of each component, then one for the bytes of integers that are
      * missing from these tables. */

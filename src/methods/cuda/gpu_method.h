@@ -59,7 +59,7 @@ struct kvd_gpu_method {
     const kvd_plan *plan;          /* borrowed, open */
     /* Data compressed on the CPU, or NULL. kvd_gpu_method_free frees it. */
     struct kvd_host_codes *codes;
-    struct kvd_host_entries *kept; /* such codes of entries that a method keeps, or NULL */
+    struct kvd_host_entries *kept; /* kept tokens compressed on the CPU, or NULL */
     /* True if all layers share one set of bf16 pages, which the callback `appended` fills anew for
      * each layer. */
     bool one_layer;
@@ -223,8 +223,8 @@ const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 
-/* Each function calls the compression method's callback of the same name, for example `make`, if it
- * is not NULL. If the CPU compresses data, the functions also do the CPU's part. */
+/* This function and the next ones call the compression method's callback of the same name, for
+ * example `make`, if it is not NULL. If the CPU compresses data, they also do the CPU's part. */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
 int kvd_gpu_method_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);

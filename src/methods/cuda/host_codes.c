@@ -32,8 +32,8 @@ void kvd_host_codes_drop(kvd_host_codes *k, size_t slot)
     forget(k, &k->slot[slot]);
 }
 
-/* Returns the bits of a request's K and V in all layers with a sliding window. Counts the tokens
- * with index at least `from` and below `end`. */
+/* Returns the bits of K and V, in layers with a sliding window, of a request's tokens with index i,
+ * `from` <= i < `end`. */
 static double near_bits(const kvd_host_codes *k, const kvd_host_slot *s, size_t from, size_t end)
 {
     double sum = 0;
@@ -392,8 +392,8 @@ static void take_rows(const kvd_host_codes *k, const kvd_host_written *w)
     memcpy(s->coded, w->ready, sizeof s->coded);
 }
 
-/* Lists the rows of K and V that quantisation changed in requests first .. first + n - 1, for
- * layers with a sliding window (kind KVD_LAYERS_NEAR) or for layers without one. */
+/* Lists the rows of K and V that quantisation changed in n requests, from request `first` on. kind:
+ * KVD_LAYERS_NEAR for layers with a sliding window, KVD_LAYERS_FULL for layers without one. */
 static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t first, size_t n)
 {
     const kvd_paged_cache *const c = k->method->cache;
@@ -423,8 +423,8 @@ static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t fir
     return r;
 }
 
-/* Writes the decoded rows of requests first .. first + n - 1 to the GPU's cache, and waits for the
- * GPU. */
+/* Writes the decoded rows of n requests, from request `first` on, to the GPU's cache, and waits for
+ * the GPU. */
 static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;

@@ -52,13 +52,11 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 /* Starts copying `width` elements per new token from x, where rows are `ld` apart, to the host. */
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err);
-/* Queue GPU work for layer r->layer.
- *
- * kvd_host_codes_append copies K and V of new tokens, and the layer's input if needed, to the host.
- *
- * kvd_host_codes_attended must be called after the layer's attention. It computes the attention
- * probabilities that the method needs, or compresses prompts on the GPU. */
+/* Queues copies to the host: of K and V of new tokens and, if the method needs it, of the layer's
+ * input. */
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
+/* Queues the computation of the attention probabilities that the method needs, or the compression
+ * of prompts on the GPU. Must be called after the layer's attention. */
 int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 /* Makes the GPU, not the CPU, compress prompts. Does nothing unless the method is kvtc with
  * parameter lanes=0, no layer has a sliding window, and the engine supplies keys before RoPE. */
@@ -87,9 +85,10 @@ void kvd_host_received_free(kvd_host_received *x);
 /* Queues GPU work that sums, for each token, the attention probabilities it received in a layer,
  * and copies the sums to the host. Must be called after the layer's attention. */
 int kvd_host_received_attended(const kvd_host_received *x, const kvd_paged_rows *r, kvd_err *err);
-/* Adds to mass [n - first][n_kv_heads] the attention probabilities that tokens first .. n - 1 of a
- * request received in the iteration. `slice` is the request's index in the iteration, n its number
- * of tokens afterwards. If `prompt`, all these tokens are new. */
+/* Adds the attention probabilities that a request's tokens received in the iteration to mass [n -
+ * first][n_kv_heads]. first: index of the first of these tokens. n: number of the request's tokens
+ * after the iteration. slice: index of the request in the iteration. prompt: true if all these
+ * tokens are new. */
 void kvd_host_received_add(const kvd_host_received *x, int layer, size_t slice, bool prompt,
                            size_t first, size_t n, double *mass);
 

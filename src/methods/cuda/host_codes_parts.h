@@ -8,8 +8,8 @@
 
 #define KVD_HOST_CODES_WHAT "codes on the CPU" /* in messages */
 
-/* State of a request of n tokens. K and V of all tokens before `first` are quantised; of later
- * tokens, K, V or both are not. */
+/* State of a request with n tokens. Tokens before index `first` have quantised K and V. In later
+ * tokens, K, V or both are not quantised. */
 typedef struct {
     size_t n, first;
     size_t coded[KVD_N_SIDES];
@@ -31,7 +31,7 @@ typedef struct {
     uint32_t *state; /* [n_layers][n_parts][states] states of the entropy coder */
 } kvd_host_slot;
 
-/* Layers without a sliding window, and layers with one. */
+/* Kinds of layers: without a sliding window (KVD_LAYERS_FULL) and with one (KVD_LAYERS_NEAR). */
 enum { KVD_LAYERS_FULL, KVD_LAYERS_NEAR, KVD_LAYER_KINDS };
 
 /* Rows of a request that are written to the GPU's cache again after quantisation. Arrays
@@ -53,8 +53,8 @@ struct kvd_host_codes {
     size_t layers;
     size_t pitch;  /* elements of a row on the CPU: rows.width, then the layer's input */
     size_t states; /* elements of kvd_bits_block.state */
-    /* Number of elements that a token's K and V have in all layers without a window, and in
-     * all layers with one. */
+    /* Number of elements of a token's K or V, summed over the layers without a sliding window, or
+     * over the layers with one. */
     size_t numbers[KVD_LAYER_KINDS][KVD_N_SIDES];
     /* RoPE tables of kvd_host_codes_rope: `rope` applies RoPE, `back` undoes it. A table that is
      * not needed is NULL. */
@@ -81,8 +81,8 @@ static inline int kvd_host_codes_kind(const kvd_host_codes *k, size_t layer)
     return k->method->cache->layer[layer].map.window ? KVD_LAYERS_NEAR : KVD_LAYERS_FULL;
 }
 
-/* Returns the index of the first of a request's n tokens that layers of `kind` (KVD_LAYERS_NEAR:
- * with a sliding window, or KVD_LAYERS_FULL) still store. */
+/* Returns the index of the oldest of a request's n tokens that is still stored. kind:
+ * KVD_LAYERS_NEAR for layers with a sliding window, KVD_LAYERS_FULL for layers without one. */
 static inline size_t kvd_host_codes_first_held(const kvd_host_codes *k, int kind, size_t n)
 {
     return kind == KVD_LAYERS_NEAR ? kvd_gpu_first_held(k->method, k->method->cache->window, n) : 0;

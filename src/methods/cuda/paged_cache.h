@@ -38,7 +38,8 @@ typedef struct kvd_paged_cache {
     kvd_pages *pages;
     kvd_pages *near; /* pages of layers with a sliding window */
     size_t window;   /* sliding window in tokens, or 0 if none is shorter than max_len */
-    /* [n_layers] Index of each layer among the layers with a window, or among those without. */
+    /* [n_layers] Index of a layer with a sliding window among all layers with a window, or of a
+     * layer without a window among all layers without one. */
     int *kind_index;
     int n_full;
     kvd_clock *clock;
@@ -85,7 +86,8 @@ typedef struct kvd_paged_cache {
      * decoding requests; -1 if not yet determined. */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
-    /* Attention tiles of prompts, for layers without and with a sliding window. */
+    /* Tiles into which the attention of prompts is divided, in layers without a sliding window
+     * (index 0) and in layers with one (index 1). */
     kvd_paged_prompts prompts[2];
     void *pool;
     size_t *pool_at; /* [n_layers] byte offset of a layer's first page */
@@ -149,13 +151,14 @@ typedef struct {
     void *pool;
     const int32_t *table, *kv_len; /* device */
     int32_t pitch;
-    /* True if the host copies the page table and the lengths to the device. False if kernels write
-     * these arrays, and must end before they are read. */
+    /* True if the host copies the page table and the lengths to the device. If false, kernels write
+     * these arrays, and their readers must wait for these kernels. */
     bool uploaded;
 } kvd_paged_place;
 int kvd_paged_cache_append_at(kvd_paged_cache *c, const kvd_paged_rows *r,
                               const kvd_paged_place *at, kvd_err *err);
-/* New K and V of the last q_len[i] of kv_len[i] tokens of request i, on the device. */
+/* New K and V, in device memory, of the last q_len[i] tokens of each request i, which has kv_len[i]
+ * tokens. */
 typedef struct {
     const void *x;                /* [n_rows][(n_heads + 2 n_kv_heads) d_head], Q is not used */
     size_t ld;                    /* elements from one row of x to the next */

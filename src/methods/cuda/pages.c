@@ -9,8 +9,8 @@ size_t kvd_pages_bytes(size_t n_rows, size_t max_pages)
     return n_rows * max_pages * sizeof(int32_t);
 }
 
-/* Serial number in a row of the page table that was never written. Serial numbers of requests' page
- * lists are never negative. */
+/* Serial number that marks a row of the page table as never written. Written rows have serial
+ * numbers from 0 on. */
 enum { UNKNOWN = -1 };
 
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,

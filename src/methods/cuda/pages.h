@@ -10,7 +10,8 @@
 #include "kernels/layout.h"
 
 typedef struct {
-    /* [max_pages] Page numbers, valid from `first` to held - 1; earlier ones left the window. */
+    /* [max_pages] Page numbers. The elements from `first` to held - 1 are valid. Earlier pages have
+     * left the sliding window. */
     int32_t *page;
     size_t first, held;
     /* Version number of the slot's list of pages. A new request and kvd_pages_keep increase it. */
@@ -33,7 +34,8 @@ typedef struct {
         uint64_t serial;
         size_t filled;
     } * row;
-    /* First and last (plus 1) changed row of the table, and most pages in a changed row. */
+    /* Changed rows of the table: index of the first, index of the last plus 1, and largest number
+     * of pages in a changed row. */
     size_t dirty_first, dirty_end, dirty_pages;
     kvd_device_memory memory;
 } kvd_pages;

@@ -21,8 +21,8 @@ typedef struct {
     int32_t *seq_len;
     /* [1] Number of decoding requests in the batch, without the requests that only pad it. */
     int32_t *live;
-    /* [max_slices] q_len: number of new tokens of each request. start: for prompts, index of the
-     * first of these tokens among all prompt tokens; not used for decode steps. */
+    /* [max_slices] q_len: number of new tokens of each request. start: index of a prompt's first
+     * new token among the new tokens of all prompts; not used for decode steps. */
     int32_t *q_len, *start;
     /* [max_slices] Each request's first row in Q, where requests begin at multiples of 8 rows. */
     int32_t *q_start;
@@ -37,8 +37,8 @@ typedef struct {
     /* [max_slices] Constant device arrays: one[i] = 1, count[i] = i. */
     const int32_t *one, *count;
     size_t n_steps, n_slices, n_tokens;
-    /* Number of rows of Q of all prompts, padding included, and length of a row of the page
-     * tables. */
+    /* n_q8: number of rows of Q of all prompts, padding included. max_pages: length of a row of the
+     * page tables. */
     size_t n_q8, max_pages;
     /* 1 if prompts' Q has no padding between requests. */
     int no_gaps;
@@ -51,9 +51,9 @@ typedef struct {
 int kvd_step_batch_init(kvd_step_batch *b, size_t max_slices, size_t max_tokens, kvd_err *err);
 void kvd_step_batch_release(kvd_step_batch *b);
 
-/* Start copying b->host to b->device: only the arrays of decode steps or, in kvd_step_batch_upload,
- * all arrays. */
+/* Starts copying the arrays of decode steps from b->host to b->device. */
 int kvd_step_batch_upload_steps(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
+/* Starts copying all arrays from b->host to b->device. */
 int kvd_step_batch_upload(kvd_step_batch *b, cudaStream_t stream, kvd_err *err);
 
 #endif

@@ -198,8 +198,8 @@ static int span_polar_exact(const kvd_latent_span *s, const kvd_latent_span_rows
     return kvd_cuda_check(kvd_span_round(s->q, s->basis, NULL, n, batch, stream), spans, err);
 }
 
-/* Multiplies the prompts' keys or values s->x by the basis into s->z. If `part` is not NULL, writes
- * partial sums of the squares of s->z to it. */
+/* Writes the product of s->x (the prompts' keys or values) and the basis to s->z. If `part` is not
+ * NULL, writes partial sums of the squares of s->z to it. */
 static int span_project(const kvd_latent_span *s, const kvd_latent_span_rows *r, float *part,
                         cudaStream_t stream, kvd_err *err)
 {

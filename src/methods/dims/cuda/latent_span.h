@@ -39,8 +39,8 @@ cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, v
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
 /* Subtracts root * f * q from y. The caller must have set y = X^T X q, with X a prompt's keys or
- * values. f is the fraction of |X|^2 outside the span of q: max(1 - sum of `part` - KVD_SPAN_NOISE,
- * 0). y and q are [batch][n]. */
+ * values. root: root of the power iteration's polynomial, in units of f. f is the fraction of |X|^2
+ * outside the span of q: max(1 - sum of `part` - KVD_SPAN_NOISE, 0). y and q are [batch][n]. */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /* Polynomial a x + b x^3 + c x^5 that moves the singular values of a matrix towards 1. x is a

@@ -85,7 +85,7 @@ __host__ __device__ constexpr int pitch_of(int rank)
     return rank + 8;
 }
 
-enum { AHEAD = 4 /* blocks of 16 ranks loaded at once */ };
+enum { AHEAD = 4 /* blocks of 16 latent dimensions loaded at once */ };
 
 /* Loads AHEAD blocks of 16 elements of latent vectors, from block k on, as operands of mma
  * instructions. Blocks from number `steps` on are set to 0. */
@@ -99,7 +99,7 @@ __device__ __forceinline__ void fetch(const uint32_t *from, int k, int steps,
             x[i][e] = k + i < steps ? __ldg(from + (k + i) * 512 + e / 2 * 256 + e % 2 * 32) : 0;
 }
 
-/* Loads columns first .. first + n - 1 of the projection [d][rank] into shared memory
+/* Loads n columns of the projection [d][rank], from column `first` on, into shared memory
  * [d][pitch]. */
 __device__ __forceinline__ void load_part(const uint16_t *from, int d, int rank, int first, int n,
                                           int pitch, uint16_t *to)
@@ -147,8 +147,9 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
     const kvd_latent_head h = a.head[blockIdx.z / 2];
     const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
               units = (length + 15) / 16, part = PARTS ? RANK_PART : rank;
-    /* seen: index of the first token in the sliding window of a new token. first_unit: index of the
-     * first block of 16 tokens to restore, at the start of that token's page. */
+    /* seen: index of the first token in the sliding window of the first new token. first_unit:
+     * index of the first block of 16 tokens to restore, at the start of the page of token
+     * `seen`. */
     const int seen = a.window ? max(__ldg(a.kv_len + b) - __ldg(a.q_len + b) + 1 - a.window, 0) : 0,
               first_unit = seen / KVD_PAGE_TOKENS * (KVD_PAGE_TOKENS / 16);
     /* True if this head's K or V has no projection: latent vectors are copied unchanged. */

@@ -72,11 +72,11 @@ typedef struct {
     const void *latent;
     size_t ld_latent;
     /* [n_runs] in device memory. A page stores a token's latent vectors in runs of 8 elements.
-     * run[i]: offset in elements of run i of the page's first token. */
+     * run[i]: element of a page at which run i of the page's first token begins. */
     const int32_t *run;
     /* [n_runs] in device memory. A page stores a token's latent vectors in runs of 8 elements.
-     * source[i]: index in `latent`, within a token, of the first element of run i. NULL: the index
-     * is 8 i. */
+     * source[i]: index of run i's first element among the token's elements in `latent`. NULL: the
+     * index is 8 i. */
     const int32_t *source;
     int32_t n_runs;
     void *pool;
@@ -130,8 +130,8 @@ typedef struct {
     const float *cosine, *sine;
     int32_t interleaved;
     /* 0: each KV head has its own projection [d_head][rank]. Otherwise `columns` / d_head adjacent
-     * KV heads share one, [rank / 8][columns][8]. This requires that kvd_latent_joins returns true,
-     * and that `position` and `positions` are not set. */
+     * KV heads share a projection [rank / 8][columns][8]. Sharing requires that kvd_latent_joins
+     * returns true, and that `position` and `positions` are not set. */
     int32_t columns;
     bool keys_alone; /* V is not written; requires `columns` */
     void *pages;
@@ -184,8 +184,8 @@ typedef struct {
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
-/* Writes the basis[i].width leading eigenvectors of matrix i, largest eigenvalue first, as the
- * projection that basis[i] describes, to `to`. Unless `padded` is NULL, also writes them to padded
+/* For each matrix i, writes the leading eigenvectors, largest eigenvalue first, to `to`, as the
+ * projection that basis[i] describes. Unless `padded` is NULL, also writes them to padded
  * [n][d][wide], with zero columns up to `wide`. */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
@@ -221,12 +221,12 @@ typedef struct {
     float mean, deviation;
 } kvd_latent_code;
 
-/* Layout of the latent K [0] and V [1] of a group of KV heads, quantised by method kvquant.
- * Outliers (numbers stored exactly) take one 32-bit word: the bf16 number in the upper half, its
- * index in the lower half. */
+/* Layout of the latent K (index 0) and latent V (index 1) of a group of KV heads, quantised by
+ * method kvquant. An outlier (a number stored exactly) takes one 32-bit word: the bf16 number is in
+ * the upper half, its index in the lower half. */
 typedef struct {
     /* first: index of the vector's first element in a token. n: number of elements of the vector
-     * without padding. [0] is for K, [1] for V. */
+     * without padding. Index 0 is for K, index 1 for V. */
     int32_t first[2], n[2];
     /* The v_apart largest and the v_apart smallest elements of each token's latent V are stored as
      * outliers. */
@@ -271,9 +271,9 @@ typedef struct {
     int32_t room;
     /* Slot of the dummy requests that pad a batch. The outliers of their K are not stored. */
     int32_t idle;
-    /* prompts: true if new tokens are whole prompts. The lists of outliers in their pages are then
-     * emptied first and, if `recounts` is true, the requests' numbers of outliers (`apart`) are set
-     * to 0. */
+    /* prompts: true if the new tokens are whole prompts. The lists of outliers in the prompts'
+     * pages are then emptied before quantisation. recounts: true if the number of outliers of each
+     * prompt (`apart`) is then also set to 0. */
     bool prompts, recounts;
     /* apart [slots]: number of outliers of K of each request. beyond [1]: largest number of
      * outliers for which a page had no room. */
@@ -339,14 +339,14 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
 #include "methods/cuda/host_codes.h"
 #include "methods/cuda/paged_cache.h"
 
-/* Layout of one layer's latent vectors of K [0] and V [1]. The caller sets rank and matrix before
- * kvd_latent_store_init, and up and applies_rope before the first kernel launch. */
+/* Layout of one layer's latent vectors of K (index 0) and V (index 1). The caller sets rank and
+ * matrix before kvd_latent_store_init, and up and applies_rope before the first kernel launch. */
 typedef struct {
-    /* [n_groups] Number of elements of the latent K [0] or V [1] of each group of KV heads, a
-     * multiple of 16. */
+    /* [n_groups] Number of elements of the latent K (index 0) or V (index 1) of each group of KV
+     * heads, a multiple of 16. */
     int *rank[2];
-    /* [n_kv_heads] Offset in `up`, in elements, of the projection that restores each head's K [0]
-     * or V [1]. -1: no projection, the latent vector is used as it is. */
+    /* [n_kv_heads] Offset in `up`, in elements, of the projection that restores each head's K
+     * (index 0) or V (index 1). -1: no projection, the latent vector is used as it is. */
     int *matrix[2];
     const void *up;
     int columns; /* of kvd_latent_restore_args */
@@ -371,7 +371,7 @@ typedef struct {
      * vectors and its restored K and V. */
     kvd_latent_head *head;
     /* [n_layers][n_runs] in device memory. A page stores a token's latent vectors in runs of 8
-     * elements. Entry: offset in elements of the run of the page's first token. */
+     * elements. Entry: element of a page at which the run of the page's first token begins. */
     int32_t *run;
     /* Number of elements to which each latent vector of a new token is padded; 0: no padding. Must
      * be set before kvd_latent_store_init. */
@@ -389,8 +389,8 @@ typedef struct {
      * token. NULL: these vectors have no padding. */
     int32_t *source;
     uint16_t *pool;
-    /* Bytes of a page of latent vectors, summed over layers without (page_bytes) and with
-     * (near_page_bytes) a sliding window. If one_layer is set, the largest page of a layer instead
+    /* Bytes of a page of latent vectors. page_bytes: sum over the layers without a sliding window.
+     * near_page_bytes: sum over the layers with one. If one_layer is set, the largest page instead
      * of the sum. */
     size_t page_bytes, near_page_bytes;
     /* Bytes of one token, summed over layers. sink_bytes: for one of the first n_sink tokens, in
@@ -463,14 +463,14 @@ typedef struct {
     kvd_latent_store *store; /* borrowed; one_layer is true */
     kvd_latent_codes_layer *layer;
     const kvd_latent_code *code; /* device */
-    /* Tables in device memory for each layer, K or V, and number of bits: `level` is searched for
-     * the level nearest to a number, `decoded` has the number that each code decodes to. */
+    /* Tables in device memory, one per layer, K or V, and number of bits. A number's code is the
+     * index of the nearest entry of `level`. decoded: the number to which each code decodes. */
     const float *level, *decoded;
     uint32_t *words;
     uint16_t *exact;
-    /* Bytes of a page of quantised latent vectors, summed over layers without (page_bytes) and with
-     * (near_page_bytes) a sliding window. slot_bytes: bytes of a request's unquantised first
-     * tokens. */
+    /* Bytes of a page of quantised latent vectors. page_bytes: sum over the layers without a
+     * sliding window. near_page_bytes: sum over the layers with one. slot_bytes: bytes of a
+     * request's first tokens, which are not quantised. */
     size_t page_bytes, near_page_bytes, slot_bytes;
     /* Bits of one token, summed over layers without (index 0) or with (index 1) a sliding window.
      * sink_bits: for one of the first tokens, which are not quantised. token_bits: for a later
@@ -498,9 +498,9 @@ int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kv
  * timing runs read in place of prompts that they skip. */
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
-/* kvd_latent_codes_put quantises the latent vectors of the requests' new tokens.
- * kvd_latent_codes_restore decodes those of earlier tokens. */
+/* Quantises the latent vectors of the requests' new tokens. */
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
+/* Decodes the latent vectors of the requests' earlier tokens. */
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 /* Records the prompt length of each request whose prompt began in this iteration. Must be called
  * after each iteration. */

@@ -10,8 +10,8 @@ typedef struct {
     /* True if attention reads latent V, and the projection that restores V is multiplied into
      * W_O. */
     bool direct;
-    /* Offsets in kvd_palu.matrix, in elements, of the projections [heads * d_head][rank] to latent
-     * vectors, for K (0) and V (1). */
+    /* Offsets in kvd_palu.matrix, in elements, of the projections [heads * d_head][rank] that turn
+     * K (index 0) and V (index 1) into latent vectors. */
     size_t down[2];
     /* Offsets in kvd_palu.matrix, in elements. up: projections with which kvd_latent_restore
      * restores K and V. up_pair: projections with which kvd_palu_decode restores K. */
@@ -44,9 +44,9 @@ typedef struct {
     int n_clusters;
     void *workspace;
     uint16_t *o; /* attention output as latents: [max_slices][n_heads * rank_v] */
-    /* [n_layers][3][n_heads] Device addresses for a batched matrix product, per query head: of the
-     * projection that restores V (0), of the attention output from latent V (1), and of their
-     * product (2). */
+    /* [n_layers][3][n_heads] Device addresses of the matrices of a batched product, for each query
+     * head. Index 0: projection that restores V. Index 1: attention output from latent V. Index 2:
+     * their product. */
     const void **factor;
 } kvd_palu;
 

@@ -5,7 +5,8 @@
 #include "methods/dims/cuda/latents.h"
 #include "methods/tokens/cuda/zdc_method.h"
 
-/* Widths and saved bytes of less important tokens, which keep fewer dimensions of K and V. */
+/* Data on less important tokens, which keep fewer dimensions of K and V: how many dimensions they
+ * keep, and how many bytes the cache becomes smaller. */
 typedef struct {
     /* [n_layers][n] in device memory: number of dimensions of each head's K or V that less
      * important tokens keep; 0 in layers with a sliding window. NULL: all tokens keep equally
@@ -81,8 +82,8 @@ int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, k
 /* After an iteration, updates the number of tokens of each request, and the bytes by which less
  * important tokens make the cache smaller. Must be called before kvd_latent_store_note. */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
-/* Returns by how many elements a request's cache, over all layers, is smaller because of less
- * important tokens. */
+/* Returns by how many elements a request's cache is smaller, over all layers, because less
+ * important tokens keep fewer dimensions. */
 double kvd_strawman_levels_low(const kvd_strawman *s, size_t slot);
 /* Returns how many less important tokens a request has, summed over KV heads and layers. */
 size_t kvd_strawman_levels_tokens(const kvd_strawman *s, size_t slot);

@@ -22,8 +22,8 @@ extern "C" {
 typedef struct {
     int32_t n, max_pages, n_sms;
     int32_t n_kv_heads, d_head; /* d_head is the number of elements of K (and of V) per KV head */
-    /* [n] Number of each request's tokens in the cache, new ones included, and the cache slot of
-     * the request. */
+    /* [n] kv_len: number of cached tokens of each request, including new tokens. slot: cache slot
+     * of each request. */
     const int32_t *kv_len, *slot;
     const int32_t *page_table; /* [n][max_pages] Pages of `first`, `second` and `length`. */
     /* The layer's pages in bf16 that attention reads, and their page table [n][max_pages]. */
@@ -60,9 +60,9 @@ cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, doub
  * a->first. The function marks this token as unmerged. */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
-/* Copies K and V of all tokens after the prompt, which has prompt[b] tokens in request b, from
- * a->first to a->rows. `prompt` [n] is in device memory. After the last token, writes zeros up to a
- * multiple of 8 tokens. */
+/* For each request, copies K and V of the tokens after the prompt from a->first to a->rows. prompt
+ * [n], in device memory: number of prompt tokens of each request. After the last token, writes
+ * zeros up to a multiple of 8 tokens. */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
 /* Sets to[b] = of_slot[slot[b]] for n requests b, in device memory. */

@@ -20,8 +20,8 @@ typedef struct {
     bool *skips;              /* [n_layers] */
     int n_pairs, begin, last; /* begin, last: first and last merged layer */
     uint16_t **stored;        /* [n_layers] device pages of the layer's vectors */
-    /* [n_layers] bf16 norms of the K and V vectors of two merged layers. The entry of the first of
-     * the two layers is used. */
+    /* [n_layers] For the first layer of each merged pair: bf16 norms of the K and V vectors of the
+     * two layers. */
     uint16_t **length;
     uint32_t *range; /* device, written by kvd_pair_measure */
     /* [n_pairs][slots] Number of each prompt's vectors that stayed unmerged, on device and host. */
