@@ -84,7 +84,8 @@ typedef struct {
     /* [d] Factors that scale key channels before quantisation, if `balanced` is true. */
     float *balance;
     bool balanced;
-    /* Bits of all cached tokens: of the numbers, and of scales, tables and indices. */
+    /* Bits of all cached tokens. held_payload: bits of the numbers. held_side: bits of scales,
+     * tables and indices. */
     double held_payload, held_side;
     void *state;
 

@@ -55,8 +55,8 @@ typedef struct {
     /* Rule that chose how many dimensions each head keeps: "none", "uniform" (the same number for
      * all heads), "eq6" (ZACK paper, Eq. 6), "error" (from measured errors), ... */
     const char *rule;
-    /* Fraction r of the sum of a head's singular values that was removed (ZACK paper, Eq. 6), or
-     * NaN if r was not used. */
+    /* Removed fraction of a head's sum of singular values (r in the ZACK paper, Eq. 6), or NaN if r
+     * was not used. */
     double removal_rate;
     /* Fraction of dimensions that the user asked to remove, or NaN if the user gave none. */
     double p_wanted;
@@ -82,8 +82,8 @@ void kvd_points_free(kvd_point *points, size_t n);
  * possible. Method uniform removes the fraction nearest to `p`. The caller must call
  * kvd_point_release. */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
-/* Makes *point, which removes as many dimensions as parameter p, p.qk with p.v, or r of *m says.
- * The caller must call kvd_point_release. */
+/* Makes *point, which removes as many dimensions as the parameters of *m say: p, or p.qk and p.v,
+ * or r. The caller must call kvd_point_release. */
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
 /* Makes *point, with the numbers of kept dimensions in entry i of the --rates file. The caller must
  * call kvd_point_release. */

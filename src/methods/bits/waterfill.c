@@ -35,14 +35,14 @@ static const double RIDGE = 1e-3;
 
 typedef struct {
     float *mean; /* [wide] mean of the calibration data */
-    /* [wide][wide] to: matrix that transforms K or V of a token, y = (x - mean) * to. from: matrix
-     * that transforms back, x = mean + y * from. */
+    /* Transform matrices, [wide][wide]. y = (x - mean) * to transforms K or V of a token, and x =
+     * mean + y * from transforms y back. */
     float *to, *from;
     /* [wide + 1] Frequency table of each component, then one for the bytes of integers that are
      * missing from these tables. */
     kvd_rans_table *table;
-    /* Correction that decoding adds to the magnitude of each nonzero integer, in units of `step`.
-     * It is the mean rounding error of magnitudes in the calibration data. */
+    /* Correction that decoding adds to the magnitude of each nonzero quantised integer, in units of
+     * `step`. It is the mean rounding error of magnitudes in the calibration data. */
     double offset;
     /* [wide] Frequency tables of the components for blocks of tokens. Components with index `kept`
      * or above are always 0. */
@@ -129,8 +129,8 @@ static void make_component(coder *to, size_t j, uint64_t *count, int least, int 
         (kvd_stream_component){(uint32_t)to->n_starts, (int16_t)(least - ZERO), (uint16_t)n};
     memcpy(to->start + to->n_starts, to->table[j].start + least, (n + 1) * sizeof *to->start);
     to->n_starts += n + 1;
-    /* Stores how many more bits an integer missing from the table takes than integer 0, in units of
-     * 1/16 bit. A missing integer is coded as symbol ESCAPE and 4 bytes. */
+    /* Stores the code length of an integer that is missing from the frequency table (symbol ESCAPE
+     * and 4 bytes), minus the code length of integer 0. Unit: 1/16 bit. */
     const uint16_t *const start = to->table[j].start;
     const double frequency = start[ESCAPE + 1] - start[ESCAPE],
                  of_zero = start[ZERO + 1] - start[ZERO];

@@ -56,8 +56,8 @@ typedef struct {
  * over the query heads of a KV head. Writes no sum for tokens that have left the window. */
 cudaError_t kvd_cache_receive(const kvd_cache_received *a, cudaStream_t stream);
 
-/* Rows to quantise in one KV head: n[0] rows of K, which begin at row first[0], and n[1] rows of V,
- * which begin at row first[1]. */
+/* Rows to quantise in one KV head. first: index of the first row of K (element 0) and of V (element
+ * 1). n: number of rows of K and of V. */
 typedef struct {
     int32_t first[2], n[2];
     float scale[2]; /* of the tensor (kvd_scales_at), for floating-point codes */

@@ -193,7 +193,7 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
 /* Returns the compression methods' GPU code for text generation, or NULL if they have none. If only
- * quantisation on the CPU supports the plan, returns the code for that instead. */
+ * quantisation on the CPU supports the plan, returns the code that lets the CPU quantise. */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
@@ -224,7 +224,8 @@ int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd
                         kvd_err *err);
 
 /* This function and the next ones call the compression method's callback of the same name, for
- * example `make`, if it is not NULL. If the CPU compresses data, they also do the CPU's part. */
+ * example `make`, if it is not NULL. If the CPU compresses K and V, they also call the functions
+ * that do so. */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
 int kvd_gpu_method_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);

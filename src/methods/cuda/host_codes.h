@@ -34,7 +34,7 @@ typedef struct {
 
 /* Returns true if the plan drops no tokens and the CPU can quantise K and V. */
 bool kvd_host_codes_take(const kvd_plan *plan);
-/* Returns true if the plan drops tokens and the CPU can quantise K and V of the other tokens. */
+/* Returns true if the plan drops tokens and the CPU can quantise K and V of the kept tokens. */
 bool kvd_host_codes_take_entries(const kvd_plan *plan);
 /* Returns tables that apply RoPE or, if `undoes`, its inverse: cosines [2][max_len][d_head / 2],
  * then sines. Index 1 is for layers with rope_local_theta. The caller frees the array. Returns NULL

@@ -12,7 +12,7 @@
 #include "methods/cuda/step_batch.h"
 #include "model/pass/cuda/layer.h"
 
-/* Work list of the attention of prompts: tiles, each of which has some query rows of one head.
+/* Work list for the attention of prompts: tiles, each of which has some query rows of one head.
  * Layers whose heads have equal dimensions share the list. */
 typedef struct {
     kvd_prefill_tile *tile;
@@ -38,8 +38,8 @@ typedef struct kvd_paged_cache {
     kvd_pages *pages;
     kvd_pages *near; /* pages of layers with a sliding window */
     size_t window;   /* sliding window in tokens, or 0 if none is shorter than max_len */
-    /* [n_layers] Index of a layer with a sliding window among all layers with a window, or of a
-     * layer without a window among all layers without one. */
+    /* [n_layers] Index of each layer among the layers of its kind: with a sliding window, or
+     * without one. */
     int *kind_index;
     int n_full;
     kvd_clock *clock;
@@ -100,7 +100,8 @@ typedef struct kvd_paged_cache {
     size_t near_page_bytes;
 } kvd_paged_cache;
 
-/* Returns a layer's sliding window in tokens, or 0 if no window is below max_len. */
+/* Returns the number of tokens in a layer's sliding window, or 0 if the layer has no window shorter
+ * than max_len. */
 size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 /* Opens the cache. *c must be zeroed, except attention, exact_prompts and outliers. `near` assigns
  * the pages of layers with a sliding window; NULL if no layer has one. The caller must release *c,
@@ -118,7 +119,8 @@ const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /* Returns the size in bytes of the array `works` that kvd_paged_cache_describe fills. */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
-/* Describes the decode attention of n requests in the array `works`, which is in host memory. */
+/* Writes a description of the decode attention of n requests to the array `works` in host
+ * memory. */
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
 /* Divides the decode attention of n requests among CTAs. `works` is a copy, in device memory, of
  * the array that kvd_paged_cache_describe filled. */

@@ -73,9 +73,9 @@ typedef struct {
      * values of the tokens. */
     size_t n, d;
     const float *x;
-    /* Set only if `stacks` is true, else 0. For K: number of tokens of q (n_q), number of query
-     * heads (group), floats between successive tokens of q (ldq). For V: second moments of W_O
-     * (moment [d][d]). */
+    /* 0 unless `stacks` is true. For K, q has the queries of n_q tokens and `group` query heads;
+     * successive tokens are ldq floats apart. For V, moment [d][d] has the second moments of
+     * W_O. */
     size_t n_q, group, ldq;
     const float *q;
     const double *moment;
@@ -90,8 +90,8 @@ typedef struct {
     /* Returns the number of columns of the projection. NULL if kvd_plan.widths has the number, or
      * if the method prunes channels. */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
-    /* Computes the projection a [d][width] from the prompt tokens *x. Must be thread-safe. NULL if
-     * all requests share one projection, or if the method prunes channels. */
+    /* Computes the projection [d][width] from the prompt tokens *x, and writes it to `a`. Must be
+     * thread-safe. NULL if all requests share one projection, or if the method prunes channels. */
     int (*project)(const kvd_channels_rows *x, size_t width, float *a, kvd_err *err);
     /* True if projections are computed from K stacked on Q, and from V together with W_O. False if
      * they are computed from K alone and V alone. */

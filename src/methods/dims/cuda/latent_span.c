@@ -198,7 +198,7 @@ static int span_polar_exact(const kvd_latent_span *s, const kvd_latent_span_rows
     return kvd_cuda_check(kvd_span_round(s->q, s->basis, NULL, n, batch, stream), spans, err);
 }
 
-/* Writes the product of s->x (the prompts' keys or values) and the basis to s->z. If `part` is not
+/* Writes the product of s->x (the prompts' keys or values) and s->basis to s->z. If `part` is not
  * NULL, writes partial sums of the squares of s->z to it. */
 static int span_project(const kvd_latent_span *s, const kvd_latent_span_rows *r, float *part,
                         cudaStream_t stream, kvd_err *err)
@@ -222,7 +222,7 @@ static int span_return(const kvd_latent_span *s, const kvd_latent_span_rows *r, 
 }
 
 /* Copies the keys or values of each prompt to s->x, divided by the Frobenius norm of the prompt's
- * matrix. Writes a first guess of its leading singular vectors to s->y. */
+ * matrix. Writes a first guess of the leading singular vectors to s->y. */
 static int span_begin(const kvd_latent_span *s, const kvd_latent_span_rows *r, cudaStream_t stream,
                       kvd_err *err)
 {

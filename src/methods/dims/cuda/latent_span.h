@@ -38,9 +38,9 @@ cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, v
  * columns, the columns are orthogonal. */
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
-/* Subtracts root * f * q from y. The caller must have set y = X^T X q, with X a prompt's keys or
- * values. root: root of the power iteration's polynomial, in units of f. f is the fraction of |X|^2
- * outside the span of q: max(1 - sum of `part` - KVD_SPAN_NOISE, 0). y and q are [batch][n]. */
+/* One step of a shifted power iteration: turns y = X^T X q into X^T X q - root * f * q, with X a
+ * prompt's keys or values. f is the fraction of |X|^2 outside the span of q: max(1 - sum of `part`
+ * - KVD_SPAN_NOISE, 0). y and q are [batch][n]. */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /* Polynomial a x + b x^3 + c x^5 that moves the singular values of a matrix towards 1. x is a
@@ -48,9 +48,9 @@ cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, con
 typedef struct {
     float a, b, c, s;
 } kvd_span_polynomial_of;
-/* Replaces G = Y^T Y (`gram`, [n][n]) by the matrix M = a I / s + b G / s^3 + c G^2 / s^5. Y M then
- * has the singular values of Y after polynomial p. `square` is G^2. a, b, c and s are members of p.
- * If `part` is not NULL, s is multiplied by the fourth root of the sum of `part`. */
+/* Replaces G = Y^T Y (`gram`, [n][n]) by the matrix M = a I / s + b G / s^3 + c G^2 / s^5, with a,
+ * b, c and s from p. Multiplying Y by M applies polynomial p to the singular values of Y. `square`
+ * must be G^2. If `part` is not NULL, s is multiplied by the fourth root of the sum of `part`. */
 cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
 cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
@@ -105,11 +105,12 @@ typedef struct {
     const kvd_cublas *lib;
     cublasHandle_t blas;        /* the caller may replace it by one of another stream */
     size_t tokens, wide, width; /* largest number of rows, dimensions and vectors */
-    /* bf16 arrays in device memory. x: the prompts' keys or values divided by their norms. z: x
-     * times basis. basis: current approximation of the singular vectors. */
+    /* bf16 arrays in device memory. x: the prompts' keys or values, divided by the Frobenius norm
+     * of each prompt's matrix. z: x times basis. basis: current approximation of the singular
+     * vectors. */
     uint16_t *x, *z, *basis;
-    /* Device memory. q: current singular vectors. y: next ones, before they are made orthonormal.
-     * low: rounding errors of y. gram: y^T y. square: the square of gram. */
+    /* Device memory. q: current singular vectors. y: next singular vectors, before they are made
+     * orthonormal. low: rounding errors of y. gram: y^T y. square: the square of gram. */
     float *q, *y, *low, *gram, *square;
     float *part, *part_gram, *captured;
 } kvd_latent_span;
@@ -136,8 +137,8 @@ typedef struct {
  * s->blas. */
 int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                         cudaStream_t stream, kvd_err *err);
-/* Returns the number of leading prompts that have the same length as the first prompt, at most
- * KVD_LATENT_SPAN_BATCH. q_len [n]: length of each prompt in tokens. */
+/* Returns the number of prompts at the start of the batch that are as long as the first prompt, at
+ * most KVD_LATENT_SPAN_BATCH. q_len [n]: length of each prompt in tokens. */
 size_t kvd_latent_span_equal(const int32_t *q_len, size_t n);
 /* Fails if the computation of singular vectors did not converge. `captured` is the fraction |X Q|^2
  * / |X|^2 of a prompt's keys or values X that the singular vectors Q capture; it must be between 0

@@ -589,8 +589,8 @@ static size_t first_in(size_t window, size_t n)
 }
 
 /* Returns the stored bits of a request's tokens with index i, `from` <= i < n, in layers with a
- * sliding window. Takes all stored prompt tokens as equally large. n must be at least the prompt's
- * length. */
+ * sliding window. Assumes that all stored prompt tokens have equally many bits. n must be at least
+ * the prompt's length. */
 static double near_bits(const kvd_latent_codes *c, size_t slot, size_t from, size_t n)
 {
     const size_t prompt = c->prompt[slot], first = first_in(c->store->cache->window, prompt),

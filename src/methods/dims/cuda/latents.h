@@ -72,7 +72,7 @@ typedef struct {
     const void *latent;
     size_t ld_latent;
     /* [n_runs] in device memory. A page stores a token's latent vectors in runs of 8 elements.
-     * run[i]: element of a page at which run i of the page's first token begins. */
+     * run[i]: index of the page's element at which run i of the page's first token begins. */
     const int32_t *run;
     /* [n_runs] in device memory. A page stores a token's latent vectors in runs of 8 elements.
      * source[i]: index of run i's first element among the token's elements in `latent`. NULL: the
@@ -371,7 +371,8 @@ typedef struct {
      * vectors and its restored K and V. */
     kvd_latent_head *head;
     /* [n_layers][n_runs] in device memory. A page stores a token's latent vectors in runs of 8
-     * elements. Entry: element of a page at which the run of the page's first token begins. */
+     * elements. Each entry: index of the page's element at which a run of the page's first token
+     * begins. */
     int32_t *run;
     /* Number of elements to which each latent vector of a new token is padded; 0: no padding. Must
      * be set before kvd_latent_store_init. */
@@ -385,7 +386,7 @@ typedef struct {
      * tokens require. Must be set before kvd_latent_store_init. one_layer must then be false. */
     bool positions;
     /* [n_layers][n_runs] in device memory. A page stores a token's latent vectors in runs of 8
-     * elements. Entry: index of the run's first element in the padded latent vectors of a new
+     * elements. Each entry: index of a run's first element in the padded latent vectors of a new
      * token. NULL: these vectors have no padding. */
     int32_t *source;
     uint16_t *pool;

@@ -46,7 +46,7 @@ typedef struct {
     uint16_t *o; /* attention output as latents: [max_slices][n_heads * rank_v] */
     /* [n_layers][3][n_heads] Device addresses of the matrices of a batched product, for each query
      * head. Index 0: projection that restores V. Index 1: attention output from latent V. Index 2:
-     * their product. */
+     * product of these two matrices. */
     const void **factor;
 } kvd_palu;
 

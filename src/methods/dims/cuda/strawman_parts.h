@@ -6,7 +6,7 @@
 #include "methods/tokens/cuda/zdc_method.h"
 
 /* Data on less important tokens, which keep fewer dimensions of K and V: how many dimensions they
- * keep, and how many bytes the cache becomes smaller. */
+ * keep, and how many bytes this saves. */
 typedef struct {
     /* [n_layers][n] in device memory: number of dimensions of each head's K or V that less
      * important tokens keep; 0 in layers with a sliding window. NULL: all tokens keep equally

@@ -56,8 +56,8 @@ cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, doub
 /* Writes K and V of one of two merged layers to a->rows, for attention. second: true for the second
  * layer, false for the first.
  *
- * In decode steps, the caller must have stored each request's newest token in a->second or
- * a->first. The function marks this token as unmerged. */
+ * In decode steps, the caller must have stored each request's newest token in a->first or, for the
+ * second layer, in a->second. The function marks this token as unmerged. */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
 /* For each request, copies K and V of the tokens after the prompt from a->first to a->rows. prompt

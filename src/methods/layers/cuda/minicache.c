@@ -260,8 +260,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns by how many bits the newest token changed what merging saves in layers with a sliding
- * window. The change is 0 or negative: only prompt tokens are merged, and they leave the window. */
+/* In layers with a sliding window, merging saves S(n) bits for a request of n tokens. Returns S(n)
+ * - S(n - 1), which is at most 0, because merged prompt tokens leave the window. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);

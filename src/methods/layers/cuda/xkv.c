@@ -363,9 +363,9 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns by how many bits the newest token changed what shared latent vectors save in layers with
- * a sliding window. The change is 0 or negative: only prompt tokens share latent vectors between
- * layers, and they leave the window. */
+/* In layers with a sliding window, shared latent vectors save S(n) bits for a request of n tokens.
+ * Returns S(n) - S(n - 1), which is at most 0, because prompt tokens, which share them, leave the
+ * window. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
