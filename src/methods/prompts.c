@@ -53,8 +53,8 @@ static double log_sum(const float *score, size_t n)
     return top + log(sum);
 }
 
-/* Adds the softmax denominators of one head's queries to the sums over heads, of which sum [rows]
- * has the logs. `at`: index of the prompt's first token in the batch. */
+/* Adds one head's softmax denominators of `rows` queries to sums over heads. sum [rows] has the
+ * logs of these sums. The prompt begins at token `at` of the batch. */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
 {

@@ -1,5 +1,5 @@
-/* K and V of one batch's prompts in all layers, or ranks of their tokens, found by running the
- * model over the prompts before compression. */
+/* Data of a batch's prompts that some methods need before they compress the cache: K and V of all
+ * layers, or scores of tokens. The model runs over the prompts once to record them. */
 #ifndef KVD_METHODS_PROMPTS_H
 #define KVD_METHODS_PROMPTS_H
 
@@ -26,16 +26,16 @@ typedef struct {
     /* [n_layers][n_sequences] Stored bits divided by uncompressed bits. NaN for layers that are not
      * merged with other layers. */
     double *share[KVD_N_SIDES];
-    /* Log of the sum over heads of each prompt token's softmax denominators, or NULL. Prompt s has
-     * [layers][tokens] from n_layers * offset[s] on, without layers whose sliding window is shorter
-     * than the sequence. */
+    /* For each prompt token: log of the sum of its softmax denominators over heads. NULL if the
+     * method does not need it. Prompt s has an array [layers][tokens] that begins at index
+     * n_layers * offset[s]. Layers with a sliding window shorter than the sequence are left out. */
     double *log_denominator;
     /* Numbers by which the method ranks prompt tokens, for each sequence and layer, or NULL. */
     double *observed;
     size_t *observed_at;
-    /* Precision level of each prompt token. Sequence s has [layers][tokens] from index n_layers *
-     * offset[s] on. If tokens are ranked per KV head (`observed` is not NULL), it has
-     * [layers][n_kv_heads][tokens] from n_kv_heads times that index on. */
+    /* Precision levels of the prompt tokens: an array [layers][tokens] for each prompt. If
+     * `observed` is not NULL, KV heads differ in their levels, and the arrays are
+     * [layers][n_kv_heads][tokens]. Each prompt has room for n_layers layers. */
     uint8_t *level;
 } kvd_prompts;
 

@@ -24,11 +24,13 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 }
 
 typedef struct {
-    /* [n0] For each prompt token: attention received, attention to itself, mean log of the softmax
-     * denominator, attention received from regularised scores, number of the last `window` queries
-     * that gave it less than mean attention. */
+    /* [n0] One number per prompt token. mass: attention received. own: attention to itself.
+     * log_denominator: log of the softmax denominator, averaged over query heads. score_mass:
+     * attention received after noise is added to the logits (method keyformer). below: number of
+     * last queries that gave it less than mean attention. */
     double *mass, *own, *log_denominator, *score_mass, *below;
-    /* [group][n0] Attention probabilities from the last `window` queries. */
+    /* [group][n0] For each query head: attention that each prompt token received from the last
+     * `window` queries, summed over these queries. */
     double *recent;
     size_t window;
 } statistics;

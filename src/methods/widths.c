@@ -93,7 +93,8 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         }
     kvd_sort(breaks, m);
 
-    /* Counts removed dimensions as integers, so that fractions equal those of kvd_widths_p. */
+    /* Counts removed dimensions as integers and then divides, so that rounding errors do not add
+     * up. */
     size_t gone = 0, rows = 0;
     while (gone < m && breaks[gone] <= 0)
         gone++;
@@ -143,7 +144,8 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
     return 0;
 }
 
-/* Adds to the message *err which matrices the removed fraction concerns. Returns -1. */
+/* Adds to the error message *err the matrices (Q and K, or V) that it concerns. Adds nothing if
+ * `side` is KVD_BOTH_SIDES. Returns -1. */
 static int in_side(const kvd_pair pair[2], int side, kvd_err *err)
 {
     return side < 0 ? -1 : kvd_in(err, "pair '%s'", kvd_pair_name[pair[side]]);
@@ -176,8 +178,8 @@ typedef struct {
     /* Index in [2][n_layers][n_kv_heads], Q and K first, then V. */
     size_t head;
     int32_t dims;
-    /* Number of this edge on the hull of its head. Edge 1 starts at the largest number of
-     * dimensions. */
+    /* Number of this edge on the convex hull of one head's errors, where the errors are a function
+     * of the kept dimensions. Edge 1 starts at the largest number of dimensions. */
     int order;
 } edge;
 
@@ -263,8 +265,8 @@ static int by_error(const kvd_error_table *t, int side, double wanted_p, kvd_wid
     }
     qsort(edges, m, sizeof *edges, compare_edges);
 
-    /* Removes dimensions in order of increasing slope. On a head's hull, slopes increase as
-     * dimensions are removed, so sorting keeps the order of the head's edges. */
+    /* Removes the dimensions that add the least error first. Edges are sorted by slope, the error
+     * per removed dimension. A head's errors are convex, so its edges stay in order. */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
         const int32_t cut = (double)edges[i].dims <= left ? edges[i].dims : (int32_t)left;

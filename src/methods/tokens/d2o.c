@@ -17,9 +17,10 @@ static const kvd_parameter parameters[] = {
 
 /* State of one KV head. `sum` has for each token the sum of the attention that it received. */
 typedef struct {
+    /* Running mean of the cosines between the keys of dropped tokens and the most similar kept
+     * keys. */
     double threshold;
-    /* 1 if a token has been dropped, so that `threshold`, the running mean of key cosines, is set.
-     * Otherwise 0. */
+    /* 1 if a token has been dropped, so that `threshold` has a value, else 0. */
     double begun;
     double sum[];
 } state_of_head;

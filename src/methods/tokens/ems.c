@@ -1,5 +1,5 @@
-/* Method ems: merges some of the prompt tokens that it drops, those with more attention, into kept
- * ones, and removes the others (Li et al. 2024). */
+/* Method ems: keeps the prompt tokens with the most attention, merges tokens with less attention
+ * into them, and removes the tokens with the least attention (Li et al. 2024). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

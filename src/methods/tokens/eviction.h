@@ -39,20 +39,21 @@ typedef enum {
      * others. */
     KVD_EVICT_FIRST,
     KVD_EVICT_SHORT_KEYS, /* minus the L2 norm of the key, only at the end of a prompt */
-    /* Minus the cosine between a key and the mean of all keys, each first scaled to length 1. Only
-     * at the end of a prompt. */
+    /* Minus the cosine between a token's key and the mean key. For the mean, all keys are scaled to
+     * length 1. Tokens are dropped once, at the end of the prompt. */
     KVD_EVICT_ODD_KEYS,
-    /* Log of |v| times the attention that the token is expected to get from later queries. Only at
-     * the end of a prompt. */
+    /* Log of the product of |v| and the attention that the token is expected to get from later
+     * queries. Tokens are dropped once, at the end of the prompt. */
     KVD_EVICT_EXPECTED,
     /* Mean + gamma * variance of the attention probabilities that the token got from the prompt's
-     * last queries. Only at the end of a prompt. */
+     * last queries. Tokens are dropped once, at the end of the prompt. */
     KVD_EVICT_SPREAD,
-    /* Minus the number of recent queries that gave the token less than their mean attention
-     * probability. */
+    /* Minus the number of recent queries that gave the token less attention than the mean over
+     * tokens. */
     KVD_EVICT_PIVOTAL,
     /* The larger of two numbers: the attention that the token got from the last `window` queries,
-     * and from all queries, each divided by its mean over tokens. Only at the end of a prompt. */
+     * and from all queries, each divided by its mean over tokens. Tokens are dropped once, at the
+     * end of the prompt. */
     KVD_EVICT_IMPORTANT,
     /* Largest attention probability that the token gets from a copy of the prompt, appended to the
      * prompt. Tokens are dropped once, at the end of the prompt. */
@@ -94,8 +95,8 @@ typedef struct {
     int32_t smooth; /* odd number of neighbouring tokens to sum */
     /* Score by which tokens are ranked, a kvd_evict_ranking. */
     int32_t ranking;
-    /* 1 if all KV heads of a layer keep the same tokens, those with the largest sums of scores over
-     * heads. Requires tau0 = 0. */
+    /* 1 if all KV heads of a layer keep the same tokens, the tokens with the largest scores summed
+     * over heads. Must be 0 with a softmax temperature (tau0 > 0). */
     int32_t whole_layer;
     /* Number of tokens at the beginning of the prompt that always stay. Used with
      * KVD_EVICT_ATTENTION and KVD_EVICT_EXPECTED. */
@@ -128,8 +129,8 @@ typedef struct {
     int32_t anchor;
     double crush;
     int32_t merge; /* a kvd_merge_kind */
-    /* For KVD_MERGE_LIKE: weight of the newest cosine in the running mean of key cosines, 0 to
-     * 1. */
+    /* For KVD_MERGE_LIKE, which uses a running mean of the cosines between dropped keys and the
+     * most similar kept keys: weight of the newest cosine in this mean, 0 to 1. */
     double beta;
     /* For KVD_MERGE_IMPORTANT and KVD_MERGE_RUNS: smallest cosine of two keys whose tokens may
      * merge. */
@@ -167,12 +168,13 @@ typedef struct {
     /* For KVD_READ_CODES: numbers of first and of newest tokens, which are read in addition to
      * `budget` tokens. */
     int32_t sink, newest;
-    /* For KVD_READ_CLUSTERS, which divides large clusters of adjacent tokens into small ones.
-     * large: tokens of a large cluster. first: fraction of the large clusters whose small clusters
-     * are scored. alpha: weight of a cluster's largest keys in its score, 1 - alpha being that of
-     * its smallest keys. threshold: a prompt token stays cached if one of the last queries (the
-     * fraction `rows` of all) gives it at least this probability. */
+    /* For KVD_READ_CLUSTERS: number of tokens in a large cluster of adjacent tokens. Large clusters
+     * are divided into small ones. */
     int32_t large;
+    /* For KVD_READ_CLUSTERS. first: fraction of the large clusters whose small clusters are scored.
+     * alpha: weight in a cluster's score of the largest element of each key channel; the smallest
+     * element has weight 1 - alpha. A prompt token stays cached if one of the last queries gives it
+     * at least the probability `threshold`. The last queries are a fraction `rows` of all. */
     double first, alpha, rows, threshold;
     /* For KVD_READ_LANDMARKS, which stores most prompt keys as a low-rank matrix. rank: rank of the
      * matrix. outliers: number of the prompt's selection pages (groups of `page` tokens) that are

@@ -110,7 +110,8 @@ static int rank(const void *self, const kvd_prompt_layers *p, uint8_t *level, kv
     return 0;
 }
 
-/* entry_bits: each cached token has one bit that marks it as important or not. */
+/* Method importance. It stores one bit per cached token (entry_bits), which marks the token as
+ * important or not. */
 const kvd_tokens_method kvd_tokens_importance = {
     .info = {.name = "importance",
              .summary = "ZDC's important tokens by softmax denominators",

@@ -19,8 +19,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* BLOCK: number of tokens that are scored together. HIDDEN: number of hidden units of the random
- * networks that timing runs use. */
+/* BLOCK: number of tokens that are scored together. HIDDEN: number of hidden units of the
+ * token-scoring networks in timing runs, which have random weights. */
 enum { BLOCK = 128, HIDDEN = 1024 };
 
 typedef struct {
@@ -109,7 +109,8 @@ static void tables_back(const kvd_config *c, const kvd_prompt_attention *p, size
     }
 }
 
-/* Writes the numbers of token t to x: Q and K before RoPE, and V, of the KV heads p [n_heads]. */
+/* Writes the input of the token-scoring network for token t to x: Q and K before RoPE, and V, of
+ * all heads. p [n_heads] has the data of each KV head. */
 static void gather(const kvd_config *c, const kvd_prompt_attention *p, size_t n_heads, size_t t,
                    const float *cosine, const float *sine, float *x)
 {

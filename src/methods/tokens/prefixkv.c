@@ -37,12 +37,12 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
     return k < n ? k : n;
 }
 
-/* Returns the largest fraction of its total importance that every layer can keep if all layers
- * together keep layers * budget tokens. */
+/* Returns the largest fraction of the tokens' total importance that each layer can keep, if all
+ * layers together keep at most layers * budget tokens. */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
-    /* Bounds of the fraction, for a bisection. The importances of a layer add up to 1, so a
-     * fraction of 2 keeps all tokens. */
+    /* Bounds of the fraction of importance that each layer keeps, for a bisection. Any fraction
+     * above 1 keeps all tokens. */
     double low = 0, high = 2;
     for (int i = 0; i < 80; i++) {
         const double middle = (low + high) / 2;

@@ -1,5 +1,5 @@
-/* Method scissorhands: drops the tokens to which most recent queries gave less than the mean
- * attention (Liu et al. 2023). */
+/* Method scissorhands: counts the recent queries that gave a token less than mean attention, and
+ * drops the tokens with the largest counts (Liu et al. 2023). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +16,8 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Number of the prompt's last queries that gave the token less than their mean attention,
-     * summed over query heads. */
+    /* Number of queries at the end of the prompt that gave this token less attention than the mean
+     * over tokens, counted in all query heads. */
     double prompt;
     /* History of the token: bit i is 1 if the decode step i steps ago gave it less than the mean
      * attention. */
@@ -41,8 +41,9 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Estimates how many recent queries, summed over query heads, gave the token less than the mean
- * attention. Returns this number times `history`, which makes it an integer. */
+/* Estimates how many of the `history` recent queries gave the token less attention than the mean
+ * over tokens, counted in all query heads. Returns the estimate times `history`, which is an
+ * integer. */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

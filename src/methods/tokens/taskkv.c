@@ -18,8 +18,9 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Computes the attention output of each KV head, averaged over the prompt's last queries, x
- * [n_heads][d], and its squared distance from the mean over heads. */
+/* For each KV head g: writes to x [g][d] its attention output, averaged over the prompt's last
+ * `rows` queries, and to distance[g] the squared distance of this output from the mean over
+ * heads. */
 static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t rows, double *x,
                            double *distance)
 {
@@ -33,8 +34,8 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* Two heads always have equal distances from their mean. They stay 0 here, so that rounding
-         * errors do not decide which head is first. */
+        /* With two heads, the distances stay 0: they would be equal, and rounding errors must not
+         * decide which is larger. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)

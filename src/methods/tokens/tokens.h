@@ -23,8 +23,8 @@ typedef struct {
     /* Number of the prompt's last queries whose attention probabilities are in `recent`. */
     size_t window;
     const double *recent; /* [group][n] probabilities from the last rows */
-    /* [n] Number of the prompt's last queries that gave each token less than their mean attention,
-     * summed over query heads. */
+    /* [n] Number of the prompt's last queries that gave each token less attention than the mean
+     * over tokens, counted in all query heads of the KV head. */
     const double *below;
     /* [n] Natural log of the softmax denominator of each query, averaged over query heads. */
     const double *log_denominator;
@@ -134,11 +134,11 @@ struct kvd_tokens_method {
     /* Returns the rule by which the CUDA engine chooses the tokens that a decode step reads. NULL:
      * the engine cannot choose tokens for this method. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
-    /* Returns the centroids of keys of an open method. Only for methods whose rule is
-     * KVD_READ_CODES. */
+    /* For methods whose rule is KVD_READ_CODES: returns the centroids of keys. `self` is the
+     * method's private data. */
     kvd_read_codes (*read_codes)(const void *self);
-    /* Returns the token-scoring networks of an open method. Only for methods that rank tokens by
-     * KVD_EVICT_TRAINED. */
+    /* For methods that rank tokens by KVD_EVICT_TRAINED: returns the token-scoring networks. `self`
+     * is the method's private data. */
     const struct kvd_retaining_heads *(*retaining)(const void *self);
     /* Returns how many of the prompt's last queries have their attention probabilities in
      * kvd_prompt_attention.recent. If the function is NULL, there are none. */
@@ -168,8 +168,8 @@ struct kvd_tokens_method {
      * the prompt's tokens in all layers. level is [n_layers][n] or, if the method has `observe`,
      * [n_layers][n_kv_heads][n]. NULL: the prompt is processed once. */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
-    /* Chooses the precision of a prompt's tokens in a KV head, and sets the state. The elements of
-     * level [n] are KVD_LEVEL_HIGH before the call. */
+    /* Chooses the precision level [n] of a prompt's tokens in a KV head, and initialises the
+     * method's state for this head. The elements of `level` are KVD_LEVEL_HIGH before the call. */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
     /* After a decode step, sets the precision level [n] of a KV head's tokens. That of the newest
@@ -186,16 +186,16 @@ struct kvd_tokens_method {
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
     /* `merge` chooses the kept tokens into which dropped tokens merge, after prompts and, if
-     * merges_steps is true, after decode steps. into[i] is the index of the kept token that
-     * receives token i, or n if token i does not merge. weight[i] is the weight of token i. Before
+     * merges_steps is true, after decode steps. into[i] is the index of the kept token into which
+     * token i merges, or n if token i does not merge. weight[i] is the weight of token i. Before
      * the call, into[i] is n and weight[i] is 1. NULL: no merging. */
     bool merges_steps;
     int (*merge)(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err);
-    /* Approximates the keys of a prompt by a low-rank matrix. Writes the approximate keys before
-     * RoPE to k [n][d], their bits to *bits, and the state. If it sets exact[i] to 1, key i is
-     * stored exactly instead. NULL: all keys are exact. A method with this function must have
-     * `select`. */
+    /* Approximates the keys of a prompt in a KV head by a low-rank matrix. Writes the approximate
+     * keys before RoPE to k [n][d], their numbers of bits to *bits, and the data that `select`
+     * needs to *state. Sets exact[i] to 1 if key i is stored exactly instead. A method with this
+     * function must have `select`. NULL: all keys are exact. */
     int (*rebuild)(const void *self, void *state, const kvd_prompt_keys *p, float *k,
                    uint8_t *exact, kvd_rebuilt_bits *bits, kvd_err *err);
     /* Chooses the tokens that a decode step reads. read[i] is 1 before the call; the function sets
@@ -217,8 +217,8 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
     kvd_tokens_taskkv, kvd_tokens_a2ats, kvd_tokens_mpcache, kvd_tokens_alisa, kvd_tokens_shadowkv,
     kvd_tokens_locret;
 
-/* Returns the fraction of tokens that are important in a layer, from the parameters of method
- * importance or received. */
+/* Returns the fraction of tokens that are important in a layer. `v` has the parameters of method
+ * `importance` or `received`. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);
 /* Returns parameter `layers` of method importance: the number of consecutive layers that use the
  * important tokens of the first of them. If it is 0, parameter `overlap` decides. */
@@ -228,8 +228,7 @@ int kvd_tokens_layers(const kvd_parameter_values *v);
  * rounded down. */
 size_t kvd_tokens_budget(double value, size_t of);
 
-/* Largest value that a parameter of a token method may have, for token budgets. Other parameters
- * have smaller limits. */
+/* Largest value of a method parameter that sets a token budget. */
 enum { KVD_BUDGET_MOST = 1 << 24 };
 
 /* Fails if a token budget among the parameters is neither a fraction below 1 nor a whole number. */
@@ -238,7 +237,8 @@ int kvd_tokens_check_budgets(const kvd_method_info *m, const kvd_parameter_value
 /* For methods whose first parameter is `budget`: fails if no token would stay. */
 int kvd_tokens_check_budget(const kvd_parameter_values *v, kvd_err *err);
 
-/* Private data of token methods whose function `open` is NULL. */
+/* Default private data of a method that chooses tokens, used if the method's function `open` is
+ * NULL. */
 typedef struct {
     const kvd_parameter_values *v;
     const kvd_config *config;
@@ -263,12 +263,15 @@ kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
-/* Functions `state_bytes` and `forget` for methods whose state is one double per cached token. */
+/* For methods whose state is one double per cached token. kvd_tokens_sums_bytes returns the bytes
+ * of a KV head's state for n tokens, kvd_tokens_forget_sums reduces the state to the n tokens in
+ * `kept`. */
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
-/* Check the parameters, and return the token budget. For methods whose first two parameters are the
- * numbers of heavy tokens (those with the most attention) and of newest tokens. */
+/* For methods whose first two parameters are numbers of tokens: heavy tokens (with the most
+ * attention) and newest tokens. kvd_tokens_check_heavy fails if the two numbers are not supported,
+ * kvd_tokens_heavy_budget returns the token budget. */
 int kvd_tokens_check_heavy(const kvd_parameter_values *v, kvd_err *err);
 kvd_evict_budget kvd_tokens_heavy_budget(const kvd_parameter_values *v, const kvd_evict_request *r);
 
@@ -309,8 +312,10 @@ int kvd_tokens_keep_top(const double *score, size_t n, size_t k, uint8_t *level,
 void kvd_tokens_probabilities(const kvd_config *c, const kvd_observed_prompt *r, int head, size_t t,
                               float *product, double *a);
 
-/* Functions `observed` and `observe` of kvd_tokens_method, for methods whose `rank` uses the
- * attention that tokens received. */
+/* For methods that rank a prompt's n tokens by the attention that they received.
+ * kvd_tokens_received_doubles returns how many scores there are in a layer,
+ * kvd_tokens_observe_received computes them. Use them as functions `observed` and `observe` of a
+ * method. */
 size_t kvd_tokens_received_doubles(const void *self, size_t n);
 int kvd_tokens_observe_received(const void *self, const kvd_observed_prompt *r, double *out,
                                 kvd_err *err);

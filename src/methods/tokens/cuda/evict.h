@@ -137,10 +137,10 @@ cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t st
  * rule.anchor is not 0 (method kvcrush), also computes args->distance. The caller then adds both
  * arrays over all GPUs. */
 cudaError_t kvd_evict_sum_heads(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* kvd_evict_mark sets mass [q_start + t] to 1 if at least one of the last queries (the fraction
- * `rows` of all) gives token t at least the probability `threshold`, else to 0. kvd_evict_marked
- * drops the tokens with mass 0, but never the newest, and sets length [batch] to the number of kept
- * tokens. */
+/* kvd_evict_mark sets mass [q_start + t] to 1 if any late query of the prompt gives token t at
+ * least the attention probability `threshold`, else to 0. Late queries are the last fraction `rows`
+ * of the prompt's queries. kvd_evict_marked then drops the tokens with mass 0, but never the newest
+ * token, and writes the number of kept tokens to length [batch]. */
 cudaError_t kvd_evict_mark(const kvd_evict_prompts_args *args, double rows, double threshold,
                            cudaStream_t stream);
 cudaError_t kvd_evict_marked(const kvd_evict_prompts_args *args, int32_t *length,
@@ -244,7 +244,8 @@ static inline size_t kvd_evict_kept(const kvd_evict_budget *b, size_t n)
 int kvd_gpu_evict_read(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, float *score,
                        uint32_t *position, size_t *n, kvd_err *err);
 
-/* Return the number of cached tokens and the number of pages of a KV head. */
+/* kvd_gpu_uneven_entries returns the number of cached tokens of a KV head, kvd_gpu_uneven_pages the
+ * number of its pages. */
 size_t kvd_gpu_uneven_entries(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 size_t kvd_gpu_uneven_pages(const kvd_gpu_method *m, size_t slot, int layer, int kv_head);
 

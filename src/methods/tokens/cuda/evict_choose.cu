@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* Visits the dropped tokens in the order of their Hamming distances d, and keeps every n-th of
-     * them, where n is `every`. */
+    /* In rising order of d, keeps every n-th of the tokens that would be dropped (n is `every`). d
+     * is the Hamming distance of a token's bits from reference bits. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)

@@ -20,8 +20,9 @@ template <int WIDTH> struct tiling {
     };
 };
 
-/* Returns the number of floats of a CTA's sums over queries x: the sum of (x - y)(x - y)^T [d][d]
- * and of x - y [d], then y [d] itself. y is the first query; subtracting it avoids cancellation. */
+/* Returns the number of floats that a CTA writes for the mean and covariance of queries: a matrix
+ * [d][d] of product sums, a vector [d] of sums, and the vector [d] that was subtracted from each
+ * query. */
 __host__ __device__ __forceinline__ size_t part_size(int d)
 {
     return (size_t)d * (d + 2);
@@ -128,8 +129,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* Row i of the mean RoPE rotation R. It gives (R x)[i] = own * x[i] + other * x[partner], as RoPE
- * rotates the dimensions i and `partner` together. */
+/* Row i of R, the RoPE rotation averaged over future positions. (R x)[i] =
+ * own * x[i] + other * x[partner], because RoPE mixes dimensions i and `partner`. */
 struct turn {
     int partner;
     float own, other;
@@ -185,8 +186,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Returns the address of dimensions 8 block .. 8 block + 7 of token t, in K or, if `after` > 0, in
- * V. */
+/* Returns the address of 8 dimensions of token t, from dimension 8 * block on, in K or, if
+ * `after` > 0, in V. */
 __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args &a, int b, int g,
                                                     int after, int d, int t, int block)
 {

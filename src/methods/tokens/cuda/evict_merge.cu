@@ -111,7 +111,7 @@ __device__ __forceinline__ void fetch(const entries &e, int page_elements, int d
     }
 }
 
-/* Returns how many kept tokens can receive dropped tokens. */
+/* Returns the number of kept tokens into which dropped tokens may be merged. */
 __device__ __forceinline__ int targets_of(const kvd_evict_prompts_args &a, const entries &e, int b)
 {
     return a.rule.merge == KVD_MERGE_IMPORTANT ? e.m - min(e.n, a.budget[a.slot[b]].keep_new) : e.m;
@@ -473,7 +473,8 @@ __global__ void __launch_bounds__(2 * WIDTH)
         atomicAdd(a.merging.merged + a.slot[b], merged);
 }
 
-/* Cached token that may receive the token which a decode step drops. */
+/* Candidate for merging: a cached token into which a decode step may merge the token that it
+ * drops. */
 struct candidate {
     u64 key; /* sort key: cosine in the upper half, inverted position in the lower */
     int place, unused;

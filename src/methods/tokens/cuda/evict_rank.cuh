@@ -61,8 +61,8 @@ template <int THREADS> static __device__ double sum_over(double x)
     return part[0];
 }
 
-/* Returns the offset in a page of dimensions 8 block .. 8 block + 7 of token t. A vector has d
- * dimensions. */
+/* Returns the index in a cache page at which 8 dimensions of token t begin, from dimension
+ * 8 * block on. A vector has d dimensions. */
 static __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
@@ -151,7 +151,8 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
     }
 }
 
-/* Returns the offset in the pool of pages of dimensions 8 block .. 8 block + 7 of token t. */
+/* Returns the index in the page pool at which 8 dimensions of token t begin, from dimension
+ * 8 * block on. `page` is the page table. */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
 {
@@ -168,7 +169,7 @@ struct page_rows {
     int octet; /* elements from 8 tokens to the next 8 */
     int block; /* elements from 8 dimensions to the next 8 */
 
-    /* Returns the address of dimensions 8 b .. 8 b + 7 of token t. */
+    /* Returns the address of dimensions 8 * b to 8 * b + 7 of token t. */
     __device__ __forceinline__ uint4 *at(int t, int b) const
     {
         return reinterpret_cast<uint4 *>(x + (size_t)page[t / KVD_PAGE_TOKENS] * page_elements +
@@ -240,8 +241,8 @@ static __device__ __forceinline__ void compact_rows(const page_rows &x, const in
     }
 }
 
-/* Returns in how many pieces a token of KV head g is moved: each has 16 bytes of K, V or a latent
- * vector; one more piece has the position if latent vectors are stored. */
+/* Returns the number of pieces in which a token of KV head g is moved. A piece is 16 bytes of K, V
+ * or a latent vector. Tokens with latent vectors have one more piece, their position. */
 static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, int g)
 {
     if (!a.latents.pool)
@@ -250,7 +251,8 @@ static __device__ __forceinline__ int pieces_of(const kvd_evict_steps_args &a, i
     return (h.rank[0] + h.rank[1]) / 8 + 1;
 }
 
-/* Copies piece c of a token (16 bytes, or its position) from index `newest` to index `place`. */
+/* Copies piece c of the token at index `newest` to index `place`. A piece is 16 bytes of K, V or a
+ * latent vector, or the token's position. */
 static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a, int b, int g,
                                                   int newest, int place, int c)
 {

@@ -75,9 +75,9 @@ __device__ __forceinline__ float below_mean(float p, int t)
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/* Adds the terms of two tokens, `other` and `other` + 1, to the sums (LARGEST: maxima) of four
- * tokens, first + 8 r with r < 4. The four are queries for LOGS, otherwise keys. If MASKED, skips
- * pairs whose key is later than the query. */
+/* Updates the softmax sums (LARGEST: maxima) of four tokens, first + 8 r, by their products with
+ * two tokens, `other` and `other` + 1. For LOGS, the four tokens are queries and the two are keys;
+ * for other kinds, the reverse. If MASKED, skips keys later than their query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,
@@ -123,8 +123,9 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* With LOGS, writes the log of each query's softmax denominator to a.lse. Otherwise writes the sum,
- * count or maximum of the probabilities that each token received to a.mass. */
+/* If KIND is LOGS, writes the log of each query's softmax denominator to a.lse. Otherwise writes
+ * one number per token to a.mass, from the attention probabilities that it received: their sum
+ * (SUMS), their maximum (LARGEST), or minus the number of probabilities below the mean (COUNTS). */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)

@@ -48,9 +48,9 @@ struct side {
     }
 };
 
-/* Starts an asynchronous copy of rows t .. t + 127 of s to shared memory address `to` and, unless
- * `lse` is NULL, of their elements of `lse` to address `column`. Barrier `bar` completes when the
- * copies are done. One thread must call it. */
+/* Starts asynchronous copies to shared memory for tokens t to t + 127: their Q or K to address `to`
+ * and, unless `lse` is NULL, their elements of `lse` to address `column`. Barrier `bar` completes
+ * when both copies are done. One thread must call it. */
 __device__ void bring(const side &s, int t, uint32_t to, const float *lse, uint32_t column,
                       uint32_t bar)
 {

@@ -193,8 +193,9 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
         take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
 }
 
-/* Method keyformer: adds probabilities with temperature to the token scores. Returns the thread's
- * token with the smallest score, among those that may be dropped. */
+/* Method keyformer: adds to each token's score the attention probability of this decode step,
+ * computed with a softmax temperature. Returns, of this thread's tokens that may be dropped, the
+ * token with the smallest score. */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -236,8 +237,8 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
     }
 }
 
-/* Updates the token scores with the probabilities of this decode step. Returns the thread's token
- * with the smallest score, among those that may be dropped. */
+/* Updates the token scores with the probabilities of this decode step. Returns, of this thread's
+ * tokens that may be dropped, the token with the smallest score. */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
 {
@@ -464,9 +465,9 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* Holes are indices of dropped tokens, movers are indices of tokens that fill holes. In timing
-     * runs, sort keys may be equal, so that the numbers of holes and movers differ. The minimum
-     * keeps the copies in bounds. */
+    /* `holes` is the number of freed indices, `movers` the number of tokens that move to them. In
+     * timing runs with equal scores the two numbers may differ; the minimum keeps the copies in
+     * bounds. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)
@@ -488,8 +489,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* Decode steps overwrite the last `recent` indices one after the other and then begin again.
-     * `turns` is the number of tokens that earlier steps have overwritten. */
+    /* Decode steps overwrite the cached tokens at the last `recent` indices in turn, one token per
+     * step. `turns` is the number of tokens overwritten so far. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < pieces_of(a, g); c += 32)

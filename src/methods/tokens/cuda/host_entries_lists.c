@@ -77,8 +77,8 @@ static int by_position(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Updates the list of a KV head's cached tokens. position [n] has the positions in the sequence of
- * the tokens that are now in the pages. `where` [max_len] is scratch memory. */
+/* Updates the list of a KV head's cached tokens to the n tokens that are now in its pages. position
+ * [n] has their positions in the sequence. `where` [max_len] is scratch memory. */
 static int match(const kvd_host_entries *e, kvd_head_entries *h, const uint32_t *position, size_t n,
                  int64_t newest, uint32_t *where, kvd_err *err)
 {
@@ -117,8 +117,8 @@ static int match(const kvd_host_entries *e, kvd_head_entries *h, const uint32_t 
     return status;
 }
 
-/* Returns the position in the sequence of a token which slice s (the new tokens of a request) adds
- * at index `place` to the cached tokens of KV head i. Heads are counted over all layers. */
+/* Returns the sequence position of a new token of a request. `place` is its index among the cached
+ * tokens of KV head i. Heads are counted over all layers. */
 static uint32_t position_of(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                             size_t place)
 {

@@ -1,5 +1,5 @@
-/* Host data of methods that quantise the cached tokens which they keep, for the files that
- * implement kvd_host_entries (host_codes.h). */
+/* Internal declarations for methods that drop some tokens and quantise the others: lists of each KV
+ * head's cached tokens, in host memory. */
 #ifndef KVD_METHODS_TOKENS_CUDA_HOST_ENTRIES_PARTS_H
 #define KVD_METHODS_TOKENS_CUDA_HOST_ENTRIES_PARTS_H
 

@@ -89,8 +89,8 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
     return p;
 }
 
-/* Numbers of cached tokens and of pages of one KV head of a request, at high and at low
- * precision. */
+/* Counts for one KV head of a request, at high and at low precision: its cached tokens, and its
+ * pages. */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
     /* Limits of a token's significance, as multiples of the mean significance. A token below
@@ -117,7 +117,7 @@ typedef struct {
     /* Length of a KV head's page table, which has room for all full pages and for one partly filled
      * page per precision. */
     int32_t table_length;
-    /* [n_pages] Ring buffer with the numbers of the free pages. */
+    /* [n_pages] Ring buffer with the indices of the free pages. */
     int32_t *list;
     int32_t *table; /* [KV heads of the pool][table_length] page numbers */
     kvd_leankv_head *head;
@@ -157,8 +157,8 @@ typedef struct {
     const void *fresh; /* device bf16 pages with new K and V */
     const void *q;     /* device bf16 [n][n_kv_heads * group * d] */
     void *o;           /* output, in the shape of `q` */
-    /* Output [n][n_kv_heads][room][columns]: attention logits times log2(e).
-     * High-precision tokens begin at the front, low-precision tokens at the end. */
+    /* Output [n][n_kv_heads][room][columns]: attention logits times log2(e). High-precision tokens
+     * fill the rows from the first row up, low-precision tokens from the last row down. */
     float *score;
     /* Output [n][n_kv_heads][8]: log2 of the softmax denominator of each query head. A KV head has
      * 1 to 8 query heads. */
@@ -193,9 +193,9 @@ typedef struct {
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
-    /* Fractions of the sum of all significances. With tokens in rising order of significance, those
-     * up to the partial sum `tl` are dropped, and those after them up to the partial sum `th` get
-     * low precision. */
+    /* Thresholds for sums of significance, as fractions of the total. Significances are summed from
+     * the least significant token up. Tokens below `tl` are dropped, and tokens from `tl` to `th`
+     * get low precision. */
     double th, tl;
     /* [n] in device memory: slot, first row of Q and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;
@@ -208,8 +208,9 @@ typedef struct {
     /* Output [n_heads][n_q8]: attention that each token received from later tokens, in each query
      * head. */
     float *mass;
-    /* Scratch [n_kv_heads][n_q8]: tokens that stay, high-precision tokens from the front on,
-     * low-precision tokens from the end on. */
+    /* Scratch [n_kv_heads][n_q8]: indices of the tokens that stay. In the elements of a prompt,
+     * high-precision tokens are listed from the first element up, low-precision tokens from the
+     * last element down. */
     int32_t *source;
 } kvd_leankv_prompts;
 

@@ -184,7 +184,7 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
-    /* Page table of the KV head: numbers of high-precision pages and, from element low_pages on, of
+    /* Page table of the KV head: indices of high-precision pages and, from element low_pages on, of
      * low-precision pages. */
     const int32_t *table;
     int first, stride, high, low, low_pages;
@@ -430,8 +430,8 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
         s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + j] = most + log2f(sum);
 }
 
-/* Writes this CTA's partial attention output. Returns true in the last CTA of the KV head that does
- * so, which then merges the outputs of all. */
+/* Writes this CTA's part of the attention output. Returns true if all other CTAs of the KV head
+ * have already written their parts, which the caller must then merge. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])

@@ -89,18 +89,19 @@ __global__ void __launch_bounds__(32 * MASS_WARPS) mass_kernel(const kvd_leankv_
 }
 
 /* Border between less and more significant tokens. A token is less significant if its significance
- * is below `value`, or equals `value` and it is among the first `ties` of such tokens. */
+ * is below `value`. The first `ties` tokens whose significance equals `value` are less significant
+ * too. */
 struct border {
     uint32_t value; /* bits of a non-negative float */
     int ties;
 };
 
-/* Finds for k = 0 and 1 the border out[k] such that the significances of the less significant
- * tokens add up to less than target[k]. */
+/* Finds two borders between less and more significant tokens. The significances of the tokens below
+ * border out[k] add up to less than target[k]. */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* Bit patterns of floats between which each border is searched. The significances up to hi[k]
-     * add up to at least target[k]. */
+    /* Lower and upper bounds of two bisections, as bit patterns of floats. Bisection k finds the
+     * smallest x such that all significances up to x add up to at least target[k]. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
@@ -304,8 +305,8 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the index in the pool of the i-th KV head, counted over the slots in the array `slot` and
- * over n_layers layers. Returns -1 if no request is in that slot. */
+/* Returns the index in the pool of KV head i, or -1 if its slot has no request. i counts heads slot
+ * by slot, in the order of the array `slot`, with n_layers layers per slot. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {

@@ -7,8 +7,8 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/* Least significant token at one precision, among the tokens before the window of newest tokens. If
- * significances are equal, the oldest of these tokens. */
+/* Token with the smallest significance at one precision, among the tokens older than the window of
+ * newest tokens. If several tokens have this significance, the oldest of them. */
 struct least {
     /* Sort key: bit pattern of the significance (a float) in the upper 32 bits, position of the
      * token in the lower 32 bits. */
@@ -18,8 +18,8 @@ struct least {
 
 struct found {
     least level[KVD_LEANKV_LEVELS];
-    /* Index among the high-precision tokens of the token that leaves the window of newest tokens in
-     * this step, or -1 if there is none. */
+    /* Index of the high-precision token that leaves the window of newest tokens in this step, or -1
+     * if none does. */
     int leaving;
     float leaving_significance;
 };
@@ -64,8 +64,8 @@ __device__ __forceinline__ void lesser(least *x, const least &y)
         *x = y;
 }
 
-/* Sums *sum over all threads, and finds the least significant token of each precision among those
- * of all threads. Only thread 0 gets the results. */
+/* Adds up *sum over all threads. For each precision level l, finds the x[l] with the smallest sort
+ * key in any thread. Only thread 0 gets the results. */
 __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 {
     __shared__ least part[WARPS][KVD_LEANKV_LEVELS];
@@ -240,9 +240,9 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/* Adds the decode step's probabilities to each token's sum of received attention. Thread 0 gets the
- * sum of significances (received attention per later token) over the tokens older than the window,
- * and the least significant token of each precision. */
+/* Adds this decode step's attention probabilities to each token's sum of received attention. Thread
+ * 0 gets the sum of significances (received attention per later token) of tokens older than the
+ * window and, for each precision, the token with the smallest significance. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)

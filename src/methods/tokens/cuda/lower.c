@@ -1,6 +1,6 @@
-/* Methods lower and hetero together on the GPU: lower chooses the important tokens, and hetero
- * quantises the others with fewer bits. In layers with a sliding window, bf16 pages hold all
- * tokens, rounded to numbers that high precision can represent. */
+/* Method pair `lower+hetero` on the GPU: lower chooses the important tokens, and hetero quantises
+ * the others with fewer bits. In layers with a sliding window, bf16 pages hold all tokens, rounded
+ * to numbers that high precision can represent. */
 #include "methods/tokens/cuda/lower.h"
 
 #include <stdlib.h>
@@ -299,8 +299,8 @@ static void describe(lower *k)
     k->method.page_bytes =
         layers * kv * (k->head_bytes + KVD_PAGE_TOKENS * (sizeof(uint8_t) + sizeof(float)));
     k->method.slot_bytes = layers * k->factors * sizeof(uint16_t) + sizeof *k->budget;
-    /* Timing runs may begin without a prompt (`anywhere`), unless K or V has 16 bits at any
-     * precision: unwritten pages have random bits, and a random float16 number may be infinite or
+    /* Timing runs may begin without a prompt (`anywhere`), on pages with random bits. This is
+     * impossible if K or V is stored as float16, because random float16 numbers may be infinite or
      * NaN. */
     k->method.anywhere = true;
     for (int i = 0; i < 4; i++)

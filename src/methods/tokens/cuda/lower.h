@@ -1,4 +1,4 @@
-/* Kernels for methods lower and hetero together, which quantise important tokens with more bits per
+/* Kernels for the method pair `lower+hetero`: important tokens are quantised with more bits per
  * number (high precision) than other tokens (low precision). Functions that return cudaError_t only
  * queue kernels. They never synchronise or allocate. */
 #ifndef KVD_METHODS_TOKENS_CUDA_LOWER_H
@@ -23,8 +23,8 @@ extern "C" {
 
 enum { KVD_LOWER_HIGH, KVD_LOWER_LOW, KVD_LOWER_LEVELS };
 
-/* Numbers of a KV head's tokens at high precision: the `recent` newest tokens, and the `heavy`
- * older ones with the largest scores. */
+/* Number of tokens that a KV head keeps at high precision: the `recent` newest tokens, and the
+ * `heavy` older tokens with the largest scores. */
 typedef struct {
     int32_t heavy, recent;
 } kvd_lower_budget;
@@ -34,8 +34,8 @@ typedef struct {
 typedef struct {
     kvd_attn_map map;
     int32_t d_head;
-    /* Bits per number of K (bits[0]) and of V (bits[1]), at high and at low precision: 1 to 8, or
-     * 16 for float16. */
+    /* Bits per number at high and at low precision, for K, then for V: 1 to 8, or 16 for
+     * float16. */
     int32_t bits[2][KVD_LOWER_LEVELS];
     int32_t n, max_pages, n_sms;
     const int32_t *kv_len, *slot; /* [n] */

@@ -1,4 +1,5 @@
-/* Finds the k largest of n 64-bit keys with one CTA, by a radix selection with 8 bits per pass. */
+/* Finds the k largest of n 64-bit sort keys with one CTA, by a radix selection with 8 bits per
+ * pass. */
 #ifndef KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 #define KVD_METHODS_TOKENS_CUDA_RADIX_SELECT_CUH
 
@@ -15,8 +16,9 @@ static __device__ __forceinline__ void select_count(unsigned *bin, unsigned digi
         atomicAdd(bin + digit, (unsigned)__popc(active));
 }
 
-/* Finds the digit of the *k-th largest key in this pass. bin[d] is the number of keys with digit d.
- * Subtracts the number of keys with larger digits from *k. The first warp must call it. */
+/* One pass of a radix selection: finds the 8-bit digit of the *k-th largest sort key. bin[d] is the
+ * number of sort keys with digit d. Subtracts from *k the number of sort keys with larger digits.
+ * The first warp must call it. */
 static __device__ void select_digit(const unsigned *bin, int lane, unsigned *digit, unsigned *k,
                                     bool *all)
 {
@@ -44,8 +46,9 @@ static __device__ void select_digit(const unsigned *bin, int lane, unsigned *dig
         }
 }
 
-/* Returns the smallest of the k largest of n distinct keys, where 0 < k < n. The lower 32 bits of
- * every key must be below `bound`. All threads must call it. */
+/* Returns a number x such that, of n distinct sort keys, exactly the k largest are at least x. k
+ * must be above 0 and below n. The lower 32 bits of every sort key must be below `bound`. All
+ * threads must call it. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin,
                                                 unsigned bound)
@@ -58,7 +61,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (bound - 1) >> shift == 0 && shift > 0)
-            /* All keys have 0 in this digit, because their lower 32 bits are below `bound`. */
+            /* This 8-bit digit is 0 in all sort keys, because their lower 32 bits are below
+             * `bound`. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;
@@ -79,16 +83,16 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     return found;
 }
 
-/* Returns the smallest of the k largest of n distinct keys. The lower 32 bits of every key must be
- * below n. */
+/* Returns a number x such that, of n distinct sort keys, exactly the k largest are at least x. The
+ * lower 32 bits of every sort key must be below n. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_key(const KEY &key, int n, int k, unsigned *bin)
 {
     return select_key<THREADS>(key, n, k, bin, (unsigned)n);
 }
 
-/* Returns a threshold that the k largest of n distinct keys reach, and no other key. It is 0 if k
- * >= n, and has all bits set if k <= 0. All threads must call it. */
+/* Returns a number x such that, of n distinct sort keys, exactly the k largest are at least x. x is
+ * 0 if k >= n, and has all bits set if k <= 0. All threads must call it. */
 template <int THREADS, typename KEY>
 static __device__ unsigned long long select_least(const KEY &key, int n, int k)
 {

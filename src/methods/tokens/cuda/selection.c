@@ -34,8 +34,8 @@ static size_t side_of_page(const selection *e)
 {
     const size_t pages = KVD_PAGE_TOKENS / e->rule.page,
                  bounds = pages * 2 * (size_t)e->one.d_qk[0];
-    /* Method shadowkv stores, per KV head, a mean key and a flag byte for each group of `page`
-     * adjacent tokens. The bytes are rounded up to a multiple of 16. */
+    /* Method shadowkv stores, for each group of `page` adjacent tokens and each KV head, a mean key
+     * and a flag byte. The size in bytes is rounded up to a multiple of 16. */
     if (kvd_selection_has_shadow(e))
         return (e->kv * pages * ((size_t)e->one.d_qk[0] * sizeof(uint16_t) + 1) + 15) / 16 * 16;
     return e->kv * (recalls(e)    ? (size_t)e->rule.history * KVD_PAGE_TOKENS * sizeof(float)
@@ -82,9 +82,8 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/* Returns the bits that a decode step reads in a layer in order to choose among n tokens. If
- * `stored` is true, these are the bits that the GPU stores, otherwise the bits that the CPU
- * counts. */
+/* Returns the number of bits of the data by which a decode step chooses among n tokens in a layer.
+ * If `stored` is true, counts the data in GPU memory, otherwise the data that the step reads. */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;
@@ -168,8 +167,8 @@ static kvd_selection_codes codes_of(const selection *e, int layer)
     return x;
 }
 
-/* After each request's last q_len[b] <= longest keys have been stored, updates the data by which
- * decode steps choose tokens: bounds of keys, or nearest centroids. */
+/* Updates the data by which decode steps choose tokens (bounds of keys, or nearest centroids) after
+ * new keys have been stored. Request b has q_len[b] new keys, at most `longest`. */
 static int note(const selection *e, const kvd_selection *s, const kvd_paged_rows *r,
                 const int32_t *q_len, int32_t longest, kvd_err *err)
 {

@@ -17,8 +17,8 @@ enum {
     KEYS = KVD_PAGE_TOKENS
 };
 
-/* Numbers of selection pages (groups of adjacent tokens): of all, of the newest ones, which are
- * always read, and of those chosen by score. */
+/* Counts of groups of adjacent tokens. all: groups of a request. newest: groups that are always
+ * read. chosen: older groups that a decode step chooses by score. */
 struct pages {
     int all, newest, chosen;
 };
@@ -63,8 +63,8 @@ __device__ __forceinline__ int32_t piece_of(const kvd_selection &s, int b, int g
     return (page * s.map.n_kv_heads + g) * each + i % each;
 }
 
-/* Makes selection page i (a group of adjacent tokens) the one with index `at` among those that KV
- * head g of request b reads. */
+/* Adds group i of adjacent tokens to the lists of groups that KV head g of request b reads, at
+ * index `at` of the lists. */
 __device__ __forceinline__ void choose_page(const kvd_selection &s, const kvd_selected &to, int b,
                                             int g, int at, int i)
 {
@@ -132,8 +132,8 @@ __global__ void lengths_kernel(const __grid_constant__ kvd_selection s, const in
         heads[0] = live[0] * kv;
 }
 
-/* Writes the factors `rise` and `fall` of each dimension, which depend on the queries. The score of
- * a selection page is the sum over dimensions of rise * largest key element + fall * smallest key
+/* Writes two factors per dimension, `rise` and `fall`, by which groups of tokens are scored. A
+ * group's score is the sum over dimensions of rise * largest key element + fall * smallest key
  * element. All threads must call it. */
 __device__ void factors(const kvd_selection &s, const void *queries, int b, int g, float *rise,
                         float *fall)
@@ -156,7 +156,8 @@ __device__ void factors(const kvd_selection &s, const void *queries, int b, int 
     __syncthreads();
 }
 
-/* Computes the scores of selection pages first .. first + WARP_PAGES - 1 with one warp. */
+/* Computes the scores of WARP_PAGES groups of adjacent tokens, from group `first` on, with one
+ * warp. */
 template <int CHUNKS>
 __device__ __forceinline__ void score_pages(const kvd_selection &s, const float *rise,
                                             const float *fall, int b, int g, int first, int end,
@@ -307,8 +308,8 @@ __global__ void __launch_bounds__(CHOOSE)
         [&](int at, int i) { choose_page(s, to, b, g, at, i); });
 }
 
-/* Returns the address of element 0 of token t's probabilities. Element r is r * KVD_PAGE_TOKENS
- * floats after it. */
+/* Returns the address at which the attention probabilities of token t begin. A token's
+ * probabilities, one per recent query, are KVD_PAGE_TOKENS floats apart. */
 __device__ __forceinline__ float *recent_of(const kvd_selection &s, int b, int g, int t)
 {
     const size_t page = (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS];
@@ -340,9 +341,8 @@ __device__ __forceinline__ size_t element(int t, int c, int d)
     return (size_t)(t / 8 * 8 * d + c / 8 * 64 + t % 8 * 8 + c % 8);
 }
 
-/* Fills s.recent with attention probabilities. Each thread handles one key. Element r of a key is
- * the probability that it got from the newest query t with t % history = r. WIDTH is the largest
- * number of dimensions of a key. */
+/* Writes to s.recent the attention probabilities that each key got from the newest queries. Each
+ * thread handles one key. WIDTH is the largest number of dimensions of a key. */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     recent_kernel(const __grid_constant__ kvd_selection s,
@@ -400,8 +400,8 @@ __global__ void __launch_bounds__(KEYS)
     }
 }
 
-/* Zeroes the elements of s.recent that the newest query will write, for all tokens, and all
- * elements of the newest token. */
+/* Zeroes the attention probabilities in s.recent that the newest query will overwrite, and all
+ * probabilities of the newest token. */
 __global__ void __launch_bounds__(KEYS) forget_kernel(const __grid_constant__ kvd_selection s)
 {
     const int g = (int)blockIdx.y, b = (int)blockIdx.z, i = (int)(blockIdx.x * KEYS + threadIdx.x);

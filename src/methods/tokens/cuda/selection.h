@@ -35,8 +35,8 @@ typedef struct {
     float *recent;
 } kvd_selection;
 
-/* For each request's last q_len[b] <= longest tokens, updates s->bounds, the smallest and largest
- * element of each key channel in each group of rule.page tokens. */
+/* Updates s->bounds, the smallest and largest element of each key channel in each group of
+ * rule.page tokens, after new tokens. Request b has q_len[b] new tokens, at most `longest`. */
 cudaError_t kvd_selection_bounds(const kvd_selection *s, const int32_t *q_len, int32_t longest,
                                  cudaStream_t stream);
 
@@ -63,16 +63,16 @@ cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, i
  * KV head g of request b. */
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
-    /* Scratch memory for scores of token groups, [batch * n_kv_heads][k][max_pages * 64 / page]. k
-     * is the number of query heads per KV head for KVD_READ_CODES and KVD_READ_LANDMARKS, 2 for
-     * KVD_READ_CLUSTERS, otherwise 1. */
+    /* Scratch memory [batch * n_kv_heads][k][groups]: scores of groups of adjacent tokens. groups:
+     * number of groups that fill max_pages cache pages. k: number of query heads per KV head for
+     * KVD_READ_CODES and KVD_READ_LANDMARKS, 2 for KVD_READ_CLUSTERS, otherwise 1. */
     float *score;
-    /* [batch * n_kv_heads][max_pages * 64 / page] Indices of the token groups that are read, in
+    /* [batch * n_kv_heads][groups] Indices of the groups of adjacent tokens that are read, in
      * rising order. */
     int32_t *chosen;
-    /* [batch * n_kv_heads][max_pages * 64 / page] Page table for the attention over the chosen
-     * tokens. It has an entry per group of `page` tokens or, with KVD_READ_LANDMARKS, per page of
-     * `rows`. */
+    /* [batch * n_kv_heads][groups] Page table for the attention over the chosen tokens. It has one
+     * entry per chosen group of adjacent tokens. With KVD_READ_LANDMARKS, its entries are pages of
+     * `rows` instead. */
     int32_t *table;
     /* For KVD_READ_LANDMARKS: bf16 pages to which the chosen tokens are copied, row_pages pages per
      * KV head. */
@@ -97,7 +97,7 @@ cudaError_t kvd_selection_recall(const kvd_selection *s, const kvd_selected *to,
 /* Centroids of keys in one layer, and for each key the index of its nearest centroid, in device
  * memory. */
 typedef struct {
-    /* size: number of centroids per KV head. relative: position whose RoPE rotation queries get
+    /* size: number of centroids per KV head. relative: position to which RoPE rotates queries
      * before they are compared with centroids. */
     int32_t size, relative;
     /* dims: number of dimensions that RoPE rotates. interleaved: 1 if RoPE rotates pairs of
@@ -112,7 +112,8 @@ typedef struct {
     float *product; /* scratch [batch * n_kv_heads][group][size] */
 } kvd_selection_codes;
 
-/* Finds the nearest centroid of each of the last q_len[b] <= longest keys of request b. */
+/* Finds the centroid nearest to each new key. Request b has q_len[b] new keys, at most
+ * `longest`. */
 cudaError_t kvd_selection_encode(const kvd_selection *s, const kvd_selection_codes *codes,
                                  const int32_t *q_len, int32_t longest, cudaStream_t stream);
 /* For KVD_READ_CLUSTERS: chooses the clusters of adjacent tokens that a decode step reads. */
@@ -141,8 +142,9 @@ typedef struct {
      * [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk]. */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
-    /* Output of kvd_selection_landmark_lengths: index of the matrix from which each KV head's keys
-     * are rebuilt, slot * n_layers * n_kv_heads + KV head. Index 0 is the layer's first matrix. */
+    /* Output of kvd_selection_landmark_lengths: for each KV head of each request, index of the
+     * matrix from which its keys are rebuilt. The index is slot * n_layers * n_kv_heads + KV head,
+     * counted from the layer's first matrix. */
     int32_t *matrix;
     int32_t n_layers;
 } kvd_selection_shadow;
@@ -151,16 +153,17 @@ typedef struct {
  * chooses the selection pages whose keys are also stored exactly. `score` is scratch memory. */
 cudaError_t kvd_selection_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                     float *score, int32_t longest, cudaStream_t stream);
-/* Stores V and exact keys of each request's last q_len[b] <= longest tokens in the arrays of *x. */
+/* Stores V and exact keys of new tokens in the arrays of *x. Request b has q_len[b] new tokens, at
+ * most `longest`. */
 cudaError_t kvd_selection_shadow_store(const kvd_selection *s, const kvd_selection_shadow *x,
                                        const int32_t *q_len, int32_t longest, cudaStream_t stream);
 /* For method shadowkv: computes how many tokens the decode step of each request reads. */
 cudaError_t kvd_selection_landmark_lengths(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const int32_t *live, int32_t *len, int32_t *heads,
                                            cudaStream_t stream);
-/* For method shadowkv: chooses the tokens that decode steps read, and copies their V and exact keys
- * to to->rows. Keys that are stored as latent vectors become 0; the caller must rebuild them from
- * x->gathered and x->position. */
+/* For method shadowkv: chooses the tokens that decode steps read, and copies their V to to->rows.
+ * Also copies the keys that are stored exactly. Sets all other keys to 0; the caller must rebuild
+ * them from the latent vectors x->gathered and the positions x->position. */
 cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_selection_shadow *x,
                                            const kvd_selected *to, cudaStream_t stream);
 
@@ -170,14 +173,14 @@ cudaError_t kvd_selection_choose_landmarks(const kvd_selection *s, const kvd_sel
 #define KVD_ON_BOTH
 #endif
 
-/* Numbers of selection pages (groups of adjacent tokens): of all, of the newest ones, which are
- * always read, and of older ones that are chosen by score. */
+/* Counts of groups of adjacent tokens. all: groups of a request. newest: groups that are always
+ * read. chosen: older groups that a decode step chooses by score. */
 typedef struct {
     size_t all, newest, chosen;
 } kvd_selection_pages;
 
-/* Returns the numbers of selection pages (groups of r->page adjacent tokens) of a request with n
- * cached tokens. */
+/* Counts the groups of r->page adjacent tokens of a request with n cached tokens: all groups, the
+ * newest groups, which are always read, and the older groups that a decode step chooses. */
 KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_read_rule *r,
                                                                      size_t n)
 {
@@ -193,8 +196,8 @@ KVD_ON_BOTH static inline kvd_selection_pages kvd_selection_pages_of(const kvd_r
     return p;
 }
 
-/* Numbers of token groups of a prompt: all that have a mean key, those of them whose keys are also
- * stored exactly, and those that a decode step chooses by score. */
+/* Counts of groups of adjacent prompt tokens. all: groups with a mean key. outliers: groups whose
+ * keys are also stored exactly. chosen: groups that a decode step chooses by score. */
 typedef struct {
     size_t all, outliers, chosen;
 } kvd_selection_marks;

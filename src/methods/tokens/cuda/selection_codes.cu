@@ -1,5 +1,5 @@
-/* Chooses the tokens that decode steps read by the centroids nearest to their keys (method
- * a2ats). */
+/* Method a2ats: chooses the tokens that a decode step reads. Tokens are scored by the centroids
+ * nearest to their keys. */
 #include <cuda_bf16.h>
 
 #include "methods/tokens/cuda/evict_rank.cuh"

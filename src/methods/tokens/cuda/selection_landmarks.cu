@@ -20,8 +20,9 @@ __device__ __forceinline__ kvd_selection_marks marks_of(const kvd_selection &s,
     return kvd_selection_marks_of(&s.rule, (size_t)x.prompt[s.slot[b]]);
 }
 
-/* Returns the numbers of token groups in the prompt of request b: with a mean key, with exact keys
- * too, and chosen by a decode step. All threads of the CTA must call it. */
+/* Counts the groups of adjacent tokens in the prompt of request b: groups with a mean key, groups
+ * whose keys are also stored exactly, and groups that a decode step chooses. All threads of the CTA
+ * must call it. */
 __device__ __forceinline__ kvd_selection_marks shared_marks(const kvd_selection &s,
                                                             const kvd_selection_shadow &x, int b)
 {
@@ -73,9 +74,9 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/* Returns the address of the flag of selection page i, a group of adjacent tokens. The flag is n +
- * 1 if it is the n-th group (from 0) whose keys are also stored exactly, and 0 if it has no exact
- * keys. */
+/* Returns the address of the flag of selection page i, a group of adjacent tokens. Flag 0: the
+ * group's keys are not stored exactly. Flag n > 0: the n-th set of exact keys belongs to the
+ * group. */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {
@@ -139,7 +140,8 @@ __global__ void __launch_bounds__(LANES *WARPS)
         score[((size_t)b * (size_t)s.map.n_kv_heads + (size_t)g) * room_of(s) + (size_t)i] = -least;
 }
 
-/* Returns the k-th largest of n sort keys. All CHOOSE threads of the CTA must call it. */
+/* Returns a number x such that, of n sort keys, exactly the k largest are at least x. All CHOOSE
+ * threads of the CTA must call it. */
 template <typename KEY>
 __device__ __forceinline__ u64 threshold_of(const KEY &key, size_t n, size_t k, unsigned *bin)
 {
@@ -371,8 +373,8 @@ __global__ void __launch_bounds__(SCORE)
             *reinterpret_cast<const uint4 *>(from + run * 512);
 }
 
-/* Returns the address of elements 8 c .. 8 c + 7 of the key of token t, or NULL if this key is not
- * stored exactly. */
+/* Returns the address of elements 8 * c to 8 * c + 7 of the key of token t, or NULL if this key is
+ * not stored exactly. */
 __device__ __forceinline__ uint4 *exact_key(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int t, int c, int marked)
 {

@@ -21,8 +21,9 @@ typedef struct {
     /* [n_slots] Number of tokens that the request in each slot had after the latest iteration. */
     size_t *held;
     size_t rows, row_pages, max_pages;
-    /* [layers][pages][bytes per page] in device memory: data by which decode steps choose tokens,
-     * which are key bounds, mean keys, centroid indices or attention probabilities. */
+    /* [layers][pages][bytes per page] in device memory: data from which decode steps compute token
+     * scores. The data are key bounds, mean keys, centroid indices or attention probabilities,
+     * depending on the method. */
     char *sides;
     size_t side;
     float *lse; /* device [rows][group], for decode steps */
@@ -64,8 +65,8 @@ typedef struct {
         uint16_t *values, *keys, *outliers;
         kvd_pages tail;
         uint16_t *rows; /* latents of new tokens, [max_tokens][rank] */
-        /* In device memory, for rebuilding keys. head: description of each KV head. run: offsets of
-         * pages. */
+        /* Arguments in device memory for rebuilding keys from latent vectors. head: layout of each
+         * KV head. run: for every 8 latent dimensions, the index in a page at which they begin. */
         kvd_latent_head *head;
         int32_t *run;
         kvd_latent_span span;
@@ -125,7 +126,7 @@ void kvd_selection_shadow_drop(kvd_selection_method *e, size_t slot);
 int kvd_selection_shadow_lengths(const kvd_selection_method *e, const kvd_selection *s,
                                  cudaStream_t stream, kvd_err *err);
 /* Chooses the tokens that decode steps read, and rebuilds their keys from latent vectors. The time
- * of choosing counts as KVD_PHASE_COMPRESS, that of rebuilding as KVD_PHASE_RESTORE. */
+ * of choosing counts as KVD_PHASE_COMPRESS, the time of rebuilding as KVD_PHASE_RESTORE. */
 int kvd_selection_shadow_choose(const kvd_selection_method *e, const kvd_selection *s,
                                 const kvd_selected *to, const kvd_paged_rows *r, kvd_err *err);
 

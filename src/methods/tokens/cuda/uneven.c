@@ -46,9 +46,9 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
     return 0;
 }
 
-/* Assigns pages to the KV heads of a request. For a prompt, they have room for as many tokens as
- * may stay, or for all tokens if this number is not known yet. For a decode step, they have room
- * for one more token. */
+/* Assigns pages to the KV heads of a request. For a prompt, each KV head gets room for the tokens
+ * that may stay, or for all tokens if their number is unknown. For a decode step, it gets room for
+ * one more token. */
 static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *err)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -67,8 +67,8 @@ static int hold(uneven *e, const kvd_slice *s, size_t i, bool fresh, kvd_err *er
     return 0;
 }
 
-/* For timing runs that begin with a decode step: sets the number of tokens in each KV head as after
- * a prompt. */
+/* For timing runs that begin with a decode step: sets each KV head's number of cached tokens to the
+ * number that would stay after a prompt. */
 static void assume(uneven *e, const kvd_slice *s)
 {
     for (size_t l = 0; l < e->layers; l++)
@@ -469,8 +469,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err) || (plan->bits && kvd_host_entries_new(&e->method, &places, err)))
         return -1;
-    /* If dropped tokens are merged, the keys decide how many tokens stay. Then timing runs must
-     * begin with a prompt. */
+    /* Timing runs may begin without a prompt (`anywhere`), unless dropped tokens are merged: then
+     * only the keys of a prompt determine how many tokens stay. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;

@@ -52,8 +52,9 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns the sort key of token t of KV head g among the tokens of all heads that share a budget. A
- * token that its own head keeps (its sort key there is at least `own`) gets the largest score. */
+/* Returns the sort key by which token t of KV head g is compared with the tokens of other heads. A
+ * token that the head keeps by its own budget gets the largest possible score; its sort key within
+ * the head is at least `own`. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -262,17 +263,18 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/* Returns the index in u.spread of the sums of entropy and of variance of a query head, of which
- * there is one pair per page of tokens. */
+/* Returns the index in u.spread at which the elements of query head h of prompt b begin. Each page
+ * of tokens has two elements: sums over its tokens of -p log p and of the variance of p, where p
+ * are attention probabilities. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);
     return ((size_t)h * pages + (a.q_start[b] / KEYS + b)) * 2;
 }
 
-/* For KVD_EVICT_SPREAD: computes the score of each token, the mean + gamma * variance of the
- * attention that it got, and sums the entropies and variances of the tokens. WIDTH is the largest
- * number of dimensions of a key. */
+/* For KVD_EVICT_SPREAD: scores each token by the mean + gamma * variance of the attention
+ * probabilities that it got. Also writes the sums of entropy and of variance for each page of
+ * tokens to u.spread. WIDTH is the largest number of dimensions of a key. */
 template <int WIDTH>
 __global__ void __launch_bounds__(KEYS)
     spread_kernel(const __grid_constant__ kvd_uneven_prompts_args u)

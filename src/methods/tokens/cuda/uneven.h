@@ -15,16 +15,16 @@ typedef struct {
     /* Arguments that all token-dropping methods use. `budget` is that of this layer, `pool` has the
      * uncompressed K and V of the prompts. */
     kvd_evict_prompts_args prompt;
-    /* n_all: number of KV heads of this layer on all GPUs. first: index among them of this GPU's
-     * first KV head. */
+    /* n_all: number of KV heads of this layer on all GPUs. first: index of this GPU's first KV
+     * head, counted over all GPUs. */
     int32_t n_all, first;
-    /* Scratch [batch][n_all + 1] in device memory. Elements 0 .. n_all - 1: smallest sort key of
-     * the tokens that stay in that KV head by its own scores. Element n_all: smallest sort key of
-     * the tokens that stay by the budget that all heads share. */
+    /* Scratch [batch][n_all + 1] in device memory: smallest sort keys with which tokens stay.
+     * Element g < n_all is for KV head g and the tokens that it keeps by its own scores. The last
+     * element is for the token budget that all heads share. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
-    /* [batch * n_kv_heads][max_pages] in device memory: page table of each KV head, with numbers of
-     * pages in `heads`. */
+    /* [batch * n_kv_heads][max_pages] in device memory: page table of each KV head. The entries are
+     * indices of pages in the array `heads`. */
     const int32_t *table;
     /* Pages in device memory. Each page belongs to one KV head. */
     void *heads;
@@ -73,10 +73,10 @@ cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t st
 /* Writes the scores of prompt tokens to args->rank and, with KVD_EVICT_SPREAD, entropy and variance
  * of the layer's attention to args->statistic. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Writes the smallest sort keys of the tokens that stay to args->least, for a budget shared by
- * n_layers layers, of which the first is that of `args`. rank [n_layers][n_all][n_q8] has the
- * scores. budget.keep_old is the mean number of tokens per KV head. If scores are equal, tokens of
- * later layers stay. */
+/* For n_layers layers that share one token budget: computes the smallest sort key with which a
+ * token stays, for each prompt, and writes it to args->least. `args` is for the first of the
+ * layers. rank [n_layers][n_all][n_q8] has the scores. budget.keep_old is the mean number of tokens
+ * per KV head. If scores are equal, tokens of later layers stay. */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
 /* Scores each group of rule.review adjacent tokens by the attention that they received, summed over
@@ -85,8 +85,8 @@ cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *args, cudaStream_t 
 /* Chooses the groups of rule.review adjacent tokens that stay, for args->layers layers. Fills
  * prompt.kept and args->count. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* kvd_uneven_store copies K and V of all prompt tokens to pages of their KV heads, kvd_uneven_copy
- * those of the tokens that stay. */
+/* kvd_uneven_store copies K and V of all prompt tokens to pages of their KV heads. kvd_uneven_copy
+ * copies only K and V of the tokens that stay. */
 cudaError_t kvd_uneven_store(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_uneven_copy(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 
@@ -145,9 +145,9 @@ typedef struct {
     size_t page_bytes;
     kvd_evict_budget *budget; /* pinned [layers][n_slots] */
     kvd_evict_budget *there;
-    /* [layers][heads.rows] in pinned memory: number of cached tokens of each request's KV heads,
-     * including the new token. One more element at the end has the number of decode steps times the
-     * number of KV heads. */
+    /* [layers][heads.rows] in pinned memory: number of cached tokens of each KV head of each
+     * request, including the new token. One more element at the end: number of KV heads per layer
+     * times number of requests that decode. */
     int32_t *length;
     int32_t *lengths;
     /* [layers][n_slots][kv] in device memory: number of prompt tokens that stay in each KV head. */
@@ -167,9 +167,9 @@ typedef struct {
     int32_t *is_whole;
     /* Data of methods whose token budgets depend on the scores of all layers. */
     struct {
-        /* on: true if a layer's budget depends on all layers. shared: true if one budget is shared
-         * by the KV heads of all layers. */
-        bool on, shared; /* true if KV heads of all layers share one budget */
+        /* on: true if a layer's token budget depends on the scores in all layers. shared: true if
+         * the KV heads of all layers share one token budget. */
+        bool on, shared;
         /* True if budgets depend on the entropy and variance of attention, false if they depend on
          * token scores. */
         bool spreads;
@@ -202,11 +202,11 @@ size_t kvd_uneven_gpus(const kvd_uneven *e);
 /* Allocates e->late, the scores and token budgets of all layers, for `slices` prompts with `rows`
  * tokens in total. */
 int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err);
-/* Queues the work that chooses which tokens stay in all layers. Must be called after the scores of
- * the last layer have been queued. */
+/* For every layer, queues the kernels that choose which tokens stay. Must be called after the
+ * scores of the last layer have been queued. */
 int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err);
-/* Zeroes the scores of all layers. Each GPU then writes those of its own KV heads, and the arrays
- * of all GPUs are added. */
+/* Zeroes the scores of all layers. Each GPU then writes the scores of its own KV heads, and the
+ * arrays of all GPUs are added. */
 int kvd_uneven_clear(const kvd_uneven *e, cudaStream_t stream, kvd_err *err);
 /* Chooses the prompt tokens that stay in a layer by the scores of the KV heads of all GPUs. */
 int kvd_uneven_choose_joined(const kvd_uneven *e, const kvd_uneven_prompts_args *a,

@@ -1,6 +1,6 @@
-/* Methods zdc and think on the GPU, in which less important tokens have fewer columns of K and V.
- * In layers with a sliding window, zdc treats all tokens as important, and think zeroes the pruned
- * channels of keys. */
+/* Methods zdc and think on the GPU, in which less important tokens keep fewer dimensions of K and
+ * V. In layers with a sliding window, zdc treats all tokens as important, and think zeroes the
+ * pruned channels of keys. */
 #include <stdlib.h>
 
 #include "kernels/cuda/decode.h"
@@ -30,8 +30,9 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_steps; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
-        /* The slot has the request's prompt, so its number of less important tokens is known.
-         * `known` may be below s->before, because a timing run may skip tokens after the prompt. */
+        /* If a prompt of `known` tokens was processed in the slot, its number of less important
+         * tokens is already set. Timing runs may skip tokens after the prompt, so that `known` is
+         * below s->before. */
         if (known && known <= s->before)
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
@@ -175,8 +176,8 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
-/* In layers that use the important tokens of an earlier layer, zeroes those columns of K and V that
- * less important tokens do not store. */
+/* In layers that use the important tokens of an earlier layer, zeroes the dimensions of K and V
+ * that less important tokens do not store. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -203,8 +204,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : kvd_zdc_levels_get(&z->levels, m->cache, r->stream, err);
 }
 
-/* Returns the arguments for the attention of n decode steps. l counts the layers without a sliding
- * window. */
+/* Returns the arguments for the attention of n decode steps in layer l, an index among the layers
+ * without a sliding window. */
 static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -529,8 +530,9 @@ static double pruned_bits(const kvd_zdc *z, size_t tokens)
     return 8.0 * sizeof *z->store * (double)(near_heads(z) * tokens * (d - z->kept));
 }
 
-/* Returns the cache bits of K and V, and of a mask of one bit per channel for each KV head with
- * pruned keys. In layers with a sliding window, pruned key channels count as not stored. */
+/* Returns the bits of a request's K and V in the cache, plus one mask bit per key channel for each
+ * KV head with pruned keys. In layers with a sliding window, pruned key channels count as not
+ * stored. */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -543,8 +545,9 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
            pruned_bits(z, pruned_near(z, slot, n));
 }
 
-/* Returns a correction, at most 0, of the bits that the latest decode step did not read: the key
- * that left the sliding windows has no pruned channels. */
+/* Returns a correction, at most 0, to the bits that the latest decode step did not read: minus the
+ * bits of the pruned key channels of the token that has left the sliding windows. These channels
+ * were not stored. */
 static double think_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -578,8 +581,8 @@ static int make_think(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_
     return z->order ? kvd_zdc_make_pool(z, pages, slots, stream, err) : -1;
 }
 
-/* Sets the widths of KV heads for less important tokens, whose keys have only the channels that are
- * not pruned. */
+/* Sets the number of dimensions of K and V that each KV head stores for less important tokens.
+ * Their keys keep only the channels that are not pruned. */
 static int set_widths(kvd_zdc *z, kvd_err *err)
 {
     const kvd_config *const c = z->method.cache->config;

@@ -1,5 +1,5 @@
-/* Functions of method zdc (ZDC section 5): important prompt tokens keep all columns of K and V
- * after projection, less important tokens only the first columns.
+/* Functions of method zdc (ZDC section 5): important prompt tokens keep all dimensions of K and V
+ * after projection, less important tokens only the first dimensions.
  *
  * In each layer, the first pages of a request have its less important tokens; important and later
  * tokens are in the pages after them. Attention treats each head as two, one per kind of token, and
@@ -21,12 +21,12 @@ enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
  * which may follow the choice of an earlier layer. */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
-/* Layout of a KV head, for important and for less important tokens. In arrays with a last index, 0
- * means K and Q, 1 means V and the attention output. */
+/* Layout of a KV head in the pages. Arrays [KVD_ZDC_STORES] have an element for important and one
+ * for less important tokens. Arrays [2] have an element for K and Q, and one for V and the
+ * attention output. */
 typedef struct {
     int16_t width[KVD_ZDC_STORES][2]; /* columns per token, multiples of 16 */
-    /* Number of columns that a less important token has in K (kept[0]) and V (kept[1]), without
-     * padding. */
+    /* Number of dimensions of K, then of V, that a less important token keeps, without padding. */
     int16_t kept[2];
     /* Index of the element in a page at which the K or V of this head begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
@@ -39,7 +39,7 @@ typedef struct {
     const int32_t *slot; /* device [batch] */
     /* [batch][pitch] in device memory: page table of each request, from its second page on. */
     const int32_t *table;
-    /* pitch: row length of `table`. own: number of the page that is the first page of slot 0. The
+    /* pitch: row length of `table`. own: index of the page that is the first page of slot 0. The
      * first page of slot s is own + s. */
     int32_t pitch, own;
     /* [slots][n_layers] in device memory: number of less important tokens of each request in each
@@ -56,8 +56,8 @@ typedef struct {
     const int32_t *q_start, *q_len;
     /* [n_heads][n_q8] in device memory: natural log of the softmax denominator of each query. */
     const float *lse;
-    /* For method received: 1 if `lse` has, instead of softmax denominators, the attention that each
-     * token received in each query head. */
+    /* 1 if `lse` has sums of attention probabilities instead of softmax denominators: the attention
+     * that each token received, per query head (method `received`). */
     int32_t sums;
     /* 1 if each softmax denominator is divided by the number of keys to which its query attends. */
     int32_t mean;
@@ -96,12 +96,12 @@ typedef struct {
     const int32_t *q_start, *q_len;
     const void *q;    /* device queries, blocked layout */
     const void *from; /* device pages with the prompts */
-    /* Output [slots][n_layers][n_kv_heads][d_qk] in device memory: for each column of the stored
-     * keys, the index of the key channel in it. The most important channels come first. */
+    /* Output [slots][n_layers][n_kv_heads][d_qk] in device memory: order in which key channels are
+     * stored, the most important first. Each element is the original index of a channel. */
     int16_t *order;
-    /* Outputs [n_q8] in device memory, as in kvd_zdc_choose_args: flags of each token, and its
-     * index among tokens of the same kind. The newest `window` tokens of a prompt are the important
-     * ones. */
+    /* Outputs [n_q8] in device memory, with an element per prompt token. level: flags that mark the
+     * important tokens, which are the newest `window` ones of each prompt. place: index among the
+     * important or among the less important tokens of the prompt. */
     uint8_t *level;
     int32_t *place;
 } kvd_zdc_channels_args;
@@ -139,18 +139,18 @@ typedef struct {
     const int32_t *place;
     const int16_t *order;     /* output of kvd_zdc_channels, or NULL if columns keep their order */
     const kvd_zdc_head *head; /* device [n_kv_heads] */
-    /* Pages in device memory that have all columns of all prompt tokens. */
+    /* Pages in device memory with all dimensions of K and V of all prompt tokens. */
     const void *from;
-    /* Pages in device memory to which prompt tokens are copied, with fewer columns for less
-     * important tokens. */
+    /* Pages in device memory to which prompt tokens are copied, with fewer dimensions of K and V
+     * for less important tokens. */
     void *store;
     size_t page; /* elements of a page */
 } kvd_zdc_move_args;
 
-/* Copies important and less important prompt tokens to their pages, and fills unused columns with
- * zeros. */
+/* Copies important and less important prompt tokens to their pages, and fills unused dimensions
+ * with zeros. */
 cudaError_t kvd_zdc_move(const kvd_zdc_move_args *args, cudaStream_t stream);
-/* For less important tokens, zeroes the columns of K and V that they do not store. `pages` must
+/* For less important tokens, zeroes the dimensions of K and V that they do not store. `pages` must
  * equal args->from. */
 cudaError_t kvd_zdc_narrow(const kvd_zdc_move_args *args, void *pages, cudaStream_t stream);
 
@@ -166,13 +166,15 @@ typedef struct {
     int32_t count[KVD_ZDC_STORES];
     /* Number of elements that an important and a less important token have in `rows`. */
     int32_t entry[KVD_ZDC_STORES];
-    /* Outputs of kvd_zdc_choose for all tokens of the prompt, in device memory. */
+    /* In device memory, for each token of the prompt. level: flags that mark important tokens.
+     * place: index among the important or among the less important tokens. */
     const uint8_t *level;
     const int32_t *place;
-    /* In device memory: the important tokens, then the less important ones, without gaps. A token
-     * has K, then V, of each KV head, with only the columns that it stores. */
+    /* In device memory: the important tokens, then the less important tokens, without gaps. For
+     * each KV head in turn, a token has the dimensions of K that it stores, then the dimensions of
+     * V. */
     void *rows;
-    /* Pages in device memory, which have all columns of K and V of all tokens. The first page in
+    /* Pages in device memory with all dimensions of K and V of all tokens. The first page in
      * `table` has tokens 0 to 63 of the prompt. */
     void *pages;
     const int32_t *table; /* device: the prompt's page numbers */
@@ -180,8 +182,7 @@ typedef struct {
 } kvd_zdc_rows_args;
 
 /* kvd_zdc_pack copies tokens from args->pages to args->rows. kvd_zdc_unpack copies tokens from
- * args->rows to args->pages, and zeroes the columns that less important tokens do not have in
- * rows. */
+ * args->rows to args->pages, and zeroes the dimensions that args->rows does not have. */
 cudaError_t kvd_zdc_pack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 cudaError_t kvd_zdc_unpack(const kvd_zdc_rows_args *args, cudaStream_t stream);
 
@@ -220,13 +221,14 @@ typedef struct {
     /* [n_heads] in device memory: logit of each query head's attention sink. NULL if the model has
      * no sinks. */
     const float *sinks;
-    /* Output [batch][out_pitch] in device memory: averaged attention output, with the columns of V
-     * of important tokens. */
+    /* Output [batch][out_pitch] in device memory: attention output over all cached tokens. Each
+     * head has as many elements as V of an important token. */
     void *out;
 } kvd_zdc_merge_args;
 
-/* Averages the attention outputs over important and over less important tokens, with their softmax
- * denominators as weights. If a query head has an attention sink, it counts once. */
+/* Computes the weighted average of two attention outputs: over important tokens, and over less
+ * important tokens. The weights are their softmax denominators. The attention sink of a query head
+ * is counted once. */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
@@ -246,7 +248,7 @@ static __device__ __forceinline__ int zdc_low_pages(int n_low)
     return zdc_pages_of(max(n_low, 1));
 }
 
-/* Returns the number in the pool of the i-th page of request b. */
+/* Returns the index, in the page pool, of page i of request b. */
 static __device__ __forceinline__ int zdc_page(const kvd_zdc_pages &p, int b, int i)
 {
     return i ? p.table[(size_t)b * (size_t)p.pitch + (size_t)(i - 1)] : p.own + p.slot[b];
@@ -257,8 +259,8 @@ static __device__ __forceinline__ int zdc_low(const kvd_zdc_pages &p, int b)
     return p.n_low[(size_t)p.slot[b] * (size_t)p.n_layers + p.layer];
 }
 
-/* Returns the offset in a page of columns 8 block .. 8 block + 7 of token t, for vectors of `width`
- * columns. */
+/* Returns the index in a page at which 8 dimensions of token t begin, from dimension 8 * block on,
+ * for vectors of `width` dimensions. */
 static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
 {
     return t / 8 * 8 * width + block * 64 + t % 8 * 8;

@@ -59,7 +59,7 @@ static void join(const kvd_attn_map *high, const kvd_attn_map *low, kvd_attn_map
     }
 }
 
-/* Returns the projections of less important tokens in a layer. l counts the layers without a
+/* Returns the projections of less important tokens in layer l, an index among the layers without a
  * sliding window. */
 static const kvd_dims_head *low_heads(const kvd_zdc *z, int l)
 {
@@ -73,9 +73,9 @@ static const kvd_cache_layer *high_of(const kvd_zdc *z, int l)
     return &z->method.cache->layer[kvd_paged_full_layer(z->method.cache, (size_t)l)];
 }
 
-/* Makes the layouts of a layer; l counts the layers without a sliding window. The kernels of
- * KVD_ATTENTION_STOCK need heads of equal widths, so for them the heads of less important tokens
- * are padded to the widest one. */
+/* Makes the page layouts of layer l, an index among the layers without a sliding window. Kernels of
+ * KVD_ATTENTION_STOCK need heads of equal widths: for them, less important tokens get the width of
+ * the widest head. */
 static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;

@@ -6,8 +6,8 @@
 #include "methods/cuda/paged_cache.h"
 #include "methods/tokens/cuda/zdc.h"
 
-/* For models whose heads are divided among GPUs: importance of prompt tokens by the heads of each
- * GPU. `exchange` collects the arrays of all GPUs. */
+/* Importance of prompt tokens, for models whose heads are divided among GPUs. Each GPU computes it
+ * from its own heads; `exchange` gives every GPU the results of all GPUs. */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
     /* [n][rows] in device memory: importance of each prompt token, computed from the heads of each
@@ -21,13 +21,12 @@ void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 /* Returns parameter `layers` of method importance: the number of consecutive layers that use the
  * same important tokens. If it is 0, parameter `overlap` decides. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
-/* For one layer, return the layout of its KV heads (an array in device memory), and the layout of
- * the pages for less important tokens. */
+/* kvd_gpu_zdc_heads returns the layout of a layer's KV heads, an array in device memory.
+ * kvd_gpu_zdc_low_map returns the layout of the layer's pages for less important tokens. */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
-/* Outputs of kvd_zdc_choose for the latest layer, in device memory. level: flags of each token,
- * which say if it is important. place: index of the token among the important or among the less
- * important tokens. */
+/* Arrays in device memory with an element per prompt token, for the latest layer. level: flags that
+ * mark important tokens. place: index among the important or among the less important tokens. */
 typedef struct {
     const uint8_t *level;
     const int32_t *place;
@@ -53,15 +52,15 @@ int kvd_zdc_levels_make(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged
                         kvd_err *err);
 int kvd_zdc_levels_make_slots(kvd_zdc_levels *v, kvd_device_memory *m, const kvd_paged_cache *c,
                               size_t slots, kvd_err *err);
-/* kvd_zdc_levels_put copies the numbers of less important tokens, v->host_low, to the device.
- * kvd_zdc_levels_get copies them back. */
+/* v->host_low has the number of less important tokens of each request in each layer.
+ * kvd_zdc_levels_put copies these counts to the device, kvd_zdc_levels_get copies them back. */
 int kvd_zdc_levels_put(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
 int kvd_zdc_levels_get(const kvd_zdc_levels *v, const kvd_paged_cache *c, cudaStream_t stream,
                        kvd_err *err);
-/* Returns the first of the consecutive layers (parameter `layers`) that use the same important
- * tokens as `layer`. Layers with a sliding window are not counted. Ignores parameter `overlap`, by
- * which the device may find that more layers use the same tokens. */
+/* Returns the first of the consecutive layers that use the same important tokens as `layer`,
+ * according to the method's parameter `layers`. Layers with a sliding window are not counted.
+ * Ignores the method's parameter `overlap`. */
 int kvd_zdc_first_of(const kvd_plan *p, int layer);
 /* For timing runs without a prompt: sets a request's number of less important tokens in each layer,
  * as after a prompt of `prompt` tokens. */
@@ -75,8 +74,8 @@ kvd_zdc_choose_args kvd_zdc_levels_args(const kvd_zdc_levels *v, const kvd_paged
 int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *args,
                           const kvd_zdc_levels *v, cudaStream_t stream, kvd_err *err);
 
-/* For tests: returns how many tokens of a request have fewer dimensions than important tokens in a
- * layer. */
+/* For tests: returns the number of less important tokens of a request in a layer. They are stored
+ * with fewer dimensions. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
 /* The declarations from here on are only for the files of method zdc. */
@@ -114,20 +113,20 @@ typedef struct {
     /* Projections of K and V to the dimensions that less important tokens keep. */
     const kvd_dims *dims_low;
     kvd_dims own_low;
-    /* For method think: [slots][n_layers][n_kv_heads][d_head] in device memory, for each column of
-     * the stored keys the index of the key channel in it. The newest `window` prompt tokens keep
-     * all key channels, older ones only `kept` of them. */
+    /* For method think: [slots][n_layers][n_kv_heads][d_head] in device memory, order in which key
+     * channels are stored. Each element is the original index of a channel. Prompt tokens before
+     * the newest `window` ones store only the first `kept` channels. */
     int16_t *order;
     size_t window, kept;
     kvd_zdc_head *head; /* device [kvd_zdc_layers()][n_kv_heads] */
     uint16_t *store;
-    /* Number of the page that is the first page of slot 0. The first page of slot s is own + s. */
+    /* Index of the page that is the first page of slot 0. The first page of slot s is own + s. */
     int32_t own;
     kvd_zdc_levels levels;
-    /* For method received: [n_heads][rows] attention that each token received. NULL for other
-     * methods. */
+    /* [n_heads][rows] Attention that each token received. NULL unless the method is `received`. */
     float *mass;
-    /* Importance of tokens by the heads of each GPU. parts.n is 0 if one GPU has all heads. */
+    /* Importance of prompt tokens, computed from the heads of each GPU. parts.n is 0 if one GPU has
+     * all heads. */
     kvd_zdc_parts parts;
     /* In device memory: natural log of the softmax denominator of each query in decode steps. */
     float *lse_steps;
@@ -142,7 +141,8 @@ typedef struct {
 } kvd_zdc;
 
 /* Returns the number of layers without a sliding window. Arrays of kvd_zdc have elements only for
- * these layers. In the other layers, all tokens keep the dimensions of important tokens. */
+ * these layers. In layers with a sliding window, every token keeps as many dimensions as an
+ * important token. */
 static inline size_t kvd_zdc_layers(const kvd_zdc *z)
 {
     return (size_t)z->method.cache->n_full;

@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(CHOOSE)
         n_low[l] = n - k;
 }
 
-/* Returns the offset in the pool of columns 8 block .. 8 block + 7 of the i-th token in the pages
- * of request b from page `first` on. */
+/* Returns the index in the page pool at which 8 dimensions of token i begin, from dimension
+ * 8 * block on. Token i is counted from the beginning of page `first` of request b. */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
 {
@@ -110,7 +110,7 @@ __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int f
            (at + zdc_in_page(i % KVD_PAGE_TOKENS, width, block));
 }
 
-/* Returns the 8 columns x with all but the first `kept` of them set to 0. */
+/* Returns the 8 dimensions x, of which all but the first `kept` are set to 0. */
 __device__ __forceinline__ uint4 cut(uint4 x, int kept)
 {
     unsigned *const pair = reinterpret_cast<unsigned *>(&x);
@@ -134,7 +134,7 @@ __device__ void end_store(const kvd_zdc_move_args &a, int b, int g, int store, i
     }
 }
 
-/* Returns 8 columns of the key of token i, in the order `order`. */
+/* Returns 8 channels of the key of token i. `order` is the order in which channels are stored. */
 __device__ uint4 reordered(const uint16_t *keys, const int16_t *order, int i, int wide, int block)
 {
     uint32_t two[4];
@@ -204,8 +204,8 @@ __global__ void __launch_bounds__(MOVE)
     }
 }
 
-/* If PACK, copies K and V of tokens from pages to rows for another GPU, with only the columns that
- * each token keeps. Otherwise copies them from such rows to pages. */
+/* If PACK, copies K and V of tokens from pages to rows for another GPU, with only the dimensions
+ * that each token stores. Otherwise copies them from such rows to pages. */
 template <bool PACK>
 __global__ void __launch_bounds__(MOVE) rows_kernel(const __grid_constant__ kvd_zdc_rows_args a)
 {
