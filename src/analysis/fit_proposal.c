@@ -1,4 +1,5 @@
-/* Proposes parameters of method ZDC for wanted rises of perplexity, by regression (kvdim-fit). */
+/* Proposes parameters of compression method ZDC for wanted rises of perplexity, by regression
+ * (kvdim-fit). */
 #include "analysis/regression.h"
 
 #include <math.h>
@@ -141,7 +142,8 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
     *x = (kvd_fit_proposal){.n = 0};
 }
 
-/* Returns the mean removed fraction of the dimensions of K and V over a prompt (ZDC Eq. 5). */
+/* Returns the fraction of the dimensions of K and V that proposal i removes, averaged over tokens
+ * and layers. */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
     const int layers = r->model.n_layers;

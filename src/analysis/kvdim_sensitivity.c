@@ -216,7 +216,8 @@ static int print(const job *j, kvd_err *err)
         const int status = kvd_widths_by_loss(s, pair, KVD_BOTH_SIDES, i / 10.0, &loss, &w, err);
         kvd_widths_release(&w);
         if (status)
-            /* Removing this fraction or more leaves too few dimensions. */
+            /* Ends the loop, because removing the fraction i / 10 of the dimensions leaves too
+             * few. */
             break;
         json_array_append_new(rows, json_pack("{s:f, s:f}", "p", i / 10.0, "predicted_kl", loss));
         if (!j->cfg->common.quiet && !j->cfg->common.json)

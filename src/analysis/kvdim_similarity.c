@@ -131,8 +131,7 @@ static int compare_all(const config *cfg, const kvd_spectrum *s, kvd_h5 *out, js
     return 0;
 }
 
-/* Fails if the newest input file equals an earlier one, because a file need not be compared with
- * itself. */
+/* Fails if the input file that was added last is a copy of an earlier input file. */
 static int check_new(const kvd_run *run, kvd_err *err)
 {
     const kvd_run_input *const last = &run->inputs[run->n_inputs - 1];

@@ -87,8 +87,8 @@ static int sum_layer(const config *cfg, const layer_sources *from, const plan *p
     return 0;
 }
 
-/* Decomposes matrices of a layer from their rows. With --method gram, does so only for heads whose
- * smallest singular values X^T X cannot resolve. */
+/* Decomposes a layer's matrices X (such as a head's keys) without forming X^T X. With --method
+ * gram, does so only for heads where rounding in X^T X would hide small singular values. */
 static int rows_of_layer(const config *cfg, const layer_sources *from, const plan *p, int layer,
                          kvd_spectrum *s, kvd_err *err)
 {
@@ -169,8 +169,8 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* Returns the number of rows of a decomposed matrix: those of all tokens or, if centroids without
- * weights replace the tokens, those of the centroids. */
+/* Returns the number of rows of the matrix that is decomposed for `pair`. If --centroids is given
+ * without --weighted, centroids replace tokens in this count. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;

@@ -44,61 +44,65 @@ typedef struct {
 /* Callback that receives n float32 vectors [n][d_head]. If it fails, no more vectors are read. */
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
-/* Pass the rows of the matrix that is decomposed for head h to `sink`: vectors of Q, K or V, or
- * rows of W_O or W_V. `pair` must not be one with two projections (bqk, bvw, fqk, fvw). */
+/* Pass to `sink`, for head h, the rows of the matrices that `pair` names. kvd_pair_stack passes
+ * vectors of Q, K and V; kvd_pair_stack_weights passes rows of W_O and W_V. All matrices of `pair`
+ * must share one rotation. */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
 int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                            kvd_row_sink sink, void *ctx, kvd_err *err);
 
-/* Sets need[x] to true for each tensor x (Q, K, V or, if before_rope, Q and K before RoPE) of which
- * the `wanted` matrices are made. */
+/* Sets need[x] to true if tensor x (Q, K, V, or Q or K before RoPE) must be read for the `wanted`
+ * decompositions, else to false. before_rope: true if Q and K are decomposed before RoPE. */
 void kvd_pair_tensors(const bool wanted[KVD_N_PAIRS], bool before_rope, bool need[KVD_N_X]);
 
 int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_row_sink sink,
                     void *ctx, kvd_err *err);
 
-/* Adds X^T X of one layer's Q, K and V that the `wanted` matrices need and, if `weights`, of W_O
- * and W_V. */
+/* Adds to *m the product X^T X of each matrix X of a layer that the `wanted` decompositions use: Q,
+ * K, V and, if `weights` is true, W_O and W_V. */
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
 
-/* Computes X^T X [d_head][d_head] for head h. The rows of X are those of all matrices that `pair`
- * names, such as Q and K. */
+/* Computes X^T X [d_head][d_head] for head h. X stacks the rows of all matrices that `pair` names,
+ * such as Q and K. */
 int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                   bool before_rope, double *gram, kvd_err *err);
 
-/* Computes Cl and Cr for kvd_balanced, with sums over query heads h of the group:
+/* Computes Cl and Cr, from which projections of two matrices are made. Sums are over the query
+ * heads h of the KV head:
  *
- * bqk: Cl = sum of Q_h^T Q_h, Cr = K^T K
+ * Q with K (bqk): Cl = sum of Q_h^T Q_h, Cr = K^T K
  *
- * bvw: Cl = V^T V, Cr = sum of W_O_h W_O_h^T */
+ * V with W_O (bvw): Cl = V^T V, Cr = sum of W_O_h W_O_h^T */
 void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_head, double *cl,
                         double *cr);
 
-/* Computes balanced projections. With Cl^{1/2} Cr^{1/2} = U S V^T:
+/* Computes projections A and B [d][m], for any m, that minimise ||L (I - A B^T) R^T||_F for two
+ * matrices, such as queries L and keys R. Needs only Cl = L^T L and Cr = R^T R:
  *
- * left = Cl^{-1/2} U, right = Cl^{1/2} U
+ * Cl^{1/2} Cr^{1/2} = U S V^T, left = Cl^{-1/2} U, right = Cl^{1/2} U
  *
- * The first m columns, A of left and B of right, minimise ||Cl^{1/2} (I - A B^T) Cr^{1/2}||_F.
- * Eigenvalues of Cl near 0 count as 0. Writes S to sigma [d], and left, right [d][d]. */
+ * A is the first m columns of left, and B is the first m columns of right. Eigenvalues of Cl near 0
+ * count as 0. Writes S to sigma [d], and left, right [d][d]. */
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);
 
-/* Decomposes the wanted matrices, such as Q with K, of all heads into singular values and
- * rotations. Layer i of *m becomes layer first + i of *s. */
+/* Computes, from X^T X in *m, the singular values and rotations of all heads' `wanted` matrices X,
+ * such as queries stacked on keys. Layer i of *m becomes layer first + i of *s. */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 
-/* Decomposes matrix `pair` of each head of a layer, by streaming QR if `tsqr`, else by an SVD. */
+/* Decomposes the matrix that `pair` names, such as queries stacked on keys, for each head of a
+ * layer. Uses streaming QR if `tsqr` is true, else an SVD. */
 int kvd_decompose_rows(const kvd_source *source, size_t n_sources, kvd_pair pair, bool tsqr,
                        bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 
 /* smallest singular value, relative to the largest, that X^T X resolves */
 #define KVD_GRAM_LIMIT 1.25e-4
 
-/* Decomposes heads whose smallest sigma is below KVD_GRAM_LIMIT * largest sigma, by streaming
- * QR. */
+/* Decomposes, by streaming QR, the heads whose smallest singular value is below KVD_GRAM_LIMIT
+ * times the largest. */
 int kvd_decompose_blurred(const kvd_source *source, size_t n_sources, kvd_pair pair,
                           bool before_rope, int layer, kvd_spectrum *s, kvd_err *err);
 

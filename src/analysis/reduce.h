@@ -23,8 +23,9 @@ typedef struct {
     double energy; /* sum over rows of |x|^2 */
 } kvd_kmeans_trace;
 
-/* Divides the rows of X [n][d] into k clusters by k-means. The first centroids are the rows start
- * [k]. Writes the clusters' means to centroid [k][d] and their sizes to count [k]. */
+/* Divides the rows of X [n][d] into k clusters by k-means. start [k]: indices of the rows that are
+ * the initial centroids. Writes the clusters' means to centroid [k][d] and their sizes to count
+ * [k]. */
 int kvd_kmeans(const float *X, size_t n, size_t d, size_t k, const size_t *start, double *centroid,
                size_t *count, kvd_kmeans_trace *trace, kvd_err *err);
 
@@ -36,7 +37,8 @@ typedef struct {
     uint64_t seed;
 } kvd_reduction;
 
-/* Token ranges that kvd_prune keeps in all files, and numbers of dropped sequences and tokens. */
+/* Result of dropping random sequences of the input files: token ranges that remain, and numbers of
+ * dropped sequences and tokens. */
 typedef struct {
     kvd_span *span;
     size_t n_sequences, n_tokens; /* number of dropped sequences, and of their tokens */

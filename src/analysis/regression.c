@@ -23,8 +23,9 @@ static bool is_rate(const char *item)
     return false;
 }
 
-/* Splits a list of settings of method ZDC. Stores importance.g and importance.rise in *t, leaves
- * out removed fractions of dimensions, and writes all other settings to `rest`. */
+/* Splits a list of settings, such as "importance.g=0.2,zack.p_u=0.5". Stores importance.g and
+ * importance.rise in *t, ignores fractions of dimensions (such as zack.p_u), and writes all other
+ * settings to `rest`. */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
     static const char *const key[] = {"importance.g=", "importance.rise="};
@@ -173,8 +174,9 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
     return kept;
 }
 
-/* Fills the regression's equations a x = y, a row per measurement. `a` has a 0-or-1 column for each
- * model and a column of ln(loss); `y` has the ZDC parameters of the measurement. */
+/* Fills the regression's equations a x = y, one row per measurement. `a` has a column for each
+ * language model (1 in measurements of this model, else 0) and a column of ln(loss). `y` has a
+ * column for each parameter of the compression method. */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
 {

@@ -1,4 +1,6 @@
-/* Regression of the ZDC paper, section 5: ZDC's parameters are linear in ln(rise of perplexity). */
+/* Proposes parameters of compression method ZDC for a wanted loss (relative rise of perplexity).
+ * Each parameter is a linear function of ln(loss), which is fitted to measurements (ZDC paper,
+ * section 5). */
 #ifndef KVD_ANALYSIS_REGRESSION_H
 #define KVD_ANALYSIS_REGRESSION_H
 
@@ -9,8 +11,9 @@
 #include "formats/rates.h"
 #include "formats/spectrum.h"
 
-/* parameters of method ZDC: fraction of tokens that are important (G), its rise over layers (RISE),
- * fractions of dimensions removed from important (P) and from unimportant tokens (P_U) */
+/* parameters of compression method ZDC: fraction of tokens that count as important (G), rise of
+ * that fraction from the first to the last layer (RISE), fractions of dimensions removed from
+ * important tokens (P) and from unimportant tokens (P_U) */
 typedef enum {
     KVD_SET_G,
     KVD_SET_RISE,
@@ -37,7 +40,8 @@ typedef struct {
     kvd_tried *tried; /* [n] measured choices of parameters */
 } kvd_sweep;
 
-/* Reads measurements of method ZDC, which may differ only in the parameters listed in kvd_set. */
+/* Reads, from a result file of kvdim-eval, measurements of compression method ZDC. Fails if the
+ * measurements differ in settings that the regression does not fit. */
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
@@ -51,15 +55,15 @@ typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
     /* range of the losses of the fitted measurements, beyond which the regression extrapolates */
     double loss_lo, loss_hi;
-    /* each model's fitted ZDC parameters at loss 1 (a perplexity twice that of the uncompressed
-     * model) */
+    /* each model's fitted parameters for a compression that doubles the perplexity (loss 1) */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
     double slope[KVD_N_SET]; /* change of each parameter if the logarithm of the loss rises by 1 */
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
 } kvd_regression;
 
-/* Fits ZDC's parameters as linear functions of ln(loss) to the measurements with loss > 0. model
- * [n]: index of each measurement's language model. */
+/* Fits each parameter of compression method ZDC as a linear function of ln(loss) to the
+ * measurements in best [n] whose loss is > 0. model [n]: index of the language model of each
+ * measurement. */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
 
@@ -70,15 +74,17 @@ typedef struct {
     bool moved[KVD_N_SET]; /* true if the fitted value was limited to its range */
 } kvd_proposal;
 
-/* Proposes ZDC's parameters, limited to their ranges, for a loss > 0. Removes at most the fraction
- * `most` of dimensions. If model >= n_models (not measured), averages over the measured models. */
+/* Proposes parameters of compression method ZDC for a loss > 0, limited to their allowed ranges. At
+ * most the fraction `most` of the dimensions is removed. If model >= n_models, averages over all
+ * measured models. */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns ZDC parameter `number` at loss 1 (a perplexity twice that of the uncompressed model). */
+/* Returns the fitted value of parameter `number` for a compression that doubles the perplexity
+ * (loss 1). If model >= n_models, averages over all measured models. */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
-/* Writes proposal *p as a value of --method. Parameters that *p does not set are those of the
- * measurements *like. */
+/* Writes proposal *p as a value of option --method. Takes parameters that the proposal does not set
+ * from the measurements *like. */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
 /* largest number of sweeps (result files of kvdim-eval) that kvdim-fit --regression reads */
@@ -100,15 +106,15 @@ typedef struct {
     size_t n;
 } kvd_fit_proposal;
 
-/* Fits the regression to result files of kvdim-eval, and proposes ZDC's parameters for n losses.
- * Points 2i and 2i + 1 of *r hold the dimensions that proposal i keeps of important and of
- * unimportant tokens. The caller sets r->model and r->label. */
+/* Fits a regression to n_paths result files of kvdim-eval, and proposes parameters of compression
+ * method ZDC for each of n losses. For each proposal, writes two entries to *r: kept dimensions of
+ * important tokens, and of unimportant tokens. The caller sets r->model and r->label. */
 int kvd_fit_proposal_make(kvd_fit_proposal *x, const char *const *path, size_t n_paths,
                           const double *loss, size_t n, const kvd_spectrum *s, kvd_rates *r,
                           kvd_err *err);
 void kvd_fit_proposal_release(kvd_fit_proposal *x);
 
-/* Writes ZDC's proposed parameters to group /rows, and the regression's coefficients to
+/* Writes the proposed parameters to HDF5 group /rows, and the regression's coefficients to group
  * /regression. */
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
 void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);

@@ -158,7 +158,8 @@ static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 {
-    /* bounds of ln(theta) for bisection, where theta is the largest loss in a direction, in nats */
+    /* bounds of ln(theta) for bisection, where theta limits the loss (nats) that quantising one
+     * singular direction causes */
     double low = log(loss) - 700, high = log(loss), bits;
     while (high - low > 1e-12 * fabs(high) + 1e-13) {
         const double middle = (low + high) / 2;

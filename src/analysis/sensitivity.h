@@ -1,13 +1,16 @@
-/* Estimates how much predictions change (KL divergence) if dimensions of a head are removed.
+/* Estimates how much predictions change (KL divergence in nats) if dimensions of a head are
+ * removed.
  *
- * Projecting a query q or head output o by A B^T changes it by d = q M or o M, with M = I - A B^T.
- * The KL divergence is (1/2) d F d^T, where F is the mean of g^T g over tokens, and g is the
- * gradient dL/dq or dL/do of the loss L. With N tokens,
+ * A projection changes a query or head output x (a row vector) by d = x M, where M = A B^T - I.
+ * This change costs d F d^T / 2 nats, where F is the mean of g^T g over tokens, and g is the
+ * gradient of the loss with respect to x. Averaged over N tokens:
  *
- * loss per token = (1 / 2 N^2) tr(C M G M^T),   C = sum q^T q or o^T o,   G = sum g^T g
+ * cost = tr(C M G M^T) / (2 N^2),   C = sum of x^T x,   G = sum of g^T g
  *
- * With C^{1/2} G^{1/2} = U S V^T, half the sum of sigma^2 of removed directions is the loss in
- * nats; sigma = S / (N sqrt(query heads per KV head)). */
+ * C and G are sums over the n query heads of a KV head. Removing singular direction i costs
+ * sigma_i^2 / 2 nats, where
+ *
+ * sigma = S / (N sqrt(n)),   C^{1/2} G^{1/2} = U S V^T */
 #ifndef KVD_ANALYSIS_SENSITIVITY_H
 #define KVD_ANALYSIS_SENSITIVITY_H
 
@@ -18,8 +21,8 @@
 
 typedef struct kvd_sensitivity kvd_sensitivity;
 
-/* number of kinds of vector x whose x x^T are summed: queries q, gradients dL/dq of the loss L,
- * head outputs o, gradients dL/do */
+/* number of kinds of vectors: queries, gradients of the loss with respect to queries, head outputs,
+ * gradients with respect to head outputs */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
 /* Returns sums of x x^T per layer, KV head and kind of vector x (such as queries), all set to 0, or
@@ -35,8 +38,8 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
  * of x: queries q, gradients dL/dq of the loss L, head outputs o, gradients dL/do. */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
-/* Computes, from the sums of x x^T, projections for Q with K (fqk) and for V with W_O (fvw). The
- * caller sets out's model, n_layers and pairing. */
+/* Computes, from the sums *s over n_tokens tokens, each head's projections for Q and K and for V
+ * and W_O. The caller must have set model, n_layers and pairing in *out. */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
 
@@ -67,7 +70,7 @@ struct kvd_sensitivity_engine {
     int (*run)(kvd_sensitivity_engine *e, const kvd_batch *b, kvd_err *err);
     /* Waits until the sums of x x^T include every batch. */
     int (*flush)(kvd_sensitivity_engine *e, kvd_err *err);
-    /* Returns a description of the engine, valid until `free`. */
+    /* Returns a description of the engine, which is valid until the engine is freed. */
     const char *(*describe)(const kvd_sensitivity_engine *e);
     void (*free)(kvd_sensitivity_engine *e);
 };

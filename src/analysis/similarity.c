@@ -185,8 +185,8 @@ void kvd_comparison_release(kvd_comparison *c)
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /* [head][b][a][N_CELL] similarity of file a's rotation to file b's; index a = n_files is for a
-     * random rotation */
+    /* [head][b][a][N_CELL] measures, such as the mean absolute difference, of how similar file a's
+     * rotation is to file b's; index a = n_files compares a random rotation with file b's */
     double *cell;
     /* [head][n_files + 1] mean absolute element of each file's rotation, then of a random one */
     double *epsilon;
@@ -246,8 +246,8 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/* Writes the difference of two files' mean |R|, where R is a head's rotation. The ZACK paper's
- * delta may be this difference, or mean |R_a - R_b|. */
+/* Writes by how much the mean absolute element of other files' rotations differs from that of file
+ * b's rotations, relative to `epsilon`. */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {
     const size_t F = c->n_files, heads = c->n_layers * c->n_h;

@@ -1,5 +1,5 @@
-/* Measures how similar rotations (orthogonal matrices) are: as the ZACK paper does in section 4,
- * and also after aligning the signs of their columns. */
+/* Measures how similar rotations (orthogonal matrices) are: by differences of their elements, and
+ * by the overlap of the spaces of their leading columns. */
 #ifndef KVD_ANALYSIS_SIMILARITY_H
 #define KVD_ANALYSIS_SIMILARITY_H
 

@@ -35,7 +35,8 @@ int kvd_spectrum_print(const char *program, const kvd_spectrum_options *cfg, boo
 
 typedef struct {
     bool moments; /* true if the inputs hold second moments, not activations */
-    /* model and number of tokens of all input files; if `moments`, also the sum of their X^T X */
+    /* model and total number of tokens of the input files; if the files hold second moments, also
+     * the sum of these second moments */
     kvd_moments sum;
     kvd_activations *dump;
     /* [n_sources] files of activations */

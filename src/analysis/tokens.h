@@ -3,9 +3,11 @@
 
 #include "formats/tokens.h"
 
-/* Finds the most and the least important tokens of each layer, the fraction `share` (ZDC: 0.35) of
- * each kind. Layers form a group if each shares more than `group_overlap` (ZDC: 0.95) of both kinds
- * with the group's first layer. Allocates *out. */
+/* Finds each layer's set of most important tokens and set of least important tokens. Each set holds
+ * the fraction `share` of all tokens, typically 0.35.
+ *
+ * Consecutive layers form a group if their sets overlap by more than `group_overlap`, typically
+ * 0.95, with the sets of the group's first layer. Allocates *out. */
 int kvd_tokens_study(const kvd_attention_stats *s, double share, double group_overlap,
                      kvd_tokens *out, kvd_err *err);
 

@@ -35,7 +35,8 @@ typedef struct {
     int first_gpu, n_gpus;
 } kvd_collect_spec;
 
-/* Seconds spent in the engine's `run`. Work that overlaps the forward pass is not counted. */
+/* Seconds that an engine has spent on running batches. Work that overlaps the forward pass is not
+ * counted. */
 typedef struct {
     /* seconds of forward and backward passes, of converting and summing Q, K and V (record), and of
      * writing files */
@@ -60,7 +61,7 @@ struct kvd_collect_engine {
     /* Waits until all batches are in the sums and in the activations file of kvd_collect_spec. */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);
-    /* Returns device and number type as text, valid until `free`. */
+    /* Returns device and number type as text, which is valid until the engine is freed. */
     const char *(*describe)(const kvd_collect_engine *e);
     kvd_collect_times times;
 };
@@ -92,16 +93,16 @@ typedef struct {
 
 typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 
-/* Opens the output files. The caller zeroes *o, then sets in it: run; key, the text of all options
- * that affect results; the want_ flags of wanted files; dump.dtype, stats.n_kept, fisher.n_rows;
- * and in sums the model, layers and token counts.
+/* Opens the output files of a run. The caller zeroes *o, then sets run, key (text of all options
+ * that affect results), the want_ flags of wanted files, dump.dtype, stats.n_kept, fisher.n_rows,
+ * and, in sums, the model, layers and token counts.
  *
  * - output: path of -o
  * - moments_file, stats_file, fisher_file: paths of these results; NULL for the file of -o
  * - *how: NEW; RESUMED if *o now holds an interrupted run's results; DONE if complete files exist
  *
- * If `resume` is true, fails if existing files were made with other options (another key).
- * Otherwise replaces the files of an interrupted run. */
+ * If `resume` is true, continues an interrupted run, and fails if its files have another key. If
+ * `resume` is false, replaces the files of an interrupted run. */
 int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file,
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
                      kvd_err *err);
@@ -141,9 +142,9 @@ typedef struct {
     size_t n;
 } kvd_snapshots;
 
-/* Prepares n snapshots, files with the second moments of a run's first sequences. Snapshot i has
- * the fewest sequences that hold at least asked[i] tokens; asked[] must increase. The caller must
- * set `run` and `key` of each snapshot. */
+/* Prepares n snapshots of a run. Snapshot i is a file with the second moments of Q, K and V over
+ * only the run's first sequences, at least asked[i] tokens. asked[] must increase. Afterwards the
+ * caller must fill provenance (`run`) and options (`key`) of each snapshot. */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);
@@ -152,8 +153,8 @@ void kvd_snapshots_release(kvd_snapshots *s);
  * is missing or was made with other options. */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
-/* Returns the first i >= `from` of an unwritten snapshot that has more than `first` and at most
- * `last` sequences, or s->n if there is none. */
+/* Finds the next snapshot, from index `from` on, that is not yet written and has more than `first`
+ * and at most `last` sequences. Returns the index of this snapshot, or s->n if there is none. */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
 /* Writes snapshot *s: a file with the second moments *sums and the snapshot's numbers of tokens and

@@ -18,7 +18,8 @@ typedef struct {
     kvd_accumulator accumulator;
     kvd_tally tally;
     kvd_information *information;
-    /* true if the current batch is added to: second moments, activations, attention statistics */
+    /* true to record the current batch in the second moments (add), in the activations file
+     * (to_dump), or in the attention statistics (to_stats) */
     bool add, to_dump, to_stats;
     int (*give_up)(void *ctx, kvd_err *err);
     void *ctx;
@@ -83,8 +84,8 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/* Stores the squared gradients of weights in spec.fisher. `run` has already stored all other
- * results. */
+/* Stores the sums of squared gradients of weights in spec.fisher. All other results are already
+ * stored when a batch ends. */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

@@ -51,8 +51,8 @@ static int put_rows(kvd_information *s, const kvd_gradients *g, int side, int la
     return kvd_fisher_put_rows(s->f, side, layer, s->first_token, n, s->rows, err);
 }
 
-/* Adds the squared gradient of W [width][d_model], sequence by sequence, to `sum`. The gradient is
- * a sum over tokens of W's input times x, the gradient with respect to W's output. */
+/* Adds each sequence's squared gradient of weights W [width][d_model] to `sum`. The gradient of a
+ * sequence is x^T times W's input, where x is the gradient with respect to W's output. */
 static void add_weights(const kvd_information *s, const kvd_gradients *g, const float *x,
                         double *sum)
 {

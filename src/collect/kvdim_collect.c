@@ -226,7 +226,8 @@ static int run_sequences(collector *c, size_t first, size_t n, kvd_moments *into
     return c->engine->run(c->engine, &batch, before, into, to_dump, give_up, c, err);
 }
 
-/* Computes second moments of all earlier sequences and n more, which may end inside a batch. */
+/* Stores in c->part the second moments of all sequences so far plus the next n sequences, which may
+ * be only a part of a batch. */
 static int run_part(collector *c, size_t n, kvd_err *err)
 {
     kvd_moments *whole = &c->out.sums;

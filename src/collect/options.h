@@ -66,7 +66,7 @@ typedef struct {
     const kvd_collect_options *cfg; /* options; --device is already `cpu` or `cuda` */
     const char *model, *corpus;     /* content hashes of the model and of the text */
     const char *label;
-    /* Number of tokens of the run or of a snapshot. `corpus` is the hash of these tokens. */
+    /* number of tokens of the text whose hash is `corpus` */
     size_t n_tokens;
     int ranks;
     const char *gpu; /* name of the GPU; "" on the CPU */

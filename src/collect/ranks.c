@@ -80,7 +80,8 @@ static int speak(kvd_err *err)
     return status;
 }
 
-/* Returns the first sequence whose batch begins at `token` or later. */
+/* Skips batches, beginning with the batch that starts at `sequence`, until a batch starts at or
+ * after token index `token`. Returns the index of the first sequence of that batch. */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
     while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)

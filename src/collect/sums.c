@@ -248,8 +248,8 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /* Starts the attention that token i receives with the attention of token i to
-             * itself. */
+            /* Initialises mass[i], the attention that token i receives, to the attention weight of
+             * token i on itself. */
             mass[i] = p[i - start];
         }
     }
@@ -298,7 +298,8 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* factor on a wanted sum, so that its rounding error cannot make one more token necessary */
+/* factor that slightly lowers the attention that counted tokens must receive together, so that
+ * rounding errors do not add a token to the count */
 static const double slack = 1 - 1e-12;
 
 /* Counts the fewest tokens that receive 90, 95 and 99 % of `mass`, the attention per token. Adds
@@ -393,7 +394,8 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
         as_query[j].x = of_query / (double)(heads * sees(j, in->window));
         as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
-        /* The sum over heads contains exp(0) = 1, so a sum below 1 is a rounding error. */
+        /* Logarithm of the sum of all heads' softmax denominators. `sum`, relative to the largest
+         * denominator, is at least 1 except for rounding. */
         denominator[j].x = largest + log(fmax(sum, 1));
     }
 }

@@ -70,8 +70,8 @@ void kvd_information_free(kvd_information *s);
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 
-/* kvd_information_begin begins a batch whose gradients the caller computes; kvd_information_take
- * adds those of one layer to `s`, a kvd_information. */
+/* kvd_information_begin begins a batch whose gradients the caller computes. kvd_information_take
+ * squares the gradients of one layer and adds the squares to `s`, a kvd_information. */
 void kvd_information_begin(kvd_information *s, const kvd_batch *b, size_t first_token);
 int kvd_information_take(void *s, const kvd_gradients *g, kvd_err *err);
 

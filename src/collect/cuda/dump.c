@@ -13,8 +13,8 @@
 enum { BUFFERS = 5, BUFFER_BYTES = 64 << 20, WRITERS = 2 };
 
 typedef struct {
-    /* memory on the device and a copy on the host: converted values and, from byte bad_at on, the
-     * description of the first value that is not finite (kvd_slab_bad) */
+    /* device memory, and its copy on the host: first Q, K and V in the file's number type, then, at
+     * byte bad_at, a description of the first value that is not finite */
     void *device, *host;
     /* CUDA events: before waiting for a free buffer (asked), before and after Q, K and V are
      * transposed into it (begin, made), and after its copy to the host (copied) */
@@ -36,7 +36,8 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /* event recorded before waiting for a free buffer, then exchanged for that buffer's `asked` */
+    /* CUDA event that is recorded before the wait for a free buffer, and then moved to this
+     * buffer */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];

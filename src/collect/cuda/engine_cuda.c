@@ -24,7 +24,7 @@ typedef struct {
     kvd_gpu_capture capture;
 } gpu;
 
-/* number of gradients that are kept of a layer: with respect to K after RoPE, K before RoPE, K
+/* number of arrays of gradients per layer: gradients with respect to K after RoPE, K before RoPE, K
  * before its norm, and V */
 enum { GRADIENTS = 4 };
 
@@ -323,8 +323,8 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /* Forgets the GPUs' copy of second moments other than spec.sums, because the caller may change
-     * these second moments. */
+    /* Marks the GPUs' copy of the second moments c->held as outdated, because the caller may change
+     * c->held. The caller does not change spec.sums. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;

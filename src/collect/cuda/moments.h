@@ -15,7 +15,7 @@ kvd_gpu_moments *kvd_gpu_moments_new(const kvd_moments *shape, const kvd_gpu_sha
 void kvd_gpu_moments_free(kvd_gpu_moments *m);
 size_t kvd_gpu_moments_bytes(const kvd_moments *shape, const kvd_gpu_share *share);
 
-/* Queues on in->stream that one layer's second moments of Q, K and V are added. Does nothing for a
+/* Queues, on in->stream, the addition of one layer's X^T X of Q, K and V to *m. Does nothing for a
  * layer that is not recorded. */
 int kvd_gpu_moments_add(kvd_gpu_moments *m, const kvd_gpu_attention_in *in, kvd_err *err);
 /* Queues the computation of one layer's second moments of W_O and W_V, which replace earlier

@@ -1,4 +1,5 @@
-/* Rounds and transposes x[token][head][dim] to [head][token][dim], and finds non-finite values. */
+/* Converts x[token][head][dim] to the number type of an output file, transposes it to
+ * [head][token][dim], and finds values that are not finite. */
 #include "collect/cuda/slabs.h"
 
 #include <cuda_bf16.h>

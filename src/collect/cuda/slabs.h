@@ -16,7 +16,8 @@ enum { KVD_SLAB_PARTS = 5 };
 
 /* First element of Q, K or V that is not finite after conversion to the output's number type. */
 typedef struct {
-    /* position as head << 48 | token << 16 | dim; all bits are 1 if all values are finite */
+    /* head << 48 | token << 16 | dim of the first element that is not finite; all bits are 1 if all
+     * elements are finite */
     uint64_t found;
     uint64_t row;
     uint32_t part, head, dim;
