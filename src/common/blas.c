@@ -182,8 +182,8 @@ int kvd_blas_start(int threads, kvd_err *err)
     omp_set_num_threads(threads);
 #endif
     openblas_set_num_threads(threads);
-    /* Starts the threads before the program takes memory and begins its output, because libgomp
-     * ends the program if it cannot start one. The counter keeps GCC from removing the region. */
+    /* Starts OpenMP's threads before the program begins its output: libgomp ends the program if a
+     * thread cannot start. The count keeps GCC from removing the empty parallel region. */
     int started = 0;
 #pragma omp parallel
     {

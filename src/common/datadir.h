@@ -6,9 +6,9 @@
 
 #include "common/err.h"
 
-/* Stores in `found` the folder that contains `file`: `given`, the value of option `option`. If
- * `given` is NULL, tries in_tree in the source tree, then `installed` in the installation's data
- * folder. */
+/* Finds the folder that contains `file`, and stores its path in `found`. Tries only `given`, the
+ * value of option `option`. If `given` is NULL, tries `in_tree` in the source tree, then
+ * `installed` in the installation's data folder. */
 int kvd_data_folder(const char *given, const char *option, const char *in_tree,
                     const char *installed, const char *file, char found[2 * PATH_MAX],
                     kvd_err *err);

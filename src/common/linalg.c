@@ -170,7 +170,8 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
     if (!A || !left)
         goto done;
     memcpy(A, M, d * d * sizeof *A);
-    /* dgesdd reads M as M^T and writes U^T by columns, so `left` holds U by rows. */
+    /* LAPACK stores matrices by columns, so it sees M^T = V S U^T. It writes V by columns to
+     * `left`, and U by rows to U. */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
     if (info) {

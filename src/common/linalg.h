@@ -7,7 +7,8 @@
 
 #include "common/err.h"
 
-/* Computes X's [n][d] singular values, falling, and right singular vectors, columns of R. */
+/* Computes the singular values of X [n][d], in descending order, and its right singular vectors,
+ * the columns of R. */
 int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R, kvd_err *err);
 
 /* QR decomposition of a stream of rows (TSQR: Demmel, Grigori, Hoemmen, Langou 2012) */
@@ -22,7 +23,8 @@ void kvd_tsqr_free(kvd_tsqr *q);
 /* Computes X's singular values and right vectors from G = X^T X [d][d]. sigma[k] has a relative
  * error of eps * (sigma[0] / sigma[k])^2 / 10. A clearly negative eigenvalue is an error. */
 int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *err);
-/* Replaces falling eigenvalues by their square roots. A clearly negative one is an error. */
+/* Replaces eigenvalues of X^T X, in descending order, by their square roots. Fails if an eigenvalue
+ * is clearly negative. */
 int kvd_gram_sigma(double *lambda, size_t d, kvd_err *err);
 
 /* kvd_gram_add adds X^T X of n rows to G [d][d], with scratch memory of kvd_gram_scratch(d)

@@ -47,8 +47,8 @@ void kvd_pool_free(kvd_pool *p);
  * the object and all other memory of that pool. */
 void *kvd_pool_open(size_t bytes);
 void kvd_pool_close(void *self);
-/* Stores `opened`, an object of kvd_pool_open, in *self and returns 0. If `failed` is true, closes
- * the object and returns -1. */
+/* Stores `opened`, which kvd_pool_open returned, in *self and returns 0. If `failed` is true, frees
+ * `opened` instead and returns -1. */
 int kvd_pool_give(void *opened, bool failed, void **self);
 
 #endif

@@ -1,7 +1,8 @@
 /* Parses command lines described by tables of kvd_option rows, from which --help and the man page
  * are made.
  *
- * If an option is given twice, its last number or word counts; a second text or list is an error.
+ * If an option whose value is a number or a word from a list is given twice, the last value counts.
+ * For an option whose value is a text or a list of numbers, a second value is an error.
  *
  *     static const kvd_option options[] = {
  *         {.help = "Input"},
@@ -97,7 +98,7 @@ void kvd_options_parse(const kvd_program *p, int argc, char **argv, void *config
 /* Like kvd_options_parse, but on wrong usage returns -1 and fills *err. */
 int kvd_options_read(const kvd_program *p, int argc, char **argv, void *config, kvd_err *err);
 
-/* Frees the lists that KVD_OPT_WHOLES and KVD_OPT_NUMBERS allocated. */
+/* Frees the lists of numbers in *config that were allocated when options were parsed. */
 void kvd_options_release(const kvd_program *p, void *config);
 
 typedef enum { KVD_DEVICE_AUTO, KVD_DEVICE_CPU, KVD_DEVICE_CUDA } kvd_device;

@@ -16,7 +16,8 @@ enum { KVD_HASH_TEXT = 40 };
 /* Bytes of the content hash of tokenized texts, rounded up: "xxh3:", 32 hex digits of all tokens
  * and, for texts of at least 256 bytes, '+' and 16 hex digits of the first 256 bytes. */
 enum { KVD_CORPUS_HASH_TEXT = 56 };
-/* Returns true if two hashes are of equal tokens in equal sequences. */
+/* Returns true if two hashes are of texts with the same tokens and the same division into
+ * sequences. */
 bool kvd_corpus_hash_same(const char *a, const char *b);
 /* Returns true if both corpus hashes have a part after '+' (hash of the texts' first 256 bytes) and
  * these parts differ. */
@@ -57,12 +58,14 @@ void kvd_run_release(kvd_run *run);
 /* Returns the arguments as one shell command line, which the caller frees. */
 char *kvd_run_quote(int argc, const char *const *argv, kvd_err *err);
 
-/* Hashes an input file and adds it to the run. Ignores a folder. */
+/* Hashes an input file, and lists the file in *run as an input. Does nothing if `path` is a
+ * folder. */
 int kvd_run_add_input(kvd_run *run, const char *path, kvd_err *err);
-/* Hashes n input files and adds them to the run. Skips NULL paths. */
+/* Hashes n input files, and lists the files in *run as inputs. Skips NULL paths. */
 int kvd_run_add_inputs(kvd_run *run, const char *const *path, size_t n, kvd_err *err);
-/* Hashes the files of a checkpoint and adds it to the run's inputs. Leaves out hidden files,
- * subfolders and archives (.tar.xz), from which the build may have extracted the other files. */
+/* Hashes the files of a checkpoint, and lists the checkpoint in *run as an input. Leaves out hidden
+ * files, subfolders and archives (.tar.xz), from which the build may have extracted the other
+ * files. */
 int kvd_run_add_model(kvd_run *run, const char *path, kvd_err *err);
 
 /* Opens a regular file for reading, which the caller closes. On failure returns NULL. */

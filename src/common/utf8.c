@@ -8,8 +8,8 @@ unsigned kvd_utf8_width(char lead)
     return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
 }
 
-/* Returns the length of the character at s, or 0 if it is malformed. *prefix then receives how many
- * of its bytes could begin a character. */
+/* Returns the length in bytes of the UTF-8 character at s, or 0 if it is malformed. For a malformed
+ * character, *prefix receives the number of bytes before the first wrong byte, at least 1. */
 static size_t one_character(const unsigned char *s, size_t len, size_t *prefix)
 {
     unsigned char low = 0x80, high = 0xbf;

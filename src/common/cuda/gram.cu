@@ -89,7 +89,8 @@ __device__ __forceinline__ void multiply(const double *tile, int high, int low, 
     }
 }
 
-/* Computes X^T X of a slice of the rows. Grid: slices, heads, groups of 32 x 32 result blocks. */
+/* Computes X^T X of one slice of X's rows, in blocks of 32 x 32 elements. Grid: x = slice, y =
+ * head, z = group of blocks. */
 template <typename T, int BLOCKS>
 __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_of(BLOCKS)
                                                                        : (int)MAX_WARPS),
@@ -161,7 +162,8 @@ __global__ void __launch_bounds__(BLOCK *(pairs_of(BLOCKS) < MAX_WARPS ? pairs_o
                     make_double2(acc[m][c][2 * r], acc[m][c][2 * r + 1]);
 }
 
-/* Adds X^T X of all slices of rows to G in a fixed order. Grid: 32 x 32 blocks of G, heads. */
+/* Adds to G the products X^T X of all slices of X's rows, in a fixed order. Grid: x = block of 32 x
+ * 32 elements of G, y = head. */
 __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_constant__ params p)
 {
     int head = (int)blockIdx.y, part = 0, high, low;
@@ -182,7 +184,8 @@ __global__ void __launch_bounds__(ADD_THREADS) gram_add_slices(const __grid_cons
     }
 }
 
-/* Copies the lower triangle to the upper one. Grid: blocks, matrices. */
+/* Copies the lower triangle of each matrix to its upper triangle. Grid: x = block of 32 x 32
+ * elements, y = matrix. */
 __global__ void __launch_bounds__(ADD_THREADS) mirror(double *G, int d)
 {
     __shared__ double tile[BLOCK][BLOCK + 1];

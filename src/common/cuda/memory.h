@@ -23,8 +23,8 @@ void *kvd_device_new(kvd_device_memory *m, size_t bytes, const char *what, kvd_e
 /* Returns a new device array whose bytes all have the value `byte`. */
 void *kvd_device_filled(kvd_device_memory *m, size_t bytes, int byte, const char *what,
                         kvd_err *err);
-/* kvd_device_pinned returns pinned and kvd_device_host pageable memory of the host, zeroed.
- * kvd_device_release frees both. */
+/* kvd_device_pinned returns zeroed pinned host memory. kvd_device_host returns zeroed pageable host
+ * memory. kvd_device_release frees the memory of both functions. */
 void *kvd_device_pinned(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
 void *kvd_device_host(kvd_device_memory *m, size_t bytes, const char *what, kvd_err *err);
 /* Returns a new device array with a copy of `host`. */
@@ -33,8 +33,8 @@ void *kvd_device_from(kvd_device_memory *m, const void *host, size_t bytes, cons
 /* Queues the copy of `host` to a new device array. `host` must not change until the copy ends. */
 void *kvd_device_copy(kvd_device_memory *m, const void *host, size_t bytes, const char *what,
                       void *stream, kvd_err *err);
-/* kvd_device_zero writes zeros, and kvd_device_put a copy of `host`, to device memory. Both wait
- * for the end. */
+/* kvd_device_zero fills device memory with zeros. kvd_device_put copies `host` to device memory.
+ * Both functions return after the device has finished. */
 int kvd_device_zero(void *p, size_t bytes, const char *what, kvd_err *err);
 int kvd_device_put(void *p, const void *host, size_t bytes, const char *what, kvd_err *err);
 /* Returns new pinned host memory, which cudaFreeHost frees. */

@@ -22,9 +22,9 @@ int kvd_csv_read(const char *path, kvd_csv_row row, void *ctx, kvd_err *err);
  * without this row is incomplete. */
 #define KVD_CSV_END "end"
 
-/* Reads table `name` of a CSV file with several tables; if `name` is NULL, the file is one table.
- * Fails on a missing table, a field with a zero byte, or if the last row, "end", is missing or has
- * a wrong count. */
+/* Reads table `name` of a CSV file with several tables, or the only table if `name` is NULL. Fails
+ * if the table is missing, if a field holds a zero byte, or if the last row is not "end" with the
+ * number of rows before it. */
 int kvd_csv_read_table(const char *path, const char *name, kvd_csv_row row, void *ctx,
                        kvd_err *err);
 

@@ -61,8 +61,8 @@ static hid_t object_made(kvd_h5 *f, const char *where)
     return group;
 }
 
-/* Overwrites an old attribute in place, so that the file is readable even if the process is
- * killed. */
+/* Writes an attribute. If the attribute exists, overwrites its value in place, so that the file
+ * stays readable if the process is killed. */
 static int put_scalar(kvd_h5 *f, const char *where, const char *name, hid_t file_type,
                       hid_t mem_type, const void *value, kvd_err *err)
 {

@@ -8,14 +8,14 @@
 #include "common/files/h5_internal.h"
 #include "common/threads.h"
 
-/* Chunks of a dataset. A chunk has one index of every axis before axis number `cut`, `piece`
- * indices of axis `cut`, and all indices of later axes. */
+/* Shape of a dataset's chunks. A chunk has length 1 along each axis before axis `cut`, length
+ * `piece` along axis `cut`, and full length along each axis after `cut`. */
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* length of a chunk along axis `cut`, and number of chunks along that axis */
+    /* length of a chunk along the axis that is divided, and number of chunks along that axis */
     size_t piece, per_row;
-    /* product of the lengths of the axes after `cut` */
+    /* product of the lengths of all axes after the axis that is divided */
     size_t inner;
     size_t size;
     size_t n;
@@ -178,7 +178,7 @@ static hid_t open_scale(const kvd_h5 *f, const char *path, hsize_t n)
 
 static hid_t make_scale(kvd_h5 *f, const char *path, const char *axis, hsize_t n, kvd_err *err)
 {
-    /* netCDF marks a dimension without coordinates by this text. */
+    /* text by which netCDF marks a dimension that has no coordinates */
     char none[80];
     (void)snprintf(none, sizeof none, "This is a netCDF dimension but not a netCDF variable.%10llu",
                    (unsigned long long)n);

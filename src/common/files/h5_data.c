@@ -63,7 +63,8 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* Cuts a single axis: chunks have length 1 along all axes before it. */
+            /* Gives chunks length 1 along all axes before axis i, because axis i is already
+             * divided. */
             inner = most;
     }
 }
@@ -217,7 +218,8 @@ bool kvd_h5_exists(kvd_h5 *f, const char *path)
     return true;
 }
 
-/* Counts the chunks of a dataset: *stored in the file, *all of its shape. */
+/* Counts a dataset's chunks. *stored receives the number of chunks in the file, *all the number of
+ * chunks of a fully written dataset. */
 static int count_chunks(hid_t dataset, hid_t made, hid_t space, hsize_t *stored, hsize_t *all)
 {
     hsize_t dims[H5S_MAX_RANK], chunk[H5S_MAX_RANK];

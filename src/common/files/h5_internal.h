@@ -26,7 +26,8 @@ int kvd_h5_room(const char *path, kvd_err *err);
  * last axes whole. */
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab);
 
-/* Returns creation properties: compact if small, contiguous if `reserve`, else chunked. */
+/* Returns HDF5 creation properties for a dataset: contiguous storage, allocated at once, if
+ * `reserve` is true; else compact storage for small data and compressed chunks for large data. */
 hid_t kvd_h5_layout(const kvd_h5_spec *s, size_t bytes, bool reserve);
 
 /* Writes `data` chunk by chunk, through the filters shuffle, deflate and Fletcher-32. */

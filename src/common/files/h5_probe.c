@@ -16,9 +16,9 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* largest number of bytes of a dataset that the child process reads */
+/* most bytes of a dataset that are read by the child process that checks a file */
 static const size_t probe_bytes = (size_t)16 << 20;
-/* bytes that the child process may allocate beyond what it has at its start */
+/* most bytes that the child process that checks a file may allocate */
 static const size_t probe_memory = (size_t)2 << 30;
 
 typedef struct {
@@ -190,8 +190,8 @@ static int probe_file(const char *path, kvd_err *err)
     if (kvd_h5_room(path, err))
         return -1;
     const hid_t access = kvd_h5_access();
-    /* Uses the stdio driver, because HDF5's default driver may reuse a file of the parent process,
-     * whose descriptor is closed here. */
+    /* Uses HDF5's stdio driver. The default driver may reuse a file that the parent process has
+     * open, but this child process has closed that file's descriptor. */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)
@@ -242,7 +242,8 @@ _Noreturn static void answer_with(const char *text, int status)
 _Noreturn static void child(const char *path, int answer, size_t in_use)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF, SIGPIPE};
-    /* Closes all other files, because the child must not keep the lock of an output file. */
+    /* Closes all file descriptors except the standard ones and ANSWER: an open descriptor would
+     * keep an output file locked. */
     if (answer != ANSWER && dup2(answer, ANSWER) < 0)
         _exit(2);
     (void)close_range(ANSWER + 1, ~0U, 0);
@@ -379,8 +380,8 @@ static const verdict *find_verdict(const struct stat *file)
     return NULL;
 }
 
-/* Remembers if HDF5 can read a file, unless the file changed within the last second, since it may
- * change again unnoticed. */
+/* Stores *v, the result of checking if HDF5 can read a file. Stores nothing if the file changed in
+ * the last second, because a further change could have the same time stamp. */
 static void keep_verdict(const char *path, const verdict *v)
 {
     struct stat now;

@@ -220,8 +220,8 @@ static char *resolve(const char *path, kvd_err *err)
     return name;
 }
 
-/* Returns ending i of the names of an output's files: "", ".partial", ".lock", then further ones,
- * then NULL. */
+/* Returns ending number i of an output's file names: "", ".partial", ".lock", then further endings
+ * of this output. Returns NULL after the last ending. */
 static const char *ending(const kvd_output_name *name, size_t i)
 {
     static const char *const always[] = {"", ".partial", ".lock"};

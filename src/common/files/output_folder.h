@@ -4,29 +4,32 @@
 
 #include "common/files/output.h"
 
-/* Locks and creates an empty NAME.partial. Fails if `path` exists and `replace` is false. */
+/* Locks the output folder `path`, then creates an empty folder, `path` with ending .partial, to be
+ * filled. Fails if `path` exists and `replace` is false. */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
-/* Locks and creates an empty NAME.partial, which will replace an old folder NAME. `contents` (ended
- * by NULL, must outlive *out) lists the names that the old folder may hold. */
+/* Locks the output folder `path`, then creates an empty folder, `path` with ending .partial, which
+ * will replace an old folder `path`. `contents`: names that the old folder may hold, ended by NULL;
+ * must outlive *out. */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
 
 /* Fails if `input` is in the folder `path`, which will be replaced. */
 int kvd_output_folder_spares(const char *path, const char *input, kvd_err *err);
 
-/* Renames NAME.partial to NAME; if `replace`, an old folder NAME is removed. Releases the lock. */
+/* Renames the unfinished folder NAME.partial to NAME, and releases the lock. If `replace` is true,
+ * removes an old folder NAME. */
 int kvd_output_folder_commit(kvd_output *out, bool replace, kvd_err *err);
 
-/* Removes folder NAME.partial and releases the lock of NAME. *out may be all zeros. */
+/* Removes the unfinished folder NAME.partial, and releases the lock. *out may be all zeros. */
 void kvd_output_folder_release(kvd_output *out);
 
-/* Write a file in NAME.partial and flush it to disk. */
+/* Write file `name` in the unfinished output folder and flush it to disk. */
 int kvd_output_folder_text(const kvd_output *out, const char *name, const char *text, size_t len,
                            kvd_err *err);
 int kvd_output_folder_copy(const kvd_output *out, const char *name, const char *from, kvd_err *err);
 
-/* Returns the path of file `name` in NAME.partial. The caller frees it. */
+/* Returns the path of file `name` in the unfinished output folder. The caller frees the path. */
 char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *err);
 
 #endif
