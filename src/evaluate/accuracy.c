@@ -91,7 +91,7 @@ static void put_bytes(kvd_accuracy *a, const kvd_point *point, const kvd_choice 
     const double element = (double)kvd_dtype_bytes(choice->plan.type),
                  whole = dense / KVD_ACCURACY_ELEMENT_BYTES * element;
     const bool blocks = !kvd_plan_stepwise(&choice->plan);
-    /* The account of a mean has the sums of all its seeds. */
+    /* number of random seeds whose cache sizes are added up in choice->account */
     const double seeds = choice->n_seeds > 1 ? (double)choice->n_seeds : 1;
     const double stored =
         blocks ? (double)choice->account.bytes_stored / (double)a->n_tokens / seeds

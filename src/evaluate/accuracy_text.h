@@ -24,7 +24,7 @@ const char *kvd_accuracy_target_line(const char *name, const char *key, const ch
                                      const kvd_target *t, char *line);
 
 /* Returns the results of n searches for the strongest compression, as JSON with null for NaN.
- * `metric`: name of the score of which the searches keep a share. */
+ * `metric`: name of the score that the compressed model must keep, such as "top1". */
 json_t *kvd_accuracy_targets_json(const kvd_method_target *t, size_t n, const char *metric);
 
 #endif

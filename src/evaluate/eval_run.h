@@ -58,9 +58,9 @@ int kvd_accuracy_take(kvd_accuracy *a, const kvd_accuracy *from, size_t row, kvd
 int kvd_accuracy_write_difference(kvd_h5 *f, const char *name, const char *versus,
                                   const kvd_target_difference_result *d, kvd_err *err);
 
-/* Writes, for each single text, the strongest compression that keeps the share --target of the
- * accuracy to HDF5 group /target/<name>. Used if the search varies the removed fraction p of
- * dimensions. */
+/* Writes the results of searches on single texts to HDF5 group /target/<name>. of_text [n_texts]:
+ * for each text, the strongest compression with which the model keeps the fraction --target of its
+ * accuracy. */
 int kvd_accuracy_write_target_texts(kvd_h5 *f, const char *name, const kvd_target *of_text,
                                     size_t n_texts, kvd_err *err);
 
@@ -91,9 +91,9 @@ typedef struct {
     size_t next; /* index of the next saved row to copy */
 } kvd_saved_rows;
 
-/* Reads saved results from OUT.h5.rows, if that file exists. Fails if the file is damaged, or if
- * its run had other inputs or options than s->key, which the caller sets before. `like`: empty
- * results table of this run. */
+/* Reads the results that an earlier run saved in file OUT.h5.rows, if it exists. Fails if the file
+ * is damaged, or if that run had other inputs or options than this run. The caller must have set
+ * s->key, the text of this run's inputs and options. `like`: empty results table of this run. */
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
                         kvd_err *err);
 size_t kvd_saved_rows_count(const kvd_saved_rows *s);
@@ -140,7 +140,7 @@ kvd_model_runner *kvd_eval_runner(const kvd_eval_run *v, const kvd_checkpoint *c
 
 int kvd_eval_weights(kvd_eval_run *v, kvd_err *err);
 
-/* Finds each method's strongest compression that keeps the share --target of the uncompressed
+/* Finds each method's strongest compression with which the model keeps the fraction --target of its
  * accuracy. Writes it to HDF5 group /target/<name>. */
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err);
 

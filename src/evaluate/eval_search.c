@@ -93,9 +93,9 @@ static int curve_of(const kvd_eval_run *v, const kvd_method_target *t, curve *c,
     return 0;
 }
 
-/* Finds the strongest compression that keeps the share --target of the accuracy, among the table
- * rows of t->method and of methods that differ from it only in the varied parameter. Stores it in
- * t->found. Evaluates nothing. */
+/* Finds the strongest compression with which the model keeps the fraction --target of its accuracy,
+ * among table rows of t->method and of methods that differ from it only in the varied parameter.
+ * Stores it in t->found. Evaluates nothing. */
 static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const kvd_method *const base = t->method;
@@ -228,9 +228,8 @@ static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/* Prints and writes t->found, the strongest compression that keeps the share --target of the
- * accuracy. Unless of_text is NULL, also prints and writes of_text[i], the same for text i
- * alone. */
+/* Prints and writes the strongest compression that a search found: t->found for all texts and,
+ * unless of_text is NULL, of_text[i] for text i alone. */
 static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -247,8 +246,9 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/* Searches for one method's strongest compression that keeps the share --target of the accuracy. If
- * the search varies the removed fraction p of dimensions, also searches on each text alone. */
+/* Searches for one method's strongest compression with which the model keeps the fraction --target
+ * of its accuracy. If the search varies the removed fraction p of dimensions, also searches on each
+ * text alone. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);

@@ -240,8 +240,8 @@ int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer
                  bool attention_errors, kvd_progress *progress, kvd_err *err)
 {
     kvd_model_runner *const r = e->runner;
-    /* true if uncompressed attention outputs are kept only for the current batch, not for all texts
-     * at once */
+    /* true to keep uncompressed attention outputs for one batch at a time, because they are not
+     * kept for all texts */
     const bool keep = attention_errors && !e->keeps_attention;
     float *residual = NULL;
     int status = -1;

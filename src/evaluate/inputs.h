@@ -68,8 +68,8 @@ typedef struct {
     size_t n_points[KVD_EVAL_METHODS];
     /* true if the latest failure came from the parameter values of a method, not from the inputs */
     bool unsuited;
-    /* message of the error because of which --sweep left out all parameter values of a method,
-     * allocated; NULL if none were left out */
+    /* for each method: why --sweep skips the method, as an allocated message; NULL if the method is
+     * not skipped */
     char *left_out[KVD_EVAL_METHODS];
 } kvd_inputs;
 
@@ -91,9 +91,9 @@ int kvd_inputs_open_model(kvd_inputs *in, kvd_err *err);
 /* Chooses device and number types, opens checkpoint and method files, and records all inputs. Fails
  * if a method file belongs to another model. */
 int kvd_inputs_open(kvd_inputs *in, kvd_err *err);
-/* Completes the list of methods. Without --method, adds all methods whose rotations are in the
- * given files, or with --sweep all that save bytes. --sweep replaces each method by copies of
- * different strengths. The uncompressed model comes first. */
+/* Completes the list of methods, and puts the uncompressed model first. Without --method, adds each
+ * method whose rotations are in the input files. With --sweep, lists each given method, or else
+ * every method, at several strengths. */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
 /* Opens the model's tokenizer. Warns if the tokenizer seems to belong to another model. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);
@@ -104,9 +104,9 @@ int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 /* Lists the parameter values at which to evaluate each method. With none_is_error, fails if a
  * method has no such values. */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
-/* Warns if a calibration text is also evaluated, if kept dimensions were chosen for other
- * rotations, and if files are unused. Fails if different texts have the same label. Call
- * kvd_inputs_find_files before. */
+/* Warns if an evaluated text was also used for calibration, if numbers of kept dimensions were
+ * chosen for rotations that this run does not use, and if files are unused. Fails if different
+ * texts have the same label. Call kvd_inputs_find_files before. */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
 /* Fails if a method cannot run on this model and device; the message names the method. With
  * --sweep, leaves out parameter values that a method cannot take, and fails only if no value is
@@ -115,8 +115,8 @@ int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
 /* Call it after method i failed. With --sweep, if in->unsuited is true, removes all parameter
  * values of method i, prints *err as a warning, and returns 0. Otherwise returns -1. */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
-/* Fails if --sweep has left out all parameter values of a method. With `every`, fails only if no
- * compressed method has any value left. */
+/* Fails if --sweep has skipped all parameter values of a method. If `every` is true, fails only if
+ * --sweep has skipped all values of all compressed methods. */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
 /* Fails if a method cannot run on one of n prompts; with --sweep, leaves out that method and does
  * not fail. Prompt s has at[s + 1] - at[s] tokens, a sequence at most max_len tokens. */

@@ -16,7 +16,8 @@
  * to uncompressed K and V. */
 
 typedef struct {
-    /* index of the batch's first prompt token in the recorded arrays `kept`, set by the caller */
+    /* index, in the recorded arrays, of the batch's first prompt token; the caller sets this
+     * index */
     size_t first;
     /* attention function that puts recorded K and V of the prompts before those of later tokens,
      * then calls `inner` */
@@ -94,14 +95,15 @@ struct kvd_model_runner {
     /* Returns how many bytes of memory may be used for more hidden states. */
     size_t (*spare)(const kvd_model_runner *r);
 
-    /* Makes the function `reference` keep the attention outputs of up to n_tokens tokens. Call it
-     * at most once. */
+    /* Makes later runs of the uncompressed model keep the attention outputs of up to n_tokens
+     * tokens. Call keep_attention at most once. */
     int (*keep_attention)(kvd_model_runner *r, size_t n_tokens, kvd_err *err);
     size_t (*attention_bytes)(const kvd_model_runner *r);
     void (*drop_attention)(kvd_model_runner *r);
 
-    /* Makes the function `reference` record Q, K and V of n_rows prompt tokens, so that methods
-     * need not run prompts again. Call it at most once. NULL if the runner cannot do this. */
+    /* Makes later runs of the uncompressed model record Q, K and V of n_rows prompt tokens, for use
+     * by compressed runs. Call keep_prompts at most once. This pointer is NULL if the runner cannot
+     * record prompts. */
     int (*keep_prompts)(kvd_model_runner *r, size_t prompt, size_t n_rows, kvd_err *err);
     size_t (*prompt_bytes)(const kvd_model_runner *r);
 
@@ -125,9 +127,9 @@ struct kvd_model_runner {
                     const float *residual, float *hidden, kvd_cache_account *account,
                     kvd_attention_error *error, kvd_err *err);
 
-    /* Returns true if `plan` compresses nothing, so that results equal the uncompressed model's.
-     * Then adds cache sizes to *account and, unless NULL, zero errors to *error, which requires
-     * keep_attention. */
+    /* Returns true if `plan` compresses nothing, so that results equal the uncompressed model's. If
+     * it returns true, it also adds cache sizes to *account and, unless `error` is NULL, zero
+     * errors to *error. Adding errors requires an earlier call of keep_attention. */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
 
@@ -137,11 +139,12 @@ struct kvd_model_runner {
     int (*differ)(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes,
                   kvd_err *err);
 
-    /* Computes logits from n <= piece hidden states of the uncompressed model. The functions
-     * `score` and `logit_change` compare with these logits. */
+    /* Computes logits from n hidden states of the uncompressed model, at most r->piece. The
+     * functions `score` and `logit_change` compare with these logits. */
     int (*reference_logits)(kvd_model_runner *r, const float *rows, size_t n, kvd_err *err);
-    /* Adds the quality of p->n predictions to per_sequence. Computes their logits from hidden
-     * states `rows` or, if `rows` is NULL, uses the uncompressed logits of reference_logits. */
+    /* Adds the quality of p->n predictions (loss, KL divergence, right tokens) to per_sequence.
+     * Computes logits from hidden states `rows`. If `rows` is NULL, uses the logits that
+     * reference_logits has computed. */
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err);
     /* Compares logits v, computed from `rows`, with the uncompressed logits u of reference_logits.
@@ -149,7 +152,8 @@ struct kvd_model_runner {
     int (*logit_change)(kvd_model_runner *r, const float *rows, size_t n, double *largest,
                         double *sum2, kvd_err *err);
 
-    /* Returns the names of device and number types as text, valid until `free` is called. */
+    /* Returns the names of device and number types as text, which is valid until the runner is
+     * freed. */
     const char *(*describe)(const kvd_model_runner *r);
     void (*free)(kvd_model_runner *r);
 };

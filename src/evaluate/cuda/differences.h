@@ -29,8 +29,9 @@ typedef struct {
 cudaError_t kvd_change_parts(const float *u, const float *v, size_t n, kvd_change *part,
                              cudaStream_t stream);
 
-/* sums over the elements u of uncompressed and v of compressed attention outputs: |v - u|^2, |u|^2,
- * |v - u| / |u| for u != 0, and number of elements with u = 0 */
+/* Differences between uncompressed and compressed attention outputs. Four sums over all pairs of
+ * elements u (uncompressed) and v (compressed): |v - u|^2, |u|^2, |v - u| / |u| if u != 0, and the
+ * number of elements u = 0. */
 typedef struct {
     double diff2, norm2, relative, n_zero;
 } kvd_error_sums;

@@ -12,10 +12,14 @@ typedef struct kvd_gpu_quality kvd_gpu_quality;
 kvd_gpu_quality *kvd_gpu_quality_new(size_t max_rows, kvd_err *err);
 void kvd_gpu_quality_free(kvd_gpu_quality *q);
 
-/* Adds the quality of prediction i < n <= max_rows to per_sequence[sequence[i]], unless sequence[i]
- * = -1. `logits` and `reference` [n][vocab] (uncompressed model, or NULL) are on the GPU, other
- * arrays on the host. `each` [n], unless NULL, receives changes by compression. Waits for the
- * stream. */
+/* Adds the quality (loss, KL divergence, right tokens) of n predictions to per_sequence. n must be
+ * at most max_rows. Waits for the stream. Arrays on the GPU: logits, reference.
+ *
+ * - logits: [n][vocab]
+ * - reference: [n][vocab] logits of the uncompressed model, or NULL
+ * - target: [n] right tokens
+ * - sequence: [n] index in per_sequence; -1 skips a prediction
+ * - each: [n] receives how compression changes each prediction; may be NULL */
 int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *reference,
                         const uint32_t *target, const int *sequence, size_t n, size_t vocab,
                         kvd_quality *per_sequence, kvd_prediction_change *each, cudaStream_t stream,

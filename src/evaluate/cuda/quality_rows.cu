@@ -48,9 +48,8 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Updates p (largest logit and sums) with N more logits x; x[i] is in column `column` + i *
- * THREADS. If DIFF, x is of the uncompressed model, y of the compressed one, and p.diff is updated
- * too. */
+/* Updates softmax statistics p with N logits x; x[i] is the logit of token `column` + i * THREADS.
+ * If DIFF, also updates p.diff, from logits x of the uncompressed and y of the compressed model. */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)

@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* quality of one prediction. bad and ref_bad: first column (token) whose logit is not finite, or
- * the vocabulary size if all are finite; other fields are valid only in the latter case. */
+/* Quality of one prediction. bad: first token whose logit is not finite. ref_bad: first such token
+ * in the uncompressed model. Both fields are the vocabulary size if all logits are finite; only
+ * then other fields are valid. */
 typedef struct {
     /* -log p(next token), and KL divergence from the uncompressed model, 0 if its logits are not
      * given */
@@ -22,9 +23,12 @@ typedef struct {
     uint32_t bad, ref_bad;
 } kvd_quality_row;
 
-/* Queues the computation, on the GPU, of losses and KL divergences of n predictions from logits and
- * reference [n][vocab]. reference is of the uncompressed model, or NULL. target [n]: next tokens;
- * row [n]: results. Equal logits give a KL divergence of exactly 0. */
+/* Queues the computation of losses and KL divergences of n predictions on the GPU.
+ *
+ * - logits: [n][vocab]
+ * - reference: [n][vocab] logits of the uncompressed model, or NULL
+ * - target: [n] right tokens
+ * - row: [n] results; equal logits give a KL divergence of exactly 0 */
 cudaError_t kvd_quality_rows(const float *logits, const float *reference, const uint32_t *target,
                              size_t n, uint32_t vocab, kvd_quality_row *row, cudaStream_t stream);
 

@@ -163,9 +163,8 @@ typedef struct {
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;
-    /* number of the next group of sequences, which decides the process that runs the group
-     * (--part). It starts at the number of earlier kvd_generate calls, because a call may have only
-     * one group. */
+    /* number of the next group of sequences that run together; with --part, which divides the work
+     * among processes, this number decides which process runs the group */
     size_t group;
     bool failed;
     kvd_err err;
@@ -197,8 +196,8 @@ static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
     return w->rows;
 }
 
-/* Takes the next group of sequences that this process must run (--part). Returns false if there is
- * none or a worker has failed. */
+/* Takes the next group of sequences that this process must run; --part divides the groups among
+ * processes. Returns false if no group is left or a worker has failed. */
 static bool take_group(job *j, const kvd_generate_path *path, size_t *first, size_t *n)
 {
     const kvd_generator_spec *const s = &j->g->spec;

@@ -23,8 +23,9 @@ typedef struct {
     /* for each output, the token that replaces the model's choice, or KVD_FREE_TOKEN to keep the
      * choice; NULL keeps all choices */
     const uint32_t *forced;
-    /* Called after the model has chosen token[at]; may be NULL. Returns 0 to continue, 1 to end the
-     * sequence after the model has read this token, 2 to end it before, -1 on failure. */
+    /* Called after the model has chosen token[at]. Returns 0 to continue the sequence, 1 to end it
+     * after the model has also read token[at], 2 to end it without reading token[at], or -1 on
+     * failure. May be NULL. */
     int (*ended)(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err);
     void *ended_ctx;
     /* Reports that n more sequences, or a fraction of one, are done. n is negative if sequences
@@ -42,8 +43,9 @@ typedef struct {
     size_t n;
 } kvd_sequences;
 
-/* Ends a sequence whose prompt is in s->prompt. Its outputs are the tokens in s->forced or, if that
- * list is empty, n_new tokens that the model chooses. */
+/* Completes the next sequence of the list *s, after the caller has appended its prompt to
+ * s->prompt. The outputs are the tokens appended to s->forced or, if s->forced is empty, n_new
+ * tokens that the model chooses. */
 int kvd_sequences_end(kvd_sequences *s, size_t n_new, kvd_err *err);
 /* Returns the sequences and empties *s. Free them with kvd_continuations_release. */
 kvd_continuations kvd_sequences_take(kvd_sequences *s);
@@ -63,7 +65,8 @@ typedef struct {
     size_t steps;
 } kvd_continued_cost;
 
-/* results for each output token, [end[n_sequences]]; NULL arrays are not filled */
+/* Results of generation. Unless noted, arrays have one element per output token of all sequences.
+ * NULL arrays are not filled. */
 typedef struct {
     /* token with the largest logit, the lowest id among equals; needed by
      * kvd_continuations.ended */

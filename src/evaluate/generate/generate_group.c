@@ -47,8 +47,9 @@ typedef struct {
     uint32_t *next; /* [n] */
     size_t *at;     /* [n] output index of the token that follows `next` */
     size_t *rows;   /* [n] number of each sequence's tokens in the cache */
-    /* for each sequence s of the current batch: its first index in `id`, position of its first new
-     * token, length of its whole text, index among all sequences, and index in the group */
+    /* for each sequence of the current batch: index of its first token in `id`, position of its
+     * first new token, length of its whole text, index among all sequences, and index among the n
+     * sequences that run together */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
@@ -130,7 +131,7 @@ static void share_time(group *u, size_t n_sequences, double seconds)
     }
 }
 
-/* Reports progress to the caller; `part` is the finished fraction of the group's work. */
+/* Reports progress to the caller. `part`: finished fraction of the work on all sequences of *u. */
 static void advance(group *u, double part)
 {
     const kvd_continuations *const c = u->c;

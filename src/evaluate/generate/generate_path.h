@@ -30,8 +30,9 @@ struct kvd_generate_path {
     /* Runs the model over all prompts, or over the tokens of a decode step. slot[i] is the index of
      * the cache of the batch's sequence i. */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
-    /* Reads results of sequences from .. from + n - 1 of the batch: the token with the largest
-     * logit, the lowest id among equals, and logits [n][vocab_size] unless NULL. */
+    /* Reads the results of n sequences of the batch, beginning with sequence number `from`. token
+     * [n]: token with the largest logit, the lowest id among equals. logits [n][vocab_size]: may be
+     * NULL. */
     int (*read)(kvd_generate_path *p, size_t from, size_t n, uint32_t *token, float *logits,
                 kvd_err *err);
     /* Returns how many bits the cache of a sequence holds. */
@@ -45,8 +46,9 @@ struct kvd_generate_path {
 /* Returns true if sequence s grows longer than LongRoPE's short table of factors supports. */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
-/* Generates n sequences from `first` on, at most as many as path->together returns. If
- * kvd_generate_outgrows is true for a sequence, n must be 1. Holds `lock` during callbacks. */
+/* Generates n sequences together, beginning with sequence number `first` of *c. n must be at most
+ * the result of path->together. A sequence for which kvd_generate_outgrows is true must run alone.
+ * Holds `lock` during callbacks. */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);
@@ -60,8 +62,8 @@ struct kvd_generate_pass {
                  kvd_err *err);
     /* Runs a batch. Keeps the final hidden state of each sequence's last token for `logits`. */
     int (*run)(kvd_generate_pass *p, const kvd_batch *b, kvd_attention *hook, kvd_err *err);
-    /* Computes logits [n][vocab_size] from the hidden states, kept by `run`, of n sequences from
-     * index `from` on. */
+    /* Computes logits [n][vocab_size] of n sequences of the last batch, beginning with sequence
+     * number `from`. */
     int (*logits)(kvd_generate_pass *p, size_t from, size_t n, float *logits, kvd_err *err);
     void (*free)(kvd_generate_pass *p);
 };

@@ -94,7 +94,7 @@ typedef struct {
     kvd_attention hook; /* calls `cache`'s hook and then path.layer_done */
     kvd_sequence_cache cache;
     kvd_prompts prompts;
-    /* [piece][vocab_size] logits, by which tokens are chosen */
+    /* [sequence][vocab_size] logits by which the next tokens are chosen */
     float *logits;
 } by_rows;
 

@@ -40,7 +40,7 @@ typedef struct {
     float *logits;
     slot_state *slot; /* [slots] */
     size_t n;
-    /* number of KV heads in all layers, and in the layers whose cached tokens the engine counts */
+    /* number of KV heads in all layers, and in the layers without a sliding window */
     double heads, counted_heads;
     double row_bits; /* bits of a token's K and V before quantisation */
     /* bits of a token's K and V in one layer without compression */
@@ -192,8 +192,7 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Returns true if the method projects keys to fewer channels. All prompt tokens then count as
- * pruned. */
+/* Returns true if the method projects the keys of a prompt to fewer channels. */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;

@@ -38,7 +38,8 @@ static void release(kvd_generate_pass *p)
     free(g);
 }
 
-/* Opens the forward pass with memory for `times` times the usual number of tokens. */
+/* Opens the forward pass with memory for `times` * g->spec.max_tokens tokens, unless it already has
+ * that much memory. */
 static int make_room(gpu_pass *g, size_t times, kvd_err *err)
 {
     const size_t most = (size_t)g->config->max_positions, len = times * g->spec.max_len;
