@@ -207,7 +207,7 @@ static int summarise(const kvd_quality *q, const kvd_quality *reference, const s
         x[COL_REF_TOP1 * n + i] = reference[i].top1;
         total += q[i].n;
     }
-    /* undefined value of a quality measure that cannot be computed, such as a share of 0 */
+    /* value of a quality measure that cannot be computed */
     const kvd_interval none = {NAN, NAN, NAN};
     *out = (kvd_quality_summary){none, none, none, none, none, none};
 

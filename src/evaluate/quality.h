@@ -55,8 +55,9 @@ typedef struct {
 int kvd_quality_compare(const kvd_quality *per_sequence, const kvd_quality *reference, size_t n,
                         uint64_t seed, kvd_quality_summary *out, kvd_err *err);
 
-/* Like kvd_quality_compare, but each text has equal weight. first[i]: index of the first sequence
- * of text i. */
+/* Computes mean quality with compression (`per_sequence`) and compares it with the uncompressed
+ * model (`reference`). Each text has equal weight. `first` has n_texts + 1 elements: the index of
+ * the first sequence of each text, then the number of all sequences. */
 int kvd_quality_compare_texts(const kvd_quality *per_sequence, const kvd_quality *reference,
                               const size_t *first, size_t n_texts, uint64_t seed,
                               kvd_quality_summary *out, kvd_err *err);

@@ -63,8 +63,8 @@ typedef struct {
     const kvd_target_axis *axis;
     kvd_target_sample sample[MAX_SAMPLES];
     size_t n;
-    /* [MAX_SAMPLES][n_texts] share of the uncompressed score on each text for each result; NULL if
-     * single texts are not searched */
+    /* [MAX_SAMPLES][n_texts] score of each evaluated compression on each text, as a share of the
+     * uncompressed model's score. NULL if no results for single texts are wanted. */
     kvd_interval *of_text;
 } search;
 
@@ -108,8 +108,8 @@ static void insert(search *s, size_t at, const kvd_target_sample *found)
     s->n++;
 }
 
-/* Sets *x to the position nearest to `wanted` that the varied parameter can take. Evaluates the
- * method there, unless that was done before. */
+/* Evaluates the method at the possible compression strength nearest to `wanted`, unless that was
+ * done before. *x receives this strength. */
 static int visit(search *s, double wanted, double *x, kvd_err *err)
 {
     const kvd_target_axis *const a = s->axis;
@@ -135,9 +135,8 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
     return 0;
 }
 
-/* Narrows down where the score falls below the target: evaluates the middle between the last
- * compression above and the first one below, repeatedly. `b` selects the score or an end of its
- * confidence interval. */
+/* Finds by bisection the compression at which the score falls below the target. `b` selects the
+ * score itself or an end of its confidence interval. */
 static int bisect(search *s, int text, bound b, double target, kvd_err *err)
 {
     kvd_target_sample room[MAX_SAMPLES];
@@ -165,8 +164,8 @@ static int bisect(search *s, int text, bound b, double target, kvd_err *err)
     }
 }
 
-/* Evaluates a slightly weaker and a slightly stronger compression near the first one that misses
- * the target, in case the score falls below the target only there. */
+/* Evaluates two compressions near the point where the score falls below the target, because the
+ * score may have only a local dip there. */
 static int look_around(search *s, double target, kvd_err *err)
 {
     const double step = 2 * s->axis->step, largest = s->axis->largest;
@@ -308,8 +307,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
     return 0;
 }
 
-/* axis of the parameter that a search varies: a position is p, the removed fraction of dimensions,
- * or for other parameters a number from 0 to 1 */
+/* method whose compression a search varies, and the function that evaluates a compression */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;
@@ -336,8 +334,8 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* s->method keeps the options p and r that the user gave. Only s->point receives `wanted`, the
-     * removed fraction that the search tries. */
+    /* Resets the options of s->method to the values that the user gave. Only s->point has the value
+     * that the search tries. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -386,8 +384,7 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* If the method varies a second parameter together with p, p stops where the range of that
-     * parameter ends. */
+    /* If p is varied together with a second parameter, the range of that parameter limits p. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -448,8 +445,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* Compares with all earlier targets again, because one of them may already have the new
-             * name. */
+            /* Compares the new name with the names of all searches again. */
             i = (size_t)-1;
         }
 }

@@ -18,8 +18,8 @@
 
 /* score and cache size at one value of the parameter that a search varies */
 typedef struct {
-    /* x: position on the axis of the varied parameter, 0 for the largest cache; value: the
-     * parameter's value there */
+    /* x: compression strength, 0 for the largest cache. value: value of the parameter that the
+     * search varies. */
     double x, value;
     /* saved fraction of stored bytes or, for methods that select tokens to read, of bytes read per
      * decode step */
@@ -34,45 +34,46 @@ typedef struct {
 
 typedef struct {
     double target;
-    /* strongest compression that meets the target, among those weaker than the weakest one that
-     * misses it */
+    /* strongest evaluated compression such that it and all weaker ones meet the target */
     kvd_target_end kept;
     kvd_target_end misses;
-    /* strongest compression before the lower end of the score's 95 % interval first falls below the
-     * target */
+    /* strongest evaluated compression such that it and all weaker ones meet the target even at the
+     * lower end of the score's 95 % interval */
     kvd_target_end surely_kept;
-    /* weakest compression at which the upper end of the score's 95 % interval is below the
-     * target */
+    /* weakest evaluated compression at which even the upper end of the score's 95 % interval is
+     * below the target */
     kvd_target_end surely_lost;
     /* strongest evaluated compression whose score meets the target, even if a weaker one misses
      * it */
     kvd_target_end last_kept;
-    /* 1 if all evaluated compressions stronger than `misses` also miss the target, else 0 */
+    /* 0 if an evaluated compression meets the target although a weaker one misses it, else 1 */
     int monotone;
     size_t n_points;
     bool reads; /* true if savings are of bytes that a step reads */
 } kvd_target;
 
-/* axis of the varied parameter, on which positions go from 0 (largest cache) to `largest` */
+/* parameter that a search varies, as a number from 0 (weakest compression) to `largest` (strongest
+ * compression) */
 typedef struct {
     void *ctx;
     double largest;
-    double step; /* bisection ends at this distance on the axis */
-    /* true if position 0 on the axis is the uncompressed model, which needs no evaluation */
+    double step; /* bisection ends at this difference of compression strengths */
+    /* true if compression strength 0 is the uncompressed model, which needs no evaluation */
     bool whole;
-    /* Sets *x to the axis position nearest to `wanted` that the varied parameter can take. */
+    /* Sets *x to the possible compression strength nearest to `wanted`. */
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
-    /* Evaluates the method at the position on the axis nearest to `wanted`. of_text [n_texts],
-     * unless NULL, receives the share of the uncompressed score on each text. */
+    /* Evaluates the method at the possible compression strength nearest to `wanted`. of_text
+     * [n_texts], unless NULL, receives the score on each text as a share of the uncompressed
+     * model's score. */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
     size_t n_texts;     /* number of texts that are also searched alone */
     const char *method; /* name of the method for messages */
 } kvd_target_axis;
 
-/* Searches for the strongest compression that keeps a share `target` of the uncompressed score.
- * of_text [n_texts], unless NULL, receives results of searches on single texts. Fields surely_...
- * are NaN if the score has no 95 % interval. */
+/* Searches for the strongest compression that keeps the share `target` of the uncompressed score.
+ * of_text [n_texts], unless NULL, receives the result for each text alone. Fields surely_... are
+ * NaN if the score has no 95 % interval. */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
@@ -80,29 +81,32 @@ int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *ou
  * weakest to strongest compression. Evaluates nothing. Fills *out. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
-/* numbers of correct predictions of a method at n values of p, the removed fraction of
- * dimensions */
+/* correct predictions of a method when it removes different fractions of the dimensions */
 typedef struct {
     size_t n;
     const double *p; /* [n] removed fractions of dimensions in rising order */
-    /* [n][n_sequences] number of correct predictions in each sequence at each p */
+    /* [n][n_sequences] number of correct predictions in each sequence, at each removed fraction of
+     * dimensions */
     const double *const *top1;
 } kvd_target_curve;
 
-/* Returns the removed fraction p of dimensions at which the share of the uncompressed score first
- * falls below the target, or else the last p. Interpolates between share[i] at p[i], and 1 at p =
- * 0. */
+/* Returns the removed fraction of dimensions at which the score falls below the target,
+ * interpolated between measurements. If no score is below the target, returns the last fraction.
+ * `p` has the n removed fractions, and `share` the scores divided by the uncompressed model's
+ * score. */
 double kvd_target_crossing(const double *p, const double *share, size_t n, double target);
 
 typedef struct {
-    /* a, b: largest removed fraction p of dimensions at which method a or b meets the target;
-     * difference: b minus a */
+    /* a, b: largest removed fraction of dimensions at which method a or b meets the target.
+     * difference: b minus a. */
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
-/* Compares kvd_target_crossing of methods a and b, with 95 % intervals from 2000 bootstrap
- * resamples. reference [n_sequences]: correct predictions of the uncompressed model. Text i has
- * sequences first[i] .. first[i + 1] - 1; texts have equal weight. */
+/* Finds, for each of the methods a and b, the removed fraction of dimensions at which its score
+ * falls below the target. Fills *out, with 95 % intervals from 2000 bootstrap resamples. Texts have
+ * equal weight. reference [n_sequences]: number of correct predictions of the uncompressed model.
+ * `first` has n_texts + 1 elements: the index of the first sequence of each text, then the number
+ * of all sequences. */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
                           double target, uint64_t seed, kvd_target_difference_result *out,
@@ -162,8 +166,8 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                          "method that stores fewer bytes on its own"                               \
     }
 
-/* Appends a search for the strongest compression of *m to t [*n]. Does nothing if t has a search
- * for a method that differs from *m only in parameter `key`. Borrows *m. */
+/* Appends a search that varies parameter `key` of method *m to the list t [*n]. Does nothing if the
+ * list has this search already. A `key` of NULL means the usual parameter. Borrows *m. */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 

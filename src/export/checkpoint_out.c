@@ -159,7 +159,7 @@ static int copy_tokenizer(const kvd_checkpoint *c, const kvd_output *folder, kvd
     return status;
 }
 
-/* Copies the checkpoint's other files, such as tokenizer and licence. If its configuration is
+/* Copies the tokenizer, the licence and similar files of the checkpoint. If its configuration is
  * called NAME.config.json instead of config.json, copies only the tokenizer. */
 static int copy_others(const kvd_checkpoint *c, const kvd_output *folder, kvd_err *err)
 {

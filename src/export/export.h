@@ -29,7 +29,7 @@ typedef struct {
  * type, or if the user interrupts the program. */
 int kvd_checkpoint_write(kvd_checkpoint_out *w, const kvd_output *folder, kvd_err *err);
 
-/* Computes how many bytes the weights take that kvd_checkpoint_write would write. */
+/* Computes how many bytes of weights kvd_checkpoint_write would write. */
 int kvd_checkpoint_out_bytes(const kvd_checkpoint_out *w, size_t *bytes, kvd_err *err);
 
 typedef struct {

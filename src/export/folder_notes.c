@@ -159,8 +159,8 @@ typedef struct {
     const float *data;
 } rotation;
 
-/* Returns projection matrix k of a head (0: a_q, 1: a_k, 2: a_v, 3: b_v) and its shape, or NULL if
- * the head has none. */
+/* Returns a projection matrix of a head and its shape, or NULL if the head has none. k is 0 for the
+ * projection of Q, 1 for K, 2 for V, and 3 for the matrix that reconstructs V. */
 static const float *matrix_of(const kvd_dims_head *h, int k, int d_head, size_t dims[2])
 {
     const float *const data[MATRICES] = {h->a_q, h->a_k, h->a_v, h->b_v};

@@ -1,4 +1,5 @@
-/* kvdim-export: multiplies projections into a checkpoint's weights, or writes them to a file. */
+/* kvdim-export: multiplies projections into a checkpoint's weights, or writes the projections to a
+ * file. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ typedef struct {
     kvd_model_info info;
     kvd_method_files files;
     kvd_point point;
-    /* projections that are multiplied into the weights; their matrices belong to `point` */
+    /* projections to multiply into the weights; `point` owns their matrices */
     kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;
@@ -41,8 +42,8 @@ static int load(exporting *x, kvd_err *err)
     return kvd_method_files_load(&x->files, &cfg->files, &x->info, cfg->model, err);
 }
 
-/* Chooses the default of --method: the first method that uses the same rotations, of Q with K and
- * of V, as the --rates file. */
+/* Chooses the default of --method: the first method that uses the rotations of Q, K and V for which
+ * the --rates file was made. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;

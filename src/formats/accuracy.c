@@ -447,9 +447,8 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
-/* Reads attributes of a search that older files lack. If they are missing, the search varied
- * parameter "p" and measured top-1 accuracy (KVD_TARGET_TOP1) against right answers (own is
- * false). */
+/* Reads which parameter a search varied and which score it measured. In old files, which lack this,
+ * the parameter was "p" and the score top-1 accuracy. */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
 {

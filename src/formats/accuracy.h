@@ -18,15 +18,21 @@ bool kvd_tasks_label_is_mean(const char *label);
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 
-/* Arrays of the accuracy table with several values per row (method). RELATIVE and ZDC: errors per
- * layer and head of compressed attention outputs v against uncompressed u, ||v - u|| / ||u|| and
- * mean |v - u| / |u|. Others: one value per text sequence. */
+/* Arrays with several values for each row of the accuracy table. A row belongs to one method. */
 enum {
+    /* [n_layers][n_heads] error ||v - u|| / ||u|| of the compressed model's attention outputs v,
+     * where u are the uncompressed model's outputs */
     KVD_ACCURACY_RELATIVE,
+    /* [n_layers][n_heads] mean of |v - u| / |u| over the elements of the compressed model's
+     * attention outputs v, where u are the uncompressed model's outputs */
     KVD_ACCURACY_ZDC,
+    /* [n_sequences] -log p(next token) in nats, summed over a sequence */
     KVD_ACCURACY_NLL,
+    /* [n_sequences] number of tokens of a sequence that were predicted correctly */
     KVD_ACCURACY_TOP1,
+    /* [n_sequences] KL divergence from the uncompressed model in nats, summed over a sequence */
     KVD_ACCURACY_KL,
+    /* [n_sequences] number of predictions in a sequence that equal the uncompressed model's */
     KVD_ACCURACY_AGREE,
     KVD_ACCURACY_SAMPLES
 };
@@ -57,8 +63,9 @@ typedef struct {
      * answers */
     bool own;
     double target, value, value_misses, value_lo, value_hi;
-    /* fractions of the cache's bytes that compression saves when the searched parameter is value,
-     * value_misses, value_lo or value_hi; NaN in old files */
+    /* fractions of the cache's bytes that compression saves: at the found parameter value, at the
+     * first value that misses the target, and at the lower and upper end of the found value's
+     * interval. NaN in old files. */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;

@@ -245,7 +245,8 @@ static int check_tokens(kvd_activations *a, kvd_err *err)
     kvd_h5 *f = &a->file;
     hid_t d[N_TOKEN] = {H5I_INVALID_HID, H5I_INVALID_HID, H5I_INVALID_HID};
     uint32_t *value = malloc(N_TOKEN * BLOCK * sizeof *value);
-    /* sequence and position that the file's next token must have, except in a new sequence */
+    /* sequence and position that the next token in the file must have, unless the token begins a
+     * new sequence */
     uint64_t sequence = 0, position = 0;
     int status = -1;
     if (!value) {

@@ -12,7 +12,7 @@ enum { TOKEN_ID, TOKEN_SEQUENCE, TOKEN_POSITION, N_TOKEN };
 extern const char *const kvd_activations_path[KVD_N_SETS];
 
 hid_t kvd_activations_type(kvd_dtype t);
-/* Returns true if the file has dataset `set` (kvd_x or KVD_SET_...). */
+/* Returns true if the file has dataset number `set`, such as KVD_X_K (keys). */
 bool kvd_activations_has(const kvd_activations *a, int set);
 kvd_h5_spec kvd_activations_spec(const kvd_activations *a, int set);
 

@@ -448,8 +448,8 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
     return 0;
 }
 
-/* Fails if a statistic that counts tokens has a sum, sum of squares, minimum and maximum over
- * requests that contradict each other. `first` is the index of the sum. */
+/* Checks a number of tokens that was counted in each text. Fails if its sum, sum of squares,
+ * minimum and maximum over texts contradict each other. `first`: index of the sum. */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
     const size_t n = kvd_attention_stats_count(s, first);
@@ -492,7 +492,8 @@ static int check_requests(const char *path, const kvd_attention_stats *s, kvd_er
         if (at[i].n > before)
             return kvd_fail(err, "'%s': /requests/at_position rises at %zu", path, i);
         before = at[i].n;
-        /* The numbers of requests at all positions must add up to the number of tokens. */
+        /* The number of texts that have a token at position i, summed over i, must be the number of
+         * all tokens. */
         total += at[i].n;
     }
     if (at[0].n != s->n_requests || total != s->n_tokens)
@@ -532,7 +533,8 @@ static int check(const char *path, const kvd_attention_stats *s, kvd_err *err)
     for (kvd_a f = KVD_A_SCORE_HISTOGRAM; f <= KVD_A_PROBABILITY_HISTOGRAM;
          f = f == KVD_A_SCORE_HISTOGRAM ? KVD_A_PROBABILITY_HISTOGRAM : KVD_N_A)
         for (int l = 0; l < s->n_layers; l++) {
-            /* Checks each layer alone, because a sliding window leaves a layer fewer scores. */
+            /* Checks the histogram of each layer alone, because a layer with a sliding window has
+             * fewer attention scores. */
             kvd_attention_stats one = *s;
             one.n_layers = 1;
             one.at[f] = s->at[f] + (size_t)l * kvd_attention_stats_count(&one, f);

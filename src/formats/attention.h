@@ -33,13 +33,13 @@ size_t kvd_score_bin(double score);
 size_t kvd_probability_bin(double log10_p);
 size_t kvd_norm_bin(double log10_norm);
 
-/* Fractions of attention: 0.9, 0.95 and 0.99. For each, the file has the smallest number of tokens
- * that together receive this fraction. */
+/* Fractions of attention: 0.9, 0.95 and 0.99. For each, a kvdim/attention file has the smallest
+ * number of tokens that together receive this fraction. */
 extern const double kvd_critical_level[KVD_N_CRITICAL_LEVELS];
 /* quantiles, in [0, 1], that are stored next to each histogram */
 extern const double kvd_attention_quantile[KVD_N_QUANTILES];
 
-/* statistics of attention in one file, over all requests (texts) */
+/* Indices of the statistics in a kvdim/attention file. A request is one text. */
 typedef enum {
     /* [layer] number of tokens that a query sees, including its own token; 0 means no limit */
     KVD_A_WINDOW,
@@ -60,33 +60,32 @@ typedef enum {
     KVD_A_RECEIVED_HISTOGRAM,
     KVD_A_RECEIVED_MIN,
     KVD_A_RECEIVED_MAX,
-    /* double [layer][head][position] attention probability that the token at a position receives
-     * from all queries, summed over requests */
+    /* double [layer][head][position] attention probability that the token at a position receives,
+     * summed over all queries of all texts */
     KVD_A_RECEIVED_AT,
     KVD_A_VALUE_HISTOGRAM,
     KVD_A_VALUE_SUM,
     KVD_A_VALUE_SQUARES,
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
-    /* uint64 [layer][head][level] smallest number of tokens that together receive the fraction
-     * kvd_critical_level[level] of a head's attention, summed over requests */
+    /* uint64 [layer][head][level] smallest number of tokens of a text that together receive 90, 95
+     * or 99 % of a query head's attention. The numbers of all texts are added. */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /* double [layer][head][level] smallest fraction of a request's tokens that together receive the
-     * fraction kvd_critical_level[level] of a head's attention, summed over requests */
+    /* double [layer][head][level] smallest fraction of a text's tokens that together receive 90, 95
+     * or 99 % of a query head's attention. The fractions of all texts are added. */
     KVD_A_HEAD_SHARE,
-    /* uint64 [layer][kv_head][level] smallest number of tokens that together receive the fraction
-     * kvd_critical_level[level] of the attention of a KV head's query heads, summed over
-     * requests */
+    /* uint64 [layer][kv_head][level] smallest number of tokens of a text that together receive 90,
+     * 95 or 99 % of a KV head's attention. The numbers of all texts are added. */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
-    /* uint64 [layer][level] smallest number of tokens that together receive the fraction
-     * kvd_critical_level[level] of the attention of a layer's heads, summed over requests */
+    /* uint64 [layer][level] smallest number of tokens of a text that together receive 90, 95 or
+     * 99 % of a layer's attention. The numbers of all texts are added. */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,

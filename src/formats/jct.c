@@ -171,7 +171,8 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
     return status;
 }
 
-/* Returns the rounding error of a job's seconds. CUDA events round the time of a step to 0.5 us. */
+/* Returns how far rounding may change the measured seconds of a table row. CUDA events round the
+ * time of each decode step to 0.5 us. */
 static double rounding(const kvd_rows *r, size_t row)
 {
     const double jct = kvd_row_real(r, row, "jct_s");
@@ -360,8 +361,8 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /* Forgets noise at shorter lengths: the method is slower here, so the break-even is at
-             * a greater length. */
+            /* The method is slower at this length, so the break-even is at a greater length. Noise
+             * at smaller lengths does not matter. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

@@ -32,7 +32,7 @@ typedef struct {
  * closes f. */
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err);
 
-/* Writes the results of an unfinished sweep to `path`. */
+/* Writes the measurements of an unfinished run to `path`, so that the run can be continued. */
 int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts,
                  const kvd_run *run, kvd_err *err);
 
@@ -53,8 +53,9 @@ kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
  * timed. */
 size_t kvd_jct_uncompressed(const kvd_rows *rows, size_t row);
 
-/* Returns the input (or output) tokens from which a method is faster than the uncompressed cache,
- * or NaN if it is slower at the longest length. */
+/* Returns the number of input tokens (output tokens if `output` is true) from which the method in
+ * `row` is faster than the uncompressed cache. Returns NaN if the method is slower at the longest
+ * length. */
 double kvd_jct_break_even(const kvd_rows *rows, size_t row, bool output);
 
 typedef struct {
@@ -64,13 +65,15 @@ typedef struct {
     double spread; /* seconds between the fastest and the slowest repetition */
 } kvd_jct_noise;
 
-/* Returns true if noise of measurements may have changed kvd_jct_break_even's result. */
+/* Returns true if noise of measurements may have changed the result of kvd_jct_break_even. */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
-/* Returns at how many input (or output) lengths the job of `row` was timed. */
+/* Returns the number of input lengths (output lengths if `output` is true) at which the method in
+ * `row` was timed. */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
-/* Returns true if `row` is the first of the jobs that differ only in input (or output) length. */
+/* Returns true if no earlier row differs from `row` only in the number of input tokens (output
+ * tokens if `output` is true). */
 bool kvd_jct_first_of_lengths(const kvd_rows *rows, size_t row, bool output);
 
 #endif

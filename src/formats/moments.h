@@ -40,15 +40,15 @@ double *kvd_moments_at(const kvd_moments *m, kvd_g g, int layer, int head);
 size_t kvd_moments_count(const kvd_moments *m, kvd_g g);
 double kvd_moments_bytes(const kvd_moments *m);
 
-/* Allocates matrices X^T X, all elements 0. The caller has set model, layers and has_pre (also Q
- * and K before RoPE). */
+/* Allocates the second-moment matrices X^T X, all elements 0. The caller has set the model, the
+ * layers and has_pre, which is true if Q and K before RoPE are recorded too. */
 int kvd_moments_alloc(kvd_moments *m, kvd_err *err);
 int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
 /* Reads second-moment matrices. Fails if an element is not finite, if a diagonal element is
  * negative, or if another element is larger than the diagonal allows. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
-/* Adds the moments of another text to *sum. Fails if the models differ, or the moments of their
- * weights by more than a relative 1e-9. */
+/* Adds the moments of another text to *sum. Fails if the two files are of different models. The
+ * moments of the model's weights must agree to a relative error of 1e-9. */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);
 void kvd_moments_release(kvd_moments *m);

@@ -15,13 +15,13 @@ typedef struct {
     int32_t *kept[2]; /* [n_layers][n_kv_heads] numbers of kept dimensions */
 } kvd_widths;
 
-/* Allocates kept dimensions, all 0. The caller releases *w. */
+/* Allocates the numbers of kept dimensions of all heads, all 0. The caller releases *w. */
 int kvd_widths_alloc(kvd_widths *w, int n_layers, int n_kv_heads, int d_head, kvd_err *err);
 void kvd_widths_release(kvd_widths *w);
-/* Returns the removed fraction of the dimensions of Q and K and of V, over all heads. If `padded`,
- * kept dimensions are first rounded up to multiples of 16. */
+/* Returns the fraction of all dimensions of K and V that is removed, over all heads. If `padded`,
+ * first rounds the kept dimensions of each head up to multiples of 16. */
 double kvd_widths_p(const kvd_widths *w, int padded);
-/* Returns the removed fraction of Q and K's dimensions (side 0) or V's (side 1). */
+/* Returns the fraction of the dimensions of Q and K (`side` 0) or V (`side` 1) that is removed. */
 double kvd_widths_side_p(const kvd_widths *w, int side);
 typedef struct {
     int least, most;
@@ -36,34 +36,35 @@ int32_t kvd_pad16(int32_t kept, int d_head);
 typedef struct {
     kvd_model_info model;
     char label[64];
-    /* rule that chose the kept dimensions of each head
+    /* rule that chose how many dimensions each head keeps
      *
-     * - eq6: removes the smallest singular values with sum <= r * sum of all (ZACK paper, Eq. 6)
-     * - eq6-energy: eq6 with squared singular values
-     * - eq6-by-pair: eq6 with one r for Q and K and another for V
-     * - error: from losses that were measured with fewer dimensions
-     * - loss: from losses that gradients predict */
+     * - eq6: removes the smallest singular values, as long as their sum is at most a share r of the
+     *   sum of all (ZACK paper, Eq. 6)
+     * - eq6-energy: as eq6, but with squared singular values
+     * - eq6-by-pair: as eq6, with one r for Q and K and another for V
+     * - error: uses the model's loss as measured with fewer dimensions
+     * - loss: uses the model's loss as predicted from gradients */
     char rule[16];
     kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
     /* hash of the rotation matrices; "" if the file lacks it */
     char bases_hash[KVD_BASES_HASH];
     size_t n_points;
-    /* [n_points] removal rate r: share of the sum of singular values that may be removed; NaN if
-     * the rule has no r */
+    /* [n_points] share of the sum of singular values that may be removed, at each strength of
+     * compression; NaN if the dimensions were not chosen by such a share */
     double *removal_rate;
     double *overall_p, *overall_p16;
     kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */
-    /* number of steps of the function p(r): removed fraction p of dimensions, if a share r of the
-     * sum of singular values may be removed */
+    /* number of elements of table_r and table_p */
     size_t n_table;
-    /* Step i of p(r), the removed fraction of dimensions at removal rate r: p = table_p[i] for
-     * table_r[i] <= r < table_r[i + 1]. [n_table]; NULL if the rule has no r. */
+    /* [n_table] steps of a function p(r): p is table_p[i] for table_r[i] <= r < table_r[i + 1]. r:
+     * share of the sum of singular values that may be removed. p: fraction of dimensions that this
+     * removes. NULL if the dimensions were not chosen by such a share. */
     double *table_r, *table_p;
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
-/* Reads a file of kept dimensions per head. Fails if they are outside 1 .. d_head or contradict the
- * stored removed fractions. */
+/* Reads a file of the numbers of dimensions that heads keep. Fails if a number is outside 1 ..
+ * d_head, or if the numbers contradict the overall compression that the file states. */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
 void kvd_rates_release(kvd_rates *r);
 

@@ -37,10 +37,11 @@ int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 /* Adds a dataset with several values per row to the table. Call it before any row is added. *spec
  * must outlive *r. */
 int kvd_rows_add_samples(kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);
-/* Returns a row's values in array `index`, valid until the next kvd_rows_begin. */
+/* Returns the values of a row in array number `index`. The result is valid until the next
+ * kvd_rows_begin. */
 double *kvd_rows_samples(const kvd_rows *r, int index, size_t row);
-/* Returns name and shape of the table's array `index`, which has several values per row. dims[0],
- * the number of rows, is undefined. */
+/* Returns name and shape of array number `index`, which has several values per row of the table.
+ * dims[0], the number of rows, is undefined. */
 const kvd_h5_spec *kvd_rows_samples_spec(const kvd_rows *r, int index);
 /* Reads an array with several values per row from the file. Its shape must agree with `spec`. */
 int kvd_rows_load_samples(kvd_h5 *f, kvd_rows *r, const kvd_h5_spec *spec, kvd_err *err);

@@ -6,41 +6,54 @@
 
 extern const kvd_schema kvd_schema_similarity;
 
-/* Comparison of the rotations R of several files with the rotation R_0 of file 0. Arrays with
- * n_others elements begin with file 1. Arrays without a head axis hold means over heads. */
+/* Comparison of the rotations of several files with the rotations of the first file, file 0. Arrays
+ * of n_others elements begin with file 1. Arrays without a head axis have means over heads. */
 typedef struct {
     kvd_pair pair;
     size_t n_files, n_others, n_layers, n_h, d;
-    /* [n_others] mean |element| of the file's rotation R; mean |element| of R - R_0, R_0 being the
-     * rotation of file 0; that mean after matching the signs of columns */
+    /* [n_others] means over all elements of a file's rotation matrices R
+     *
+     * - epsilon: mean |R|
+     * - delta: mean |R - R_0|, where R_0 is the rotation in file 0
+     * - delta_aligned: as delta, after matching the signs of the columns of R and R_0 */
     double *epsilon, *delta, *delta_aligned;
-    /* [n_others][d], for the spaces of the first 1 .. d columns of rotations. overlap: mean squared
-     * cosine of the principal angles between the file's space and file 0's. energy_kept,
-     * energy_own: share of the file's squared vector norms in file 0's space, and in its own. */
+    /* [n_others][d] comparison of a file with file 0. Element k is for the spaces that the first k
+     * + 1 columns of the rotation matrices span.
+     *
+     * - overlap: mean squared cosine of the principal angles between the spaces of the two files
+     * - energy_kept: share of the squared norm of the file's vectors in the space of file 0
+     * - energy_own: share of that norm in the file's own space */
     double *overlap, *energy_kept, *energy_own;
-    /* [n_others][n_layers][n_h] head_epsilon: mean |element| of a head's rotation. head_delta,
-     * head_delta_aligned: mean |element| of a head's rotation minus file 0's, before and after
-     * matching the signs of columns. */
+    /* [n_others][n_layers][n_h] head_epsilon: mean |R| over the elements of a head's rotation
+     * matrix R. head_delta: mean |R - R_0|, where R_0 is the rotation of the head in file 0. */
     double *head_epsilon, *head_delta;
+    /* [n_others][n_layers][n_h] mean |R - R_0| over the elements of a head's rotation matrices, R
+     * in the file and R_0 in file 0, after matching the signs of their columns */
     double *head_delta_aligned;
-    /* [n_others][n_layers][n_h][d], for the spaces of the first 1 .. d columns of a head's
-     * rotations. head_overlap: mean squared cosine of the principal angles between the file's space
-     * and file 0's. head_energy_kept: fraction of the squared norm of the file's vectors in file
-     * 0's space. */
+    /* [n_others][n_layers][n_h][d] comparison of a head in a file with the head in file 0. Element
+     * k is for the spaces that the first k + 1 columns of the two rotation matrices span.
+     *
+     * - head_overlap: mean squared cosine of the principal angles between the two spaces
+     * - head_energy_kept: share of the squared norm of the file's vectors in the space of file 0 */
     double *head_overlap, *head_energy_kept;
-    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| of the rotations R_a and R_b of files a and
-     * b; that ratio after matching the signs of columns */
+    /* [n_files][n_files] relative difference of the rotation matrices R_a and R_b of files a and b:
+     * mean |R_a - R_b| / mean |R_b|. aligned_over_epsilon: the difference after matching the signs
+     * of columns. */
     double *delta_over_epsilon, *aligned_over_epsilon;
-    /* [n_files][n_files], for the spaces of the first d / 2 columns of rotations. overlap_half:
-     * mean squared cosine of the principal angles between file a's space and file b's.
-     * energy_kept_half: fraction of the squared norm of file b's vectors in file a's space. */
+    /* [n_files][n_files] comparison of files a and b by the space of the first d / 2 columns of
+     * each file's rotation matrix
+     *
+     * - overlap_half: mean squared cosine of the principal angles between the two spaces
+     * - energy_kept_half: share of the squared norm of file b's vectors in the space of file a */
     double *overlap_half, *energy_kept_half;
-    /* [n_files][n_files] |difference| of the mean |element| of the rotations of files a and b,
-     * divided by mean |R_b|. means_over_epsilon: difference of means over all heads.
-     * head_means_over_epsilon: difference of a head's means, averaged over heads. */
+    /* [n_files][n_files] relative difference |m_a - m_b| / m_b, where m_a and m_b are the mean
+     * absolute elements of the rotations of files a and b. head_means_over_epsilon: the difference
+     * |m_a - m_b| is computed for each head and averaged over heads. */
     double *means_over_epsilon, *head_means_over_epsilon;
-    double *random[6]; /* [n_files] the six arrays above with a random rotation in place of R_a */
-    double *all;       /* one block of memory for all arrays */
+    /* [n_files] the six arrays from delta_over_epsilon to head_means_over_epsilon, with a random
+     * rotation in place of file a's rotation */
+    double *random[6];
+    double *all; /* one block of memory for all arrays */
 } kvd_comparison;
 
 /* Writes a comparison of rotations. `h_axis`: name of the axis of heads, "head" or "kv_head". */
@@ -56,17 +69,20 @@ typedef struct {
     kvd_pair pair;
     double *epsilon, *delta; /* [n_files] mean |R|, and mean |R_0 - R| (NaN for file 0) */
     double *delta_ratio;     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| */
-    /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| after matching the signs of columns */
+    /* [n_files][n_files] relative difference of the rotation matrices R_a and R_b of files a and b:
+     * mean |R_a - R_b| / mean |R_b|, after matching the signs of columns */
     double *aligned_ratio;
     double *overlap; /* [n_files][n_files] mean squared cosine of the first d_head / 2 columns */
-    /* [n_files][n_files] share of the squared norm of file b's vectors in the first d_head / 2
-     * columns of file a's rotation */
+    /* [n_files][n_files] share of the squared norm of file b's vectors in the space of the first
+     * d_head / 2 columns of file a's rotation matrix */
     double *energy;
-    /* [n_files][n_files] |difference| of the mean |element| of the rotations of files a and b,
-     * divided by mean |R_b|. means: difference of means over all heads. head_means: difference of a
-     * head's means, averaged over heads. NULL if the file lacks them. */
+    /* [n_files][n_files] relative difference |m_a - m_b| / m_b, where m_a and m_b are the mean
+     * absolute elements of the rotations of files a and b. head_means: the difference |m_a - m_b|
+     * is computed for each head and averaged over heads. NULL if the file lacks the arrays. */
     double *means, *head_means;
-    double *random[4]; /* [n_files] the four arrays above with a random rotation in place of R_a */
+    /* [n_files] the arrays delta_ratio, aligned_ratio, overlap and energy, with a random rotation
+     * in place of file a's rotation */
+    double *random[4];
 } kvd_similarity_pair;
 
 typedef struct {

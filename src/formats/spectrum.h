@@ -43,7 +43,8 @@ int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
 /* Returns true if the two matrices of a pair (such as Q and K) each have a projection of their own
  * instead of one rotation. */
 bool kvd_pair_balanced(kvd_pair pair);
-/* Returns true if singular values of the pair measure a rise of the model's loss, in nats. */
+/* Returns true for KVD_PAIR_FQK and KVD_PAIR_FVW, whose singular values tell how much the model's
+ * loss rises when dimensions are removed. */
 bool kvd_pair_fisher(kvd_pair pair);
 
 typedef enum { KVD_SHARED, KVD_PER_QUERY } kvd_pairing;
@@ -66,7 +67,7 @@ typedef struct {
 
 /* how calibration tokens were chosen before the decomposition */
 typedef struct {
-    /* fraction of the sequences of each text that was left out */
+    /* fraction of sequences that was left out of the calibration, the same in each text */
     double prune;
     size_t sequences_dropped, tokens_dropped;
     size_t tokens_cut; /* number of tokens of the inputs after the first --tokens */
@@ -135,7 +136,8 @@ int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summar
 /* Frees the rotations but keeps the singular values. */
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
-/* Writes singular values with their effective ranks and means, and rotations. */
+/* Writes singular values and rotations. Also writes the effective rank of each head, and the
+ * singular values averaged over heads. */
 int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
 /* Reads a file of singular values and rotations. Fails if singular values rise, or rotations are
  * not orthogonal to 1e-8. */

@@ -22,8 +22,8 @@ typedef enum { END, LAYER, HEAD, KV_HEAD, LEVEL, QUANTILE, MEASURE } axis;
 static const char *const axis_name[] = {"",      "layer",    "head",   "kv_head",
                                         "level", "quantile", "measure"};
 
-/* allowed values of a dataset: any, fractions (PART), at least 0 (POSITIVE), counts (COUNT), or
- * numbers of groups of layers (GROUP) */
+/* range of allowed values: any number (ANY), 0 to 1 (PART), at least 0 (POSITIVE), a number of
+ * tokens (COUNT), or the index of a group of layers (GROUP) */
 typedef enum { ANY, PART, POSITIVE, COUNT, GROUP } domain;
 
 typedef struct {

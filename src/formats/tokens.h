@@ -42,8 +42,8 @@ typedef enum {
     KVD_T_IMPORTANT,
     KVD_T_IMPORTANT_SD,
     KVD_T_GROUP, /* [ranking][layer] number of the group of similar, adjacent layers, from 0 */
-    /* [layer] smallest attention probability that any token receives in any head, averaged over the
-     * later queries that see it */
+    /* [layer] smallest value, over tokens and heads, of the mean attention probability that a token
+     * receives from later queries */
     KVD_T_RECEIVED_MIN,
     KVD_T_RECEIVED_MAX,
     KVD_T_RECEIVED_CURVE, /* [layer][quantile] attention probability that a token receives */
@@ -53,22 +53,22 @@ typedef enum {
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
-    /* [level][layer] smallest number of tokens that together receive 90, 95 or 99 % of a layer's
-     * attention, mean over requests */
+    /* [level][layer] smallest number of tokens of a text that together receive 90, 95 or 99 % of a
+     * layer's attention, averaged over texts */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* [level][layer][kv_head] smallest number of tokens that together receive 90, 95 or 99 % of a
-     * KV head's attention, mean over requests */
+    /* [level][layer][kv_head] smallest number of tokens of a text that together receive 90, 95 or
+     * 99 % of a KV head's attention, averaged over texts */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* [level][layer][head] smallest number of tokens that together receive 90, 95 or 99 % of a
-     * query head's attention, mean over requests */
+    /* [level][layer][head] smallest number of tokens of a text that together receive 90, 95 or 99 %
+     * of a query head's attention, averaged over texts */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,
@@ -92,7 +92,8 @@ typedef struct {
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/* Reads a file of token importance. Fails on numbers, fractions or counts out of range. */
+/* Reads a file of token importance. Fails if a value is outside the range that its dataset
+ * allows. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
 /* Fraction of the most (or least) important tokens of one layer that another layer shares: mean,

@@ -29,8 +29,8 @@ typedef struct {
     kvd_projections_side side[2]; /* matrices of K, then of V */
 } kvd_projections;
 
-/* Reads matrices that project K and V; the caller releases *p. Fails on another model, ranks out of
- * range, or if heads that are projected together differ in rank. */
+/* Reads the matrices that project K and V. Fails if they were made for another model than *model,
+ * or if ranks are invalid. The caller releases *p. */
 int kvd_projections_load(kvd_projections *p, const char *path, const kvd_model_info *model,
                          const char *model_path, kvd_err *err);
 void kvd_projections_release(kvd_projections *p);
@@ -42,8 +42,9 @@ typedef struct kvd_retaining_heads {
     float *fc2;    /* [n_layers][n_kv_heads][hidden] */
 } kvd_retaining_heads;
 
-/* Reads the matrices that score tokens; the caller releases *r. Fails on another model, over 65,536
- * hidden units or numbers that overflow float32. */
+/* Reads the matrices that score tokens. Fails if they were made for another model than *model, have
+ * more than 65,536 hidden units, or contain numbers too large for float32. The caller releases
+ * *r. */
 int kvd_retaining_heads_load(kvd_retaining_heads *r, const char *path, const kvd_model_info *model,
                              const char *model_path, kvd_err *err);
 void kvd_retaining_heads_release(kvd_retaining_heads *r);

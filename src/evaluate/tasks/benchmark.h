@@ -52,7 +52,7 @@ typedef enum {
     KVD_FORM_INFINITEBENCH,
     KVD_FORM_GSM8K,
     KVD_FORM_SCBENCH,
-    /* RULER items as the Python package kvpress stores them, with other column names */
+    /* RULER items with the field names of the Python package kvpress */
     KVD_FORM_KVPRESS,
     KVD_FORM_GENERAL,
     KVD_N_FORMS

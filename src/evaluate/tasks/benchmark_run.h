@@ -42,7 +42,7 @@ typedef struct {
 
 typedef struct {
     size_t item, turn, sequence;
-    /* the answer has the output tokens with indices at .. end - 1 */
+    /* output tokens of the answer: from index `at` to index `end` - 1 */
     size_t at, end;
     bool last; /* true for the last answer of its sequence */
 } kvd_benchmark_answer;
@@ -78,9 +78,9 @@ int kvd_benchmark_run_init(kvd_benchmark_run *r, const kvd_benchmark *items,
                            const kvd_benchmark_run_settings *settings, kvd_err *err);
 void kvd_benchmark_run_release(kvd_benchmark_run *r);
 
-/* Generates and scores all answers. With --part, only generates and saves them. `name`: name of
- * this run in the journal. Fails if a method changed no cached token. *out must be zeroed; release
- * it, also after a failure. */
+/* Generates and scores all answers. With --part, which computes a part of the items, only generates
+ * and saves answers. `name`: name of this run in r->journal, the file of saved answers. Fails if a
+ * method changed no cached token. *out must be zeroed; release it, also after a failure. */
 int kvd_benchmark_run_plan(kvd_benchmark_run *r, const char *name, const kvd_plan *plan,
                            kvd_benchmark_result *out, kvd_progress *progress, kvd_err *err);
 void kvd_benchmark_result_release(const kvd_benchmark_run *r, kvd_benchmark_result *out);

@@ -22,8 +22,8 @@ void kvd_benchmark_table_free(kvd_benchmark_table *t);
 int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const kvd_point *point,
                             const kvd_plan *plan, kvd_benchmark_result *result, kvd_err *err);
 
-/* Computes the last added method's mean score / the uncompressed model's mean score, with a
- * bootstrap interval. The uncompressed model's score must not be 0. */
+/* Divides the mean score of the method that was added last by the uncompressed model's mean score,
+ * which must not be 0. *out receives the quotient with a bootstrap interval. */
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 
 const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t);

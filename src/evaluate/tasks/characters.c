@@ -85,8 +85,9 @@ static bool is_final_sigma(const kvd_characters *x, size_t i)
     return before > 0 && is_cased(x->c[before - 1]) && (after == x->n || !is_cased(x->c[after]));
 }
 
-/* Replaces U+0130 by the two characters of its lower case. There is room for them, because U+0130
- * has two bytes in UTF-8, and a text has as many elements as bytes. */
+/* Replaces each U+0130 (capital I with dot) by its lower case, "i" and a combining dot. The array
+ * x->c is long enough, because it has an element for each byte of UTF-8, and U+0130 takes two
+ * bytes. */
 static void lower_dotted_i(kvd_characters *x)
 {
     size_t more = 0;

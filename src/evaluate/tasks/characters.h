@@ -41,8 +41,8 @@ typedef struct {
 /* Splits a text into words at white space. The caller frees w->word. */
 int kvd_words_of(const kvd_characters *x, kvd_words *w, kvd_err *err);
 int kvd_words_order(const kvd_characters *a, const kvd_characters *b);
-/* Sorts both lists and returns the number of words they share; a word counts as often as both lists
- * have it. */
+/* Sorts both lists and returns the number of words that they share. A word that is three times in
+ * one list and twice in the other counts twice. */
 size_t kvd_words_common(kvd_words *a, kvd_words *b);
 
 /* Returns the F1 score of an answer with n parts (such as words) and a reference with m parts,

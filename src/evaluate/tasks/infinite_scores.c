@@ -181,8 +181,8 @@ static int order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Writes the characters of `s` that a score counts into *out: in lower case and sorted, without
- * white space and punctuation. */
+/* Copies the characters of text `s` to *out, in lower case and sorted. Leaves out white space,
+ * ASCII punctuation and the characters in *marks. */
 static int counted(const char *s, const kvd_characters *marks, kvd_characters *out, kvd_err *err)
 {
     if (kvd_characters_of(s, strlen(s), out, err))

@@ -33,7 +33,7 @@ typedef enum {
     KVD_METRIC_NUMBER,
     /* 1 if the answer has "The correct answer is (X)", and the reference is X */
     KVD_METRIC_CHOICE,
-    /* 1 if the option that the answer chooses, by its letter or its text, is a reference */
+    /* multiple choice: 1 if the answer gives the letter or the text of a right option */
     KVD_METRIC_LETTER,
     KVD_METRIC_FIRST_INTEGER, /* 1 if the answer's first integer is the reference */
     KVD_METRIC_WORD,          /* 1 if a word of the answer is a reference */

@@ -13,7 +13,7 @@
  * anew for each item */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /* EXAMPLE_TOKENS: largest number of tokens of the solved example in task "vt" (variable tracking).
- * ATTEMPTS: how many items of the smallest size to draw, if they are too long, before failing. */
+ * ATTEMPTS: number of items of the smallest size to draw until one is short enough. */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -136,24 +136,25 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/* how to find the number of words or lines with which an item has a wanted number of tokens */
+/* settings of the search for the largest RULER item (test question) that fits into `limit` tokens.
+ * Its size is counted in words or lines. */
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
     /* number of words or lines of a trial item, which shows how many tokens a word or line has */
     size_t sample;
-    /* smallest number of words or lines to try; also the number to remove from an item that is too
-     * long */
+    /* number of words or lines of the smallest item that the search tries. An item that is too long
+     * is shortened by this number. */
     size_t step;
     size_t least;
-    /* number of tokens of the solved example that each item of task "vt" (variable tracking)
-     * contains */
+    /* number of tokens of the solved example in each prompt of task "vt" (variable tracking); 0 in
+     * other tasks */
     size_t beside;
     size_t slack; /* search limit as a multiple of the estimated size */
 } fit;
 
-/* Finds, by bisection as in RULER, the largest number of words or lines with which an item fits
- * into f->limit tokens. If none fits, *size is f->step. */
+/* Finds by bisection, as RULER does, the largest number of words or lines with which an item fits
+ * into f->limit tokens. If no item fits, *size is f->step, the smallest size tried. */
 static int search(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err)
 {
     size_t tokens = 0;
@@ -241,8 +242,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* If a prompt with 500 essay words is too long, uses steps of 25 words. RULER's own search
-     * would then never end. */
+    /* Uses steps of 25 words if a prompt with 500 essay words is too long. RULER itself would keep
+     * steps of 500 words and search forever. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)

@@ -7,7 +7,7 @@
 #include "common/rng.h"
 #include "evaluate/tasks/ruler.h"
 
-/* Lists of English words separated by blanks, from which items are made. */
+/* Lists of English words, separated by blanks, that occur in RULER's test questions. */
 extern const char kvd_ruler_adjectives[], kvd_ruler_nouns[], kvd_ruler_verbs[];
 
 typedef struct {
@@ -63,8 +63,8 @@ int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
  * release it, also after a failure. */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
-/* Returns true if, in an item of n words of task "fwe" (frequent words), all other words but the
- * filler "..." are less frequent than each of the three answers. */
+/* Checks an item of n words of task "fwe" (frequent words). Returns true if its three answers are
+ * more frequent than every other word, except the filler "...". */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
 /* Builds the solved example of task "vt" (variable tracking) with n noise lines. Stores the places
  * of its assignments in r->example_at. */

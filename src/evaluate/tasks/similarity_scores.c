@@ -127,8 +127,9 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/* Sets in_union to true for the words of the longest common subsequence of x [n] and y [m], as
- * Python's package rouge does. */
+/* Finds the longest common subsequence of two sentences, x [n] and y [m], which are given as word
+ * numbers. Sets in_union[w] to true for each word number w in it. Works like the Python package
+ * rouge. */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {
@@ -228,8 +229,9 @@ typedef struct {
     const kvd_characters *a, *b;
     /* [b->n] true for characters that are so frequent in b that Python's difflib ignores them */
     bool *popular;
-    /* [2][b->n + 1] two rows, for the current and the previous character of a: element j + 1 is the
-     * length of the common block that ends at that character and at b[j] */
+    /* [2][b->n + 1] two rows of a table of common blocks; a row belongs to a character of text *a.
+     * Element j + 1 is the length of the common block that ends at this character and at character
+     * j of text *b. */
     size_t *length[2];
 } matcher;
 

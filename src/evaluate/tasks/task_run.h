@@ -80,9 +80,9 @@ void kvd_task_run_release(kvd_task_run *f);
 /* Returns the number of sequences to generate for each method. */
 size_t kvd_task_run_sequences(const kvd_task_run *f);
 
-/* Generates and scores all items with the methods of `plan`. `name`: name under which the journal
- * saves the sequences. Fails if a method changed no cached token. Release *r with
- * kvd_task_result_release. */
+/* Generates and scores all items with the compression methods of `plan`. `name`: name of this run
+ * in f->journal, the file of saved sequences. Fails if a method changed no cached token. Release *r
+ * with kvd_task_result_release. */
 int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, kvd_task_result *r,
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
@@ -98,8 +98,8 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/* Computes the mean of measure m / the uncompressed model's mean, which must not be 0, with a
- * bootstrap interval. */
+/* Divides the mean of measure m over all items by the uncompressed model's mean, which must not be
+ * 0. *out receives the quotient with a bootstrap interval. */
 int kvd_task_share(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                    uint64_t seed, kvd_interval *out, kvd_err *err);
 

@@ -21,9 +21,9 @@ kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *conf
                                    uint64_t seed, kvd_err *err);
 void kvd_task_table_free(kvd_task_table *c);
 
-/* Adds a row with the results *r of one method with its parameters, `point`. `plan`: the opened
- * method, with the first seed if there are several. `spread`: each measure's standard deviation
- * over seeds, used only if n_seeds > 1. */
+/* Adds a row with the results *r of one method. `point`: parameters of the method. `plan`: the
+ * method as it ran, with the first seed if there were several. spread [KVD_N_FREE_MEASURES]:
+ * standard deviation of each measure over seeds, used only if n_seeds > 1. */
 int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *point,
                        const kvd_plan *plan, const kvd_task_result *r, size_t n_seeds,
                        const double *spread, kvd_err *err);

@@ -201,7 +201,8 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
     return len > 0 && (size_t)len < sizeof name && kvd_family_knows(&c->config, name);
 }
 
-/* Sets c->base to the first prefix of tensor names under which the file has an embedding. */
+/* Sets c->base to the prefix of the file's tensor names, such as "model.". Tries the prefixes known
+ * for the model family until one gives the name of the embedding. */
 static void find_base(kvd_checkpoint *c)
 {
     const kvd_family *const family = kvd_family_of(&c->config);
@@ -262,12 +263,12 @@ static const char *stored_name(const kvd_checkpoint *c, size_t i)
 
 static const char *most_common_dtype(const kvd_checkpoint *c)
 {
-    /* size of a table of number types: plain, quantised and random ones */
+    /* number of kinds of tensors: plain number types, quantised formats and random weights */
     enum { N_TYPES = KVD_BF16 + 1 + KVD_RANDOM };
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* why a tensor is not supported: ignored, because such tensors are not counted */
+    /* unused reason why a tensor cannot be read; such a tensor is not counted */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];

@@ -34,16 +34,17 @@ const char *kvd_checkpoint_path(const kvd_checkpoint *c);
 /* Returns the path of config.json, or NULL if the configuration is in the weight file. */
 const char *kvd_checkpoint_config_path(const kvd_checkpoint *c);
 
-/* Largest `group` of kvd_checkpoint_quantise, which makes kvd_weight_read round matrices to `bits`
- * bits (2 to 8, or 0 for no rounding). Each `group` neighbouring weights of a row share a scale. */
+/* largest number of adjacent weights that can share a quantisation scale */
 enum { KVD_WEIGHT_GROUP = 4096 };
+/* Makes kvd_weight_read round matrices to `bits` bits, from 2 to 8; 0 means no rounding. `group`
+ * adjacent weights of a row share a scale. */
 void kvd_checkpoint_quantise(kvd_checkpoint *c, int bits, size_t group);
 /* Returns the bits per weight set by kvd_checkpoint_quantise, or 0 if weights are not rounded.
  * *group receives the number of weights per scale. */
 int kvd_checkpoint_weight_bits(const kvd_checkpoint *c, size_t *group);
 
-/* Returns the number type of most weights, such as "bf16". Returns "random" or "initial" if the
- * weights are random. */
+/* Returns the number type of most weights, such as "bf16". Returns "random" for weights from
+ * kvd_checkpoint_random, and "initial" for random weights from kvd_checkpoint_untrain. */
 const char *kvd_checkpoint_dtype(const kvd_checkpoint *c);
 
 /* Records the checkpoint and its hash as an input of the run. */

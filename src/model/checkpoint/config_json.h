@@ -126,8 +126,8 @@ int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err 
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 
-/* keys of config.json for the numbers and the hidden size of routed experts, and the defaults; a
- * key whose default is 0 is required */
+/* keys of config.json for routed experts: how many a layer has, how many a token uses, and their
+ * hidden size. The integers are default values; if one is 0, config.json must have the key. */
 typedef struct {
     const char *experts, *chosen, *width;
     int n_experts, n_chosen, d_expert;

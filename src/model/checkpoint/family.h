@@ -103,9 +103,9 @@ typedef struct {
     /* tensors that Llama lacks or names otherwise; an empty entry ends the list. NULL: no such
      * tensors */
     const kvd_stored *stored;
-    /* name of a tensor that every layer has and that is not read, or NULL */
+    /* name of an unused tensor in each layer, or NULL */
     const char *ignored_layer;
-    /* name of a tensor outside the layers that is not read, or NULL */
+    /* name of an unused tensor outside the layers, or NULL */
     const char *ignored;
     /* true if one tensor holds the matrices of all experts of a layer */
     bool experts_together;
@@ -120,13 +120,14 @@ const kvd_family *kvd_family_of(const kvd_config *c);
 
 enum { KVD_PART_NAME = 128 };
 
-/* place of a weight matrix in a stored tensor: row i of the matrix is row first + (i / block) *
- * stride + i % block of the tensor */
+/* place of a weight matrix in a stored tensor, which may hold several matrices */
 typedef struct {
     char name[KVD_PART_NAME];
     size_t stored_rows;
     /* shape [rows = outputs][cols = inputs] of the weight; cols is 0 for a vector */
     size_t rows, cols;
+    /* The matrix consists of blocks of `block` adjacent rows of the stored tensor. The first block
+     * begins at row `first`, each other block `stride` rows after the block before it. */
     size_t first, block, stride;
 } kvd_place;
 

@@ -30,8 +30,8 @@ int kvd_gguf_whole(const kvd_gguf *g, const char *key, int64_t *out, kvd_err *er
 /* Reads the value of a GGUF key: a float32 or float64 number. */
 int kvd_gguf_real(const kvd_gguf *g, const char *key, double *out, kvd_err *err);
 int kvd_gguf_bool(const kvd_gguf *g, const char *key, bool *out, kvd_err *err);
-/* Finds the text of a GGUF key. *s points into the file, to *len bytes of any value without a
- * terminating zero. */
+/* Finds the text stored under a GGUF key. *s points to the text in the mapped file, and *len is its
+ * length in bytes. No zero byte ends the text. */
 int kvd_gguf_text(const kvd_gguf *g, const char *key, const char **s, size_t *len, kvd_err *err);
 
 /* iterator over an array in GGUF metadata; an iterator of zeros is at the end */

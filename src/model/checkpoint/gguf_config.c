@@ -114,7 +114,7 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
-/* Fails if the file has the GGUF key `key`, and its value, true or false, is not `only`. */
+/* Fails if the GGUF file sets `key`, which is true or false, to another value than `only`. */
 static int refuse_flag(const builder *b, const char *key, bool only, kvd_err *err)
 {
     char full[KEY];
@@ -166,8 +166,8 @@ static int refuse(const builder *b, kvd_err *err)
         "rope.scaling.finetuned_layers", "expert_group_count",          "expert_group_used_count",
         "leading_dense_block_count",     "nextn_predict_layers",        "full_attention_interval",
         "attention.shared_kv_layers",    "attention.temperature_length"};
-    /* Accepted values, which have no effect: 0 for the first N_ZERO keys of the list, 0 and 1 for
-     * the others. */
+    /* The first N_ZERO keys of list `reals` may be 0, all others may be 0 or 1. These values have
+     * no effect. */
     enum { N_ZERO = 3 };
     static const char *const reals[] = {"router_logit_softcapping",
                                         "attention.temperature_scale",
@@ -459,7 +459,8 @@ static int put_partial(builder *b, kvd_err *err)
     if (rotated < 1 || rotated > d_head)
         return kvd_fail(err, "'%s.rope.dimension_count' is %" PRId64 ", a head has %" PRId64,
                         b->arch, rotated, d_head);
-    /* 0.5 is added to a part of a head, because the reader of config.json rounds down. */
+    /* Adds 0.5 to the number of rotated dimensions, because the reader of config.json rounds down.
+     * Not needed if a whole head is rotated. */
     const double dims = (double)rotated + (rotated < d_head ? 0.5 : 0);
     return put(b->root, "partial_rotary_factor", json_real(dims / (double)d_head), err);
 }

@@ -12,8 +12,8 @@ typedef struct {
     kvd_row_order order;
     /* true for a matrix with one row, which GGUF may store as a vector */
     bool column;
-    /* index of the weight's expert in a tensor that holds n_experts experts; 0 for other
-     * tensors */
+    /* expert: index of the weight's expert in the tensor. n_experts: number of experts in the
+     * tensor. Weights without experts have 0 in these fields. */
     size_t expert, n_experts;
 } entry;
 
@@ -267,8 +267,8 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* why reading failed: ignored, because a key of a wrong type also shows that the file has a
-     * tokenizer */
+    /* unused error message: a key of the wrong type is no error here, because it shows that the
+     * file has a tokenizer */
     kvd_err ignored;
     const char *s;
     size_t len;

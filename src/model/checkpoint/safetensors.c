@@ -33,7 +33,7 @@ static const stored_dtype dtypes[] = {
 };
 
 typedef struct {
-    /* name of the tensor, which belongs to the JSON object of the header */
+    /* name of the tensor; its memory belongs to the JSON object of the file's header */
     const char *name;
     const stored_dtype *dtype;
     int rank;

@@ -36,8 +36,8 @@ const char *kvd_safetensors_name(const kvd_safetensors *s, size_t i);
 /* Finds a tensor by name. Returns 1 if there is none, -1 if its data type is not supported. */
 int kvd_safetensors_find(const kvd_safetensors *s, const char *name, kvd_tensor *out, kvd_err *err);
 
-/* Describes tensor i in *spec. *data points to the tensor's *bytes bytes until
- * kvd_safetensors_close. */
+/* Describes tensor i in *spec. *data receives the address of the tensor's data, valid until
+ * kvd_safetensors_close, and *bytes the size of the data. */
 void kvd_safetensors_stored(const kvd_safetensors *s, size_t i, kvd_tensor_spec *spec,
                             const void **data, size_t *bytes);
 /* Describes the tensor `name` in *spec. *file receives the path of its safetensors file. Returns 1

@@ -92,7 +92,8 @@ typedef struct {
     kvd_random_tensor random;
     const char *file;
     kvd_row_order order;
-    /* sizes of attention, which tell how rows come into the order of Hugging Face files */
+    /* sizes of the model's attention, with which kvd_tensor_read reorders rows: dimensions per
+     * head, query heads per KV head, number of KV heads */
     size_t d_head, group, n_kv_heads;
 } kvd_tensor;
 

@@ -62,7 +62,8 @@ int kvd_weight_find_expert(const kvd_checkpoint *c, kvd_part part, bool bias, in
     w->first = place.first;
     w->block = place.block;
     w->stride = place.stride;
-    /* Random weights are the gain g of a norm itself, even in models whose files store g - 1. */
+    /* Adds 1 to the gain of a norm if files of this model store the gain minus 1. Random weights
+     * are the gain itself. */
     if (!bias && is_plus_one(kvd_checkpoint_config(c), part) && w->tensor.packing != KVD_RANDOM)
         w->plus = 1;
     w->times = factor_of(kvd_checkpoint_config(c), part);

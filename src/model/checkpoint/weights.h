@@ -13,8 +13,8 @@ typedef struct {
     /* number of elements; 0 if the model lacks the weight */
     size_t n;
     size_t cols; /* 1 for a vector */
-    /* place of row i of the weight: row first + (i / block) * stride + i % block of the stored
-     * tensor */
+    /* The weight consists of blocks of `block` adjacent rows of the stored tensor. The first block
+     * begins at row `first`, each other block `stride` rows after the block before it. */
     size_t first, block, stride;
     int bits;     /* bits of simulated quantisation, or 0 for weights as stored */
     size_t group; /* weights of a row per quantisation scale */

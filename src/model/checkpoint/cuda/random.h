@@ -20,8 +20,9 @@ extern "C" {
 cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t n,
                                 void *out, cudaStream_t stream);
 
-/* Fills a matrix [rows][cols] on the device from the random tensor *t. Row r begins with the
- * tensor's element first + r * stride; rows are out_stride elements apart in `out`. */
+/* Fills a matrix [rows][cols] on the device with elements of the random tensor *t. Row r gets the
+ * elements from index `first` + r * `stride` on. In `out`, a row begins out_stride elements after
+ * the row before it. */
 cudaError_t kvd_gpu_random_fill_rows(kvd_dtype type, const kvd_random_tensor *t, size_t first,
                                      size_t stride, size_t rows, size_t cols, void *out,
                                      size_t out_stride, cudaStream_t stream);

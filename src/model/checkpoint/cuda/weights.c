@@ -141,7 +141,8 @@ static int loader_close(loader *l, kvd_err *err)
     return kvd_cuda_check(e, "loading weights", err);
 }
 
-/* rectangle of a weight matrix that one GPU needs; its first row in the matrix is first_row */
+/* rectangular part of a weight matrix that one GPU needs; it begins at row first_row and column
+ * first_col */
 typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
@@ -165,7 +166,8 @@ static void read_run(const cut *c, size_t first, size_t n, char *to, float *scra
     }
 }
 
-/* Writes n <= CHUNK elements of the rectangle *c, counted row by row from `first`, to `to`. */
+/* Writes n <= CHUNK elements of *c, a rectangular part of a matrix, to `to`. Counts elements row by
+ * row and begins with number `first`. */
 static void read_cut(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), cols = c->weight.cols;
@@ -200,8 +202,8 @@ static int make(loader *l, const cut *c, size_t rows, char *to, kvd_err *err)
     return 0;
 }
 
-/* Copies n weights of the rectangle *c to address `to` on the device. Random weights are generated
- * on the device. */
+/* Copies n weights of *c, a rectangular part of a matrix, to address `to` on the device. Random
+ * weights are generated on the device. */
 static int send(loader *l, const cut *c, size_t n, char *to, kvd_err *err)
 {
     const size_t bytes = kvd_dtype_bytes(c->type), most = l->buffer / bytes;

@@ -94,8 +94,9 @@ static int read_groups(const json_t *root, int groups, int chosen, int least, kv
     return 0;
 }
 
-/* Reads numbers and sizes of routed and shared experts. `shared` (experts), `dense` (first layers
- * without experts) and `scale` are the defaults. */
+/* Reads numbers and sizes of routed and shared experts. `shared`: default number of shared experts.
+ * `dense`: default number of first layers without experts. `scale`: default factor of the routed
+ * experts' output. */
 static int read_experts(const json_t *root, const kvd_routed_keys *keys, int shared, int dense,
                         double scale, kvd_config *c, kvd_err *err)
 {

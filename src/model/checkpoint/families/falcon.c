@@ -85,8 +85,8 @@ static const kvd_stored stored[] = {
     {.name = NULL},
 };
 
-/* Fails if config.json states another number than `value` for `key`, which the Hugging Face library
- * ignores in GPT-NeoX models: it reads the key `instead`, which has this value. */
+/* Fails if config.json sets `key` to another number than `value`. GPT-NeoX models ignore this key
+ * and read `value` from another key, which is named in `instead`. */
 static int check_ignored(const json_t *root, const char *key, const char *instead, double value,
                          kvd_err *err)
 {

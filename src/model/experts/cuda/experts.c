@@ -102,8 +102,8 @@ bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n)
            (!w->weights.streamed && e->most_few && (n <= e->most_few || e->many));
 }
 
-/* Adds the expert outputs of n tokens to w->x, and also the vector `add` unless it is NULL. Each
- * launch has at most most_few tokens. */
+/* Adds the outputs of the routed experts for n tokens to w->x, and also the vector `add` unless it
+ * is NULL. A kernel launch takes at most e->most_few tokens. */
 static int add_few(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, const float *add,
                    kvd_err *err)
 {
