@@ -23,7 +23,7 @@ typedef struct {
 
 typedef struct {
     float kl;       /* KL divergence from the uncompressed model, in nats */
-    float p_change; /* p(next token) minus that of the uncompressed model */
+    float p_change; /* change of p(next token) from the uncompressed model */
 } kvd_prediction_change;
 
 /* Adds the quality of n predictions to *q. logits [n][vocab]; reference [n][vocab]: logits of the
@@ -46,8 +46,8 @@ typedef struct {
 int kvd_quality_changes(const kvd_prediction_change *each, size_t n, kvd_change_summary *out,
                         kvd_err *err);
 
-/* mean quality with 95 % bootstrap intervals. perplexity: exp(mean nll); top1_share: correct
- * predictions / those of the uncompressed model. Undefined values are NaN. */
+/* mean quality with 95 % bootstrap intervals. perplexity: exp(mean nll). top1_share: number of
+ * correct predictions, divided by the uncompressed model's number. Undefined values are NaN. */
 typedef struct {
     kvd_interval nll, perplexity, top1, kl, agree, top1_share;
 } kvd_quality_summary;

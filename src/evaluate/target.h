@@ -121,8 +121,8 @@ typedef struct {
     /* true if the search varies p, the removed fraction of dimensions, and the model is
      * uncompressed at p = 0 */
     bool whole;
-    /* table rows first_row .. end_row - 1 are this search's results; both numbers are equal before
-     * the search */
+    /* The results of this search are the table rows from first_row to end_row - 1. Before the
+     * search both numbers are equal. */
     size_t first_row, end_row;
     kvd_target found;
 } kvd_method_target;

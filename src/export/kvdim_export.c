@@ -63,8 +63,9 @@ static int resolve_method(exporting *x, kvd_err *err)
                     kvd_pair_name[x->files.rates[0].pair[1]]);
 }
 
-/* Chooses a point (kept dimensions of all heads) of the --rates file: number --point, or the point
- * with the smallest removed fraction of at least --overall-p, or the only point. */
+/* Chooses one point (kept dimensions of all heads) of the --rates file: the point that --point
+ * names, or the weakest compression that removes at least the fraction --overall-p of the
+ * dimensions, or the only point. */
 static int choose(const exporting *x, size_t *index, kvd_err *err)
 {
     const kvd_export_options *const cfg = x->cfg;

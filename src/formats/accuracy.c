@@ -148,7 +148,7 @@ static const kvd_column *columns(void)
     return all;
 }
 
-/* arrays of the accuracy table with several values per row */
+/* arrays with several values for each row of the accuracy table */
 static const kvd_h5_spec samples[KVD_ACCURACY_SAMPLES] = {
     [KVD_ACCURACY_RELATIVE] = {.path = "/attention_error/relative",
                                .long_name = "||v - u|| / ||u|| of the attention output of a head",

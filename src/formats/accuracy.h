@@ -81,11 +81,12 @@ bool kvd_target_tells(double saving_lo, double saving_hi);
 
 typedef struct {
     kvd_rows *rows;
-    /* [row] perplexity / the uncompressed model's; NaN if the table lacks the uncompressed model */
+    /* [row] perplexity divided by the uncompressed model's perplexity; NaN if the table lacks the
+     * uncompressed model */
     kvd_interval *ratio;
-    /* n_sequences texts were predicted. sequence_n: number of predicted tokens of each;
-     * sequence_kl: [row][sequence] KL divergence from the uncompressed model in nats, summed over
-     * tokens. */
+    /* n_sequences: number of predicted texts. sequence_n [n_sequences]: number of predicted tokens
+     * of each text. sequence_kl [row][n_sequences]: KL divergence from the uncompressed model in
+     * nats, summed over the tokens of a text. */
     size_t n_sequences;
     double *sequence_n, *sequence_kl;
     size_t n_layers;

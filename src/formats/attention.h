@@ -119,7 +119,7 @@ typedef struct {
     char corpus_hash[KVD_CORPUS_HASH_TEXT];
     size_t n_tokens, n_requests, seq_len;
     int first_layer, n_layers;
-    size_t n_kept; /* number of requests with statistics per token, the first ones of the text */
+    size_t n_kept; /* number of texts, from the first on, that have statistics per token */
     kvd_word *word;
     size_t n_words;
     size_t at[KVD_N_A]; /* index in `word` of the first value of each statistic */

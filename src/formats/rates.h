@@ -63,8 +63,8 @@ typedef struct {
 } kvd_rates;
 
 int kvd_rates_write(kvd_h5 *f, const kvd_rates *r, kvd_err *err);
-/* Reads a file of the numbers of dimensions that heads keep. Fails if a number is outside 1 ..
- * d_head, or if the numbers contradict the overall compression that the file states. */
+/* Reads a file of the numbers of dimensions that heads keep. Fails if a number is outside
+ * 1 .. d_head, or if the numbers contradict the overall compression that the file states. */
 int kvd_rates_load(kvd_rates *r, const char *path, kvd_err *err);
 void kvd_rates_release(kvd_rates *r);
 

@@ -17,8 +17,8 @@ typedef struct {
      * - delta: mean |R - R_0|, where R_0 is the rotation in file 0
      * - delta_aligned: as delta, after matching the signs of the columns of R and R_0 */
     double *epsilon, *delta, *delta_aligned;
-    /* [n_others][d] comparison of a file with file 0. Element k is for the spaces that the first k
-     * + 1 columns of the rotation matrices span.
+    /* [n_others][d] comparison of a file with file 0. Element k is for the spaces that the first
+     * k + 1 columns of the rotation matrices span.
      *
      * - overlap: mean squared cosine of the principal angles between the spaces of the two files
      * - energy_kept: share of the squared norm of the file's vectors in the space of file 0
@@ -67,12 +67,19 @@ int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spe
  * with the rotation or the recorded vectors of file b */
 typedef struct {
     kvd_pair pair;
-    double *epsilon, *delta; /* [n_files] mean |R|, and mean |R_0 - R| (NaN for file 0) */
-    double *delta_ratio;     /* [n_files][n_files] mean |R_a - R_b| / mean |R_b| */
+    /* [n_files] means over all elements of a file's rotation matrices R. epsilon: mean |R|. delta:
+     * mean |R - R_0|, where R_0 is the rotation in file 0; NaN for file 0. */
+    double *epsilon, *delta;
+    /* [n_files][n_files] relative difference of the rotation matrices R_a and R_b of files a and b:
+     * mean |R_a - R_b| / mean |R_b| */
+    double *delta_ratio;
     /* [n_files][n_files] relative difference of the rotation matrices R_a and R_b of files a and b:
      * mean |R_a - R_b| / mean |R_b|, after matching the signs of columns */
     double *aligned_ratio;
-    double *overlap; /* [n_files][n_files] mean squared cosine of the first d_head / 2 columns */
+    /* [n_files][n_files] comparison of two files by the space of the first d_head / 2 columns of
+     * each file's rotation matrix: mean squared cosine of the principal angles between the two
+     * spaces */
+    double *overlap;
     /* [n_files][n_files] share of the squared norm of file b's vectors in the space of the first
      * d_head / 2 columns of file a's rotation matrix */
     double *energy;

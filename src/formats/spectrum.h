@@ -70,7 +70,7 @@ typedef struct {
     /* fraction of sequences that was left out of the calibration, the same in each text */
     double prune;
     size_t sequences_dropped, tokens_dropped;
-    size_t tokens_cut; /* number of tokens of the inputs after the first --tokens */
+    size_t tokens_cut; /* number of input tokens that --tokens cut off */
     /* number of K-means centroids per head that are decomposed instead of the tokens' vectors; 0:
      * the vectors themselves */
     size_t centroids;

@@ -27,8 +27,8 @@ enum { KVD_RULER_HOPS = 4, KVD_RULER_CHAIN = KVD_RULER_HOPS + 1, KVD_RULER_COMMO
 typedef struct {
     kvd_ruler_haystack haystack;
     kvd_ruler_kind key, value;
-    /* number of different keys (names of needles), of values hidden per key, and of keys that the
-     * question asks for */
+    /* keys: number of different names of needles. values: number of values hidden per name.
+     * queries: number of names that the question asks for. */
     size_t keys, values, queries;
 } kvd_ruler_needles;
 

@@ -164,8 +164,8 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* why the search failed: ignored, because it also fails for a tensor that is in the file but
-     * has an unsupported type */
+    /* unused error message: the search also fails if the tensor is in the file, but with an
+     * unsupported type */
     kvd_err ignored;
     return find_stored(c, name, &t, &ignored) != 1;
 }

@@ -35,7 +35,7 @@ const json_t *kvd_cfg_text_config(const json_t *root, kvd_err *err);
 /* Reads the sizes that config.json must state for every model, such as num_hidden_layers. */
 int kvd_cfg_sizes(const json_t *root, kvd_config *c, kvd_err *err);
 
-/* Reads num_key_value_heads and head_dim. If a key is absent, its value is kv_heads or d_head. */
+/* Reads num_key_value_heads and head_dim. Their defaults are `kv_heads` and `d_head`. */
 int kvd_cfg_heads(const json_t *root, int kv_heads, int d_head, kvd_config *c, kvd_err *err);
 int kvd_cfg_split_heads(const json_t *root, kvd_config *c, kvd_err *err);
 
@@ -45,10 +45,11 @@ int kvd_cfg_head_and_tokens(const json_t *root, bool tied, kvd_config *c, kvd_er
 
 /* defaults that kvd_cfg_usual takes for fields missing in config.json */
 typedef struct {
-    const char *activation; /* of a feed-forward block without gate; NULL means SwiGLU */
-    const char *eps;        /* name of the key, or NULL for rms_norm_eps */
-    int kv_heads, d_head;   /* as in kvd_cfg_heads */
-    bool no_ffn;            /* intermediate_size is not read */
+    /* activation function of a feed-forward block without gate; NULL means SwiGLU */
+    const char *activation;
+    const char *eps;      /* key for the epsilon of norms; NULL means rms_norm_eps */
+    int kv_heads, d_head; /* defaults of num_key_value_heads and head_dim */
+    bool no_ffn;          /* true if intermediate_size is not read */
     bool tied;
     double theta;   /* base of RoPE; 0 means 10000 */
     double rotated; /* partial_rotary_factor; 0 means that only 1 may be stated */
@@ -140,9 +141,9 @@ int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *
 /* Reads which layers have a plain feed-forward block instead of experts. */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
-/* These functions mark layers without RoPE: kvd_cfg_unrotated those with 0 in list `key` of
- * config.json, kvd_cfg_unrotated_every every `interval`-th layer, kvd_cfg_unrotated_full all layers
- * without a sliding window. */
+/* These functions mark layers without RoPE. kvd_cfg_unrotated marks layers with a 0 in list `key`
+ * of config.json, kvd_cfg_unrotated_every marks every `interval`-th layer, and
+ * kvd_cfg_unrotated_full marks all layers without a sliding window. */
 int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);
 int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err);

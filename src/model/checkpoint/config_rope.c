@@ -16,8 +16,8 @@ static const struct {
                    {"llama3", KVD_ROPE_LLAMA3},
                    {"longrope", KVD_ROPE_LONGROPE},
                    {"yarn", KVD_ROPE_YARN},
-                   /* not scaled: dynamic scaling only acts beyond max_position_embeddings, which
-                    * kvdim does not allow */
+                   /* no scaling, because dynamic scaling only acts beyond max_position_embeddings,
+                    * which is the longest text that kvdim accepts */
                    {"dynamic", KVD_ROPE_DEFAULT},
                    {"su", KVD_ROPE_LONGROPE}}; /* name of LongRoPE in the first Phi-3 models */
 enum { N_TYPES = KVD_ROPE_YARN + 1 };

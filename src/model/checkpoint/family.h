@@ -95,13 +95,13 @@ typedef struct {
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);
     /* prefix of all tensor names, such as "model." */
     const char *base;
-    /* two lists, each ended by NULL: prefixes that some files have in place of `base`, and prefixes
-     * of ignored tensors */
+    /* other_bases: prefixes that some files have instead of `base`. other_models: prefixes of
+     * tensors that kvdim does not use. Each list ends with NULL. */
     const char *const *other_bases, *const *other_models;
     /* prefix of a layer's tensors, such as "model.layers." */
     const char *layers;
-    /* tensors that Llama lacks or names otherwise; an empty entry ends the list. NULL: no such
-     * tensors */
+    /* tensors that Llama does not have, or has under another name; an empty entry ends the list.
+     * NULL if there are none. */
     const kvd_stored *stored;
     /* name of an unused tensor in each layer, or NULL */
     const char *ignored_layer;

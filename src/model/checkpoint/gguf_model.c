@@ -60,8 +60,8 @@ static const struct {
 };
 enum { N_PARTS = sizeof parts / sizeof parts[0] };
 
-/* Finds which of Falcon's two norms of a layer has this name: "attn_norm" is that of the
- * feed-forward block, "attn_norm_2" that of attention. */
+/* Finds the Falcon norm with this name: "attn_norm" is the norm of the feed-forward block,
+ * "attn_norm_2" the norm of attention. */
 static bool falcon_norm(const kvd_config *c, const char *name, kvd_part *part)
 {
     if (strcmp(c->family, "falcon") != 0 || c->order != KVD_ORDER_PARALLEL || c->shared_norm)

@@ -9,8 +9,8 @@
 
 #include "model/checkpoint/filemap.h"
 
-/* number of bytes of the header's length, and of the largest header that the safetensors library
- * reads */
+/* LENGTH_BYTES: size of the number that gives the header's length. MAX_HEADER_BYTES: size of the
+ * largest header that the safetensors library reads. */
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100 * 1000 * 1000 };
 
 /* data type that safetensors files may have, whether kvdim supports it or not */

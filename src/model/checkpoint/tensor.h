@@ -52,7 +52,8 @@ typedef struct {
 /* Returns the layout of a quantised format, or NULL for KVD_PLAIN and KVD_RANDOM. */
 const kvd_block_layout *kvd_block_layout_of(kvd_packing packing);
 
-/* Decodes elements first .. first + n - 1 of a block, whose bytes may be unaligned. */
+/* Decodes n elements of a block, beginning with element `first`. The bytes of the block may be
+ * unaligned. */
 void kvd_block_read(kvd_packing packing, const unsigned char *block, size_t first, size_t n,
                     float *out);
 

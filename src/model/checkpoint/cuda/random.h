@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-/* Fills the device array out [n] with elements first .. first + n - 1 of the random tensor *t; n <
- * 2^40. */
+/* Fills the device array `out` with n elements of the random tensor *t, beginning with element
+ * `first`; n < 2^40. */
 cudaError_t kvd_gpu_random_fill(kvd_dtype type, const kvd_random_tensor *t, size_t first, size_t n,
                                 void *out, cudaStream_t stream);
 

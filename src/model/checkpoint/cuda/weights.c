@@ -147,12 +147,12 @@ typedef struct {
     kvd_weight weight;
     size_t first_row, first_col, cols;
     kvd_dtype type;
-    /* the matrix in the mapped file if it has the GPU's number type; else NULL, and it is
-     * converted */
+    /* the matrix in the mapped file, or NULL if it must be converted to the GPU's number type */
     const char *stored;
 } cut;
 
-/* Writes elements first .. first + n - 1 of the whole matrix to `to`, in the GPU's number type. */
+/* Writes n elements of the whole matrix, beginning with element `first`, to `to`, in the GPU's
+ * number type. */
 static void read_run(const cut *c, size_t first, size_t n, char *to, float *scratch)
 {
     const size_t bytes = kvd_dtype_bytes(c->type);
@@ -293,7 +293,7 @@ static int vector(walk *w, int layer, bool bias, const piece *p, int n, float **
     return place(w, layer, bias, KVD_F32, p, n, to, err);
 }
 
-/* Loads hidden units first .. first + n - 1 of one expert to the GPU. */
+/* Loads n hidden units of one expert, beginning with unit `first`, to the GPU. */
 static int place_expert(walk *w, int l, kvd_part part, int first, int n, kvd_gpu_expert *to,
                         kvd_err *err)
 {

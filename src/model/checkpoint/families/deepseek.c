@@ -32,7 +32,7 @@ static int read_latent(const json_t *root, kvd_config *c, kvd_err *err)
         kvd_cfg_size_or(root, "num_key_value_heads", &kv_heads, err) ||
         kvd_cfg_size_or(root, "head_dim", &stated, err))
         return -1;
-    if (stated && stated != rope) /* Transformers computes the frequencies of RoPE from it. */
+    if (stated && stated != rope) /* Transformers computes RoPE from head_dim. */
         return kvd_fail(err, "'head_dim' is %d, latent attention needs 'qk_rope_head_dim', %d",
                         stated, rope);
     if (kv_heads != c->n_heads)
