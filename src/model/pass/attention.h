@@ -66,11 +66,11 @@ typedef struct {
 void kvd_dense_attention_init(kvd_dense_attention *a);
 void kvd_dense_attention_release(kvd_dense_attention *a);
 
-/* Computes attention of one head of one sequence, on all threads; between kvd_blas_serial and
- * kvd_blas_restore only on the calling thread.
+/* Computes attention of one head of one sequence. Uses all CPU threads unless the caller has called
+ * kvd_blas_serial.
  *
- * q [n][d_qk], k [n][d_qk], v [n][d_v], out [n][d_v]; tokens are ldq, ldk, ldv, ldo floats apart.
- * scores [n][n] receives the probabilities. */
+ * q, k: [n][d_qk]; v, out: [n][d_v]. Their rows begin ldq, ldk, ldv and ldo floats apart. scores
+ * [n][n] receives the probabilities. */
 void kvd_attend_head(size_t n, size_t window, size_t d_qk, size_t d_v, const float *q, size_t ldq,
                      const float *k, size_t ldk, const float *v, size_t ldv, kvd_scores score,
                      float *scores, float *out, size_t ldo);

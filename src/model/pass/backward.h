@@ -28,8 +28,7 @@ typedef struct {
     /* queries after RoPE, attention outputs before the output projection, and their gradients dq
      * and d_o: [n_tokens][n_heads][d_head] */
     const float *q, *o, *dq, *d_o;
-    /* [n_tokens][d_model] input X of the projections to Q, K and V; the gradient of W_K is k_raw^T
-     * X */
+    /* [n_tokens][d_model] input of the projections to Q, K and V */
     const float *in;
 } kvd_gradients;
 

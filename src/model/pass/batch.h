@@ -13,7 +13,7 @@ typedef struct {
     size_t n_sequences;
     /* [n_sequences + 1] index of the first token of each sequence, then the number of tokens */
     const size_t *offset;
-    /* index in the corpus of the first sequence */
+    /* index of the batch's first sequence among all sequences of the corpus */
     size_t first_sequence;
     const uint32_t *id; /* [offset[n_sequences]] */
     /* position of each sequence's first token in its text, and the text's length in tokens; both
@@ -37,7 +37,8 @@ void kvd_batch_rope(const kvd_config *c, size_t max_len, float *cosine, float *s
 /* Returns the first row of the RoPE tables that this layer reads. */
 size_t kvd_batch_rope_layer(const kvd_config *c, size_t max_len, int layer);
 
-/* Returns which row of a layer's RoPE table belongs to position 0 of a text of `whole` tokens. */
+/* Returns the row of a layer's RoPE table for the first token of a text of `whole` tokens. It is 0,
+ * unless the text is so long that LongRoPE uses its second table. */
 size_t kvd_batch_rope_first(const kvd_config *c, size_t max_len, size_t whole);
 
 /* Checks a batch. Writes each token's position in its text to `position`, and its row in the RoPE

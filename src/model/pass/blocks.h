@@ -17,7 +17,8 @@ void kvd_rms_norm(const float *x, const float *gain, double eps, size_t n, size_
 void kvd_layer_norm(const float *x, const float *gain, const float *bias, double eps, size_t n,
                     size_t d, float *y);
 
-/* Computes y [n][out] = x [n][in] W^T, added to y if `add`; sizes are below 2^31. */
+/* Computes the product x [n][in] W^T and writes it to y [n][out] or, if `add`, adds it to y. All
+ * sizes must be below 2^31. */
 void kvd_linear(const float *x, const float *w, size_t n, size_t in, size_t out, float *y, int add);
 
 /* Like kvd_linear, but writes to columns of a wider matrix: row i of the result begins at y + i *
@@ -36,7 +37,8 @@ void kvd_rope_tables(const kvd_config *c, bool local, size_t seq_len, size_t n_p
 
 bool kvd_rope_local(const kvd_config *c, int layer);
 
-/* Returns RoPE frequency i, theta^(-2i/dims), or 0 if dimension i is not rotated. */
+/* Returns the RoPE frequency of the i-th pair of dimensions, in radians per position, or 0 if the
+ * pair is not rotated. `local` selects the frequencies of layers with a sliding window. */
 double kvd_rope_frequency(const kvd_config *c, bool local, size_t seq_len, size_t i);
 
 /* Rotates x [n][n_heads][d_head] in place by row position[i] of the tables. */
@@ -53,8 +55,8 @@ void kvd_swiglu_clamped(float *gate, const float *up, size_t n, float alpha, flo
 /* Replaces x by softcap * tanh(scale * x / softcap); softcap must be above 0. */
 void kvd_softcap(float *x, size_t n, float scale, float softcap);
 
-/* Replaces a query's products q . k with n keys by their softmax over keys from .. to - 1, and by 0
- * for the other keys. */
+/* Computes the softmax of one query in place. On entry, `row` [n] has the query's dot products with
+ * n keys. On return, it has the probabilities of keys from .. to - 1, and 0 for all other keys. */
 void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores scores);
 
 /* Returns the index of the first NaN or infinity in x [n], or n if all numbers are finite. */

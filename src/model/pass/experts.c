@@ -44,7 +44,7 @@ struct kvd_experts {
     use *uses;
     /* [max_tokens][n_chosen] index of each expert that a token chose */
     size_t *expert;
-    /* the elements of `uses`, sorted by expert */
+    /* list of all pairs (token, expert that the token chose) of a batch, sorted by expert */
     use *by_expert;
     /* Elements first[x] .. first[x + 1] - 1 of by_expert belong to expert x. */
     size_t *first;
@@ -368,7 +368,7 @@ static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, flo
     }
 }
 
-/* Adds the output projection of the attention output o to x1, and computes the norm of x1. */
+/* Adds the output projection of the attention output o to x1, and normalises x1. */
 static void add_attention(kvd_experts *e, const kvd_layer_weights *w, const float *o, size_t n,
                           float *x1)
 {
@@ -492,8 +492,8 @@ static void shared_back(kvd_experts *e, const kvd_layer_weights *w, size_t n, co
     }
 }
 
-/* Turns the gradients of the factors of one token's experts into gradients of the token's router
- * logits. */
+/* Backward pass of routing for one token. On entry, d_logit has the gradient of the factor on each
+ * chosen expert's output. On return, it has the gradient of each router logit. */
 static void factors_back(const kvd_experts *e, const float *logit, const size_t *expert,
                          const use *uses, float *d_logit)
 {

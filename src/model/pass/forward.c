@@ -71,7 +71,7 @@ static size_t work_width(const kvd_forward *f)
     return wide > f->d_embed ? wide : f->d_embed;
 }
 
-/* Returns the largest number of weights of a layer that must be converted to float32. */
+/* Returns the length of a float32 buffer that can hold the converted weights of any one layer. */
 static size_t layer_buffer_size(const kvd_forward *f)
 {
     size_t most = 0;

@@ -59,8 +59,8 @@ float *kvd_floats(const char *what, size_t a, size_t b, kvd_err *err);
 /* Returns the descriptions of a layer's weights in the checkpoint, [KVD_LAYER_WEIGHTS]. */
 const kvd_weight *kvd_forward_parts(const kvd_forward *f, int layer);
 
-/* Returns a weight or, if `bias`, a bias that is not part of a layer, such as the final norm.
- * Returns NULL if the model has none. */
+/* Returns the matrix or gain of a model part outside the layers, such as the final norm. If `bias`,
+ * returns the part's bias instead. Returns NULL if the model has none. */
 const float *kvd_forward_once(const kvd_forward *f, kvd_part part, int bias);
 
 /* Returns float32 rows of the output head's matrix from row `first` on, and the number of these

@@ -29,11 +29,12 @@ size_t kvd_layer_buffer_size(const kvd_weight *part);
 /* Points *w to float32 weights in the mapped file, or to converted copies in `buffer`. */
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
-/* Releases pages of the mapped file: if in_place, those of float32 weights that are used directly,
- * else those of weights that are converted to copies. */
+/* Releases pages of the mapped file from memory. If in_place, releases the float32 weights that are
+ * used directly, else the weights that have been converted to copies. */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
-/* Computes y [rows][d_model], the RMS or layer norm of each row of x; y may be x. */
+/* Normalises each row of x (RMS norm or layer norm) and writes it to y [rows][d_model]. y may be
+ * x. */
 void kvd_layer_normalise(const kvd_config *c, const float *x, const float *gain, const float *bias,
                          size_t rows, float *y);
 
@@ -49,7 +50,7 @@ typedef struct {
 void kvd_layer_before_attention(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                                 size_t rows, float *scratch, const kvd_layer_qkv *out);
 
-/* Computes y [rows][out] = x [rows][in] W^T + b, added to y if `add`. */
+/* Computes x [rows][in] W^T + b and writes it to y [rows][out] or, if `add`, adds it to y. */
 void kvd_layer_project(const float *x, const kvd_layer_weights *w, kvd_part part, size_t rows,
                        size_t in, size_t out, float *y, int add);
 
@@ -66,18 +67,18 @@ void kvd_layer_feed_forward(const kvd_config *c, const kvd_layer_weights *w, con
 /* Returns how many floats of scratch memory per token the functions of this header need. */
 size_t kvd_layer_scratch(const kvd_config *c);
 
-/* Computes y [rows][d_model], the output projection of the attention output o, added to y if
- * `add`. */
+/* Applies the output projection to the attention output o. Writes the result to y [rows][d_model]
+ * or, if `add`, adds it to y. */
 void kvd_layer_output(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                       float *scratch, float *y, int add);
 
-/* Adds the norm of a block's output, `out` [rows][d_model], to the residual stream x. Overwrites
- * `out`. */
+/* Normalises a block's output, `out` [rows][d_model], and adds it to the residual stream x.
+ * Overwrites `out`. */
 void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                           size_t rows, float *out, float *x);
 
-/* Computes the steps of a layer after attention, whose output is o. x [rows][d_model] is the
- * layer's input, and on return its output. */
+/* Computes the rest of a layer from its attention output o. On entry, x [rows][d_model] is the
+ * layer's input; on return, it is the layer's output. */
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o,
                                 size_t rows, float *scratch, float *x);
 
@@ -97,13 +98,13 @@ void kvd_experts_free(kvd_experts *e);
 void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
                        double *activations);
 
-/* Computes the steps of a layer with experts after attention, whose output is o. x [n][d_model] is
- * the layer's input, and on return its output. */
+/* Computes the rest of a layer that has experts, from the layer's attention output o. On entry, x
+ * [n][d_model] is the layer's input; on return, it is the layer's output. */
 void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, int layer,
                                   const float *o, size_t n, float *x);
 
-/* Turns dx from the gradient of the layer's output into the gradient of its input x, without the
- * part that goes through Q, K and V. Also writes d_o, the gradient of the attention output o. */
+/* Turns dx from the gradient of the layer's output into the gradient of its input x, for a constant
+ * attention output o. Writes the gradient of o to d_o. */
 int kvd_experts_behind_back(kvd_experts *e, const kvd_layer_weights *w, int layer, const float *x,
                             const float *o, size_t n, float *dx, float *d_o, kvd_err *err);
 

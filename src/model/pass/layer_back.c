@@ -296,10 +296,11 @@ static void add_attention(const kvd_config *c, const kvd_layer_weights *w, const
     add(x1, x, rows * d);
 }
 
-/* For the layer x1 + norm_down(ffn(y)) with x1 = x + norm_o(W_O o): turns dx into the gradient of
- * x, without the part through Q, K and V, and computes d_o, the gradient of the attention output o.
+/* Backward pass of the layer z = x1 + norm_down(ffn(y)), x1 = x + norm_o(W_O o). Depending on the
+ * model, y is norm_ffn(x1) or x1.
  *
- * y is norm_ffn(x1) with KVD_ORDER_AROUND, x1 with KVD_ORDER_BRANCH. */
+ * Turns dx from the gradient of z into the gradient of x for constant o. Writes the gradient of o
+ * to d_o. */
 static void behind_branch_norms_back(const kvd_config *c, const kvd_layer_weights *w,
                                      const float *x, const float *o, size_t rows, float *scratch,
                                      float *dx, float *d_o)
@@ -361,7 +362,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
         feed_forward_back(c, w, y, rows, dx, ffn, dy);
         kvd_layer_normalise_back(c, x, w->w[second], rows, dy, dx);
         break;
-    /* Forward: x1 = x + W_O o; y = norm(x1); output = norm'(y + ffn(y)). */
+    /* Forward: x1 = x + W_O o; y = norm_1(x1); output = norm_2(y + ffn(y)). */
     case KVD_ORDER_AFTER:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, first, x1, rows, y);

@@ -1,4 +1,5 @@
-/* Computes a layer backward in float32. dy, dx: gradients of a function's output and input. */
+/* Backward pass of one layer in float32. dy and dx are the gradients of the loss with respect to a
+ * function's output and to its input. */
 #ifndef KVD_MODEL_PASS_LAYER_BACK_H
 #define KVD_MODEL_PASS_LAYER_BACK_H
 
@@ -7,14 +8,14 @@
 #include "model/checkpoint/config.h"
 #include "model/pass/layer.h"
 
-/* Adds the gradient of a norm's input x [n][d] to dx, which must be neither x nor dy, the gradient
- * of its output. */
+/* Backward pass of a norm: adds the gradient of the norm's input x [n][d] to dx. dy is the gradient
+ * of the norm's output. dx must be neither x nor dy. */
 void kvd_rms_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                        const float *dy, float *dx);
 void kvd_layer_norm_back(const float *x, const float *gain, double eps, size_t n, size_t d,
                          const float *dy, float *dx);
 
-/* Computes dx [n][in] = dy [n][out] W, added to dx if `add`. */
+/* Computes the product dy [n][out] W and writes it to dx [n][in] or, if `add`, adds it to dx. */
 void kvd_linear_back(const float *dy, const float *w, size_t n, size_t in, size_t out, float *dx,
                      int add);
 
@@ -49,8 +50,8 @@ size_t kvd_layer_back_scratch(const kvd_config *c);
 void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *gain, size_t rows,
                               const float *dy, float *dx);
 
-/* Turns dx from the gradient of the layer's output into the gradient of its input x, without the
- * part that goes through Q, K and V. Also writes d_o, the gradient of the attention output o. */
+/* Turns dx from the gradient of the layer's output into the gradient of its input x, for a constant
+ * attention output o. Writes the gradient of o to d_o. */
 void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            const float *o, size_t rows, float *scratch, float *dx, float *d_o);
 
@@ -59,14 +60,14 @@ typedef struct {
     const uint32_t *rope_row;
     const float *dq, *dk, *dv; /* input: gradients of Q and K after RoPE, and of V */
     float *dq_pre, *dk_pre;    /* output: gradients of Q and K before RoPE */
-    /* output: gradient of K before RoPE and before the norm of K, if the model has one */
+    /* receives the gradient of K before RoPE and before the norm of K, if the model has one */
     float *dk_raw;
-    /* output: input of the projections to Q, K and V, [rows][d_model] */
+    /* receives the input of the projections to Q, K and V, [rows][d_model] */
     float *in;
 } kvd_layer_back_qkv;
 
-/* Fills the outputs of *g from its inputs. Unless dx is NULL, adds to dx the part of the layer
- * input's gradient that goes through Q, K and V. */
+/* Backward pass of Q, K and V: computes the output members of *g from its input members. Unless dx
+ * is NULL, adds to dx the gradient that reaches the layer's input x through Q, K and V. */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);
 

@@ -158,7 +158,8 @@ const kvd_chat *kvd_chat_form(int word)
     return word > KVD_CHAT_AUTO && word < N_FORMS + 2 ? &forms[word - 2] : NULL;
 }
 
-/* Appends a copy of `more`. Does nothing if *text is NULL, and sets it to NULL without memory. */
+/* Appends n bytes of `more` to *text, unless *text is NULL. If memory runs out, frees *text and
+ * sets it to NULL. */
 static void append(char **text, const char *more, size_t n)
 {
     const size_t had = *text ? strlen(*text) : 0;
@@ -173,7 +174,8 @@ static void append(char **text, const char *more, size_t n)
 }
 
 enum { N_PROBES = 7 };
-/* messages of users that filters, conditions and limits of length in a template change */
+/* user messages for tests of chat templates, chosen so that a template that trims, escapes,
+ * shortens or compares messages is noticed */
 static const char *const probe_users[N_PROBES] = {
     "\t!\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuvwxyz"
     "{|}~\r\n\r\n{{ x }}{% y %} \u00c4\u00e9\u4f60\u597d \U0001f600",
@@ -186,7 +188,8 @@ static const char *const probe_users[N_PROBES] = {
 #define PROBE_REASONING "<think>\nHm.\n</think>\n\n"
 #define PROBE_ANSWER    "It is 42,\n\n  is it NOT? \u00c4\u4f60: {'a': [1.5, \"b\"]}"
 
-/* Returns an answer that templates of the format write as it is. */
+/* Returns an answer for tests of chat format *c. Templates of this format copy the answer
+ * unchanged. */
 static const char *answer_for(const kvd_chat *c)
 {
     return c->mark   ? PROBE_ANSWER
@@ -194,7 +197,8 @@ static const char *answer_for(const kvd_chat *c)
                      : " \n" PROBE_REASONING PROBE_ANSWER "\t\n";
 }
 
-/* Returns `n` messages of users, with answers between them; the last user's one is long. */
+/* Returns a test conversation of `n` user messages, with an answer after each message but the last,
+ * which is very long. text [n] receives the user messages. */
 static json_t *probe(const kvd_chat *c, size_t n, char *text[N_PROBES])
 {
     json_t *const messages = json_array();
@@ -211,7 +215,8 @@ static json_t *probe(const kvd_chat *c, size_t n, char *text[N_PROBES])
     return messages;
 }
 
-/* Returns what the form writes around a conversation of `n` users' texts. */
+/* Returns the text that chat format *c makes from a test conversation with the `n` user messages
+ * `text`. */
 static char *written(const kvd_chat *c, char *const *text, size_t n)
 {
     char *s = strdup("");
@@ -229,8 +234,8 @@ static char *written(const kvd_chat *c, char *const *text, size_t n)
     return s;
 }
 
-/* Returns the variables of a template, as Transformers gives them. Tokens that the form does not
- * have get a text that no form writes. */
+/* Returns the variables that Transformers passes to a chat template. A special token that chat
+ * format *c does not use gets a text that no format contains. */
 static json_t *names_for(const kvd_chat *c, json_t *messages, bool dated)
 {
     static const char other[] = "<|another special token|>";
@@ -241,8 +246,8 @@ static json_t *names_for(const kvd_chat *c, json_t *messages, bool dated)
                      dated ? "2025-08-05" : NULL);
 }
 
-/* Returns 1 if the template writes conversations of `n` users as the form does, 0 if not, and -1
- * with *err if it cannot be run. Templates get a date only if they need one: Llama's do not. */
+/* Returns 1 if the template and chat format *c write the same text for a test conversation of `n`
+ * user messages, else 0. Returns -1 with *err if the template cannot be run. */
 static int writes_as(const kvd_chat *c, const char *template_text, size_t n, kvd_err *err)
 {
     char *text[N_PROBES] = {NULL}, *made = NULL;
@@ -253,6 +258,8 @@ static int writes_as(const kvd_chat *c, const char *template_text, size_t n, kvd
     if (!whole)
         kvd_no_memory(err, "a conversation to run a chat template on",
                       200 * strlen(probe_users[n - 1]));
+    /* Passes a date to the template only if it fails without a date. Llama's template has its own
+     * default date. */
     for (int dated = 0; whole && !made && dated < 2; dated++) {
         json_t *const names = names_for(c, messages, dated);
         made = kvd_jinja_render(template_text, names, err);

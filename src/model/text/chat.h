@@ -22,9 +22,11 @@ typedef struct {
     /* true if the format is correct only for conversations of one turn */
     bool one_turn;
     bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
-    /* text that templates write before an earlier answer and models write themselves, or NULL */
+    /* text at the beginning of an answer, or NULL. Templates write it before earlier answers; the
+     * model itself generates it before a new answer. */
     const char *head;
-    /* text in templates of this format, which remove the reasoning of earlier answers, or NULL */
+    /* text that occurs in every template of this format, or NULL. If it is not NULL, templates
+     * remove the reasoning of earlier answers. */
     const char *mark;
 } kvd_chat;
 
@@ -32,11 +34,12 @@ typedef struct {
 extern const char *const kvd_chat_words[];
 enum { KVD_CHAT_NONE, KVD_CHAT_AUTO };
 
-/* Returns the format kvd_chat_words[word], or NULL for "none" and "auto". */
+/* Returns the chat format that has number `word` in the list of --chat values, kvd_chat_words.
+ * Returns NULL for "none" and "auto". */
 const kvd_chat *kvd_chat_form(int word);
 
-/* Returns the chat format whose conversations a Jinja template writes, or NULL with the reason in
- * *err, which may have a text in any case. */
+/* Returns the chat format in which a Jinja template writes conversations. If kvdim knows no such
+ * format, returns NULL with the reason in *err. On success, *err is undefined. */
 const kvd_chat *kvd_chat_recognise(const char *template_text, kvd_err *err);
 
 /* Reads the chat template of a model folder and returns its format. *path receives the path of the

@@ -24,8 +24,8 @@ enum { BEGIN_BYTES = 256 };
 struct kvd_corpus {
     FILE *ids; /* temporary file with all token ids as uint32 */
     FILE *starts;
-    /* [n_sequences + 1] number of tokens before each sequence, then number of all tokens; memory of
-     * a mapped file */
+    /* array [n_sequences + 1] in a mapped file: number of tokens before each sequence, then the
+     * number of all tokens */
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
@@ -45,9 +45,10 @@ typedef struct {
     uint32_t *window;
     size_t n_window;
     kvd_ids ids;
-    /* number of tokens left out, because a sequence needs at least 2 */
+    /* number of tokens left out, because a sequence needs at least 2 tokens */
     size_t passed_over;
-    /* true if the last sequence was cut one token early, to leave 2 tokens for the next */
+    /* true if the previous sequence was cut one token early, so that the current sequence can have
+     * 2 tokens */
     bool shortened;
     bool full;
     /* number of tokens before the current text if max_tokens is a limit per text; 0 if max_tokens
@@ -129,8 +130,8 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Writes the current sequence, or as many of its tokens as the limit max_tokens allows. The
- * remaining tokens begin the next sequence. */
+/* Writes the tokens collected so far as a sequence, or fewer tokens if the limit max_tokens would
+ * be exceeded. Tokens that are not written are kept for the next sequence. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;

@@ -53,7 +53,8 @@ const size_t *kvd_corpus_text_first(const kvd_corpus *c);
  * not read. */
 bool kvd_corpus_is_partial(const kvd_corpus *c, const char *const *text, size_t n_text,
                            kvd_err *note);
-/* Returns how many tokens were left out, because sequences need at least 2. */
+/* Returns how many tokens were left out. A document's last token is left out if it would be alone
+ * in a sequence. */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Return how many tokens sequence s has, and how many are before it. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
@@ -61,7 +62,8 @@ size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
 /* Fills offset [n + 1] for n sequences from `first` on: number of tokens of the batch before each
  * sequence, then of the whole batch. */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
-/* Returns the hash of all token ids and sequence lengths, and of the texts' first 256 bytes. */
+/* Returns a hash of all token ids, all sequence lengths, and the first 256 bytes of the corpus
+ * text. */
 const char *kvd_corpus_hash(const kvd_corpus *c);
 int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[KVD_CORPUS_HASH_TEXT],
                           kvd_err *err);

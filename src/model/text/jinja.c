@@ -33,7 +33,8 @@ static size_t run_if(run *r, size_t i, bool live)
     return i;
 }
 
-/* Sets `loop` for element i of a list. */
+/* Sets the template variable `loop` (loop.index, loop.first and so on) for element i of the list
+ * that a {% for %} loop runs over. */
 static void set_loop(run *r, const json_t *list, size_t i)
 {
     json_t *const loop = kvd_jinja_keep(r, json_object());
@@ -208,8 +209,6 @@ static size_t run_block(run *r, size_t i, bool live)
     return i;
 }
 
-/* Runs nodes from i up to a block that begins with a word of `ends` (NULL: all), and returns its
- * number, with its first word as the current token. */
 size_t kvd_jinja_run_until(run *r, size_t i, const char *const *ends, bool live)
 {
     if (++r->depth > MAX_DEPTH)
@@ -261,7 +260,8 @@ static bool add_node(run *r, node_kind kind, const char *at, size_t n)
     return true;
 }
 
-/* Returns the end of a tag's inside: where `close` is outside of texts and brackets, or NULL. */
+/* Returns where a template tag ends, at the characters `close`, such as "}}". Skips string literals
+ * and inner braces. Returns NULL if the tag does not end. */
 static const char *tag_end(const char *p, const char *close)
 {
     int depth = 0;
@@ -333,7 +333,7 @@ static void split_tags(run *r, const char *s)
     }
 }
 
-/* Copies a template without its last line feed, with LF for CR LF and CR. */
+/* Copies a template; replaces CR LF and CR by LF, and removes a line feed at the end. */
 static char *unify_lines(const char *text)
 {
     char *const s = strdup(text), *to = s;

@@ -131,7 +131,8 @@ bool kvd_jinja_push_frame(run *r)
     return !r->broken;
 }
 
-/* Reads the arguments of a call, after its parenthesis. */
+/* Reads the arguments of a call and the closing parenthesis. The opening parenthesis has already
+ * been read. */
 static void read_arguments(run *r, arguments *a, bool live)
 {
     a->n = 0;
@@ -162,7 +163,7 @@ void kvd_jinja_open_tag(run *r, size_t i)
     kvd_jinja_next(r);
 }
 
-/* Runs a macro and returns the text that it writes. */
+/* Runs the template macro that node i defines, and returns the text that the macro writes. */
 static json_t *call_macro(run *r, size_t i, const arguments *a)
 {
     static const char *const ends[] = {"endmacro", NULL};
@@ -231,7 +232,8 @@ static json_t *call(run *r, const char *name, const arguments *a)
     return kvd_jinja_raise(r, "it calls a function that is not supported");
 }
 
-/* Reads elements up to `close`. If `tuple`, one element without a comma is returned itself. */
+/* Reads list elements up to the token `close`. If `tuple`, reads (x) as the value x, not as a list
+ * with one element. */
 static json_t *read_list(run *r, const char *close, bool tuple, bool live)
 {
     json_t *const list = kvd_jinja_keep(r, json_array());
@@ -263,7 +265,8 @@ static json_t *read_dictionary(run *r, bool live)
     return d;
 }
 
-/* Reads `name` or its call. */
+/* Reads a name and returns its value: a constant such as `true`, a variable, or the result of a
+ * function call. */
 static json_t *read_name(run *r, bool live)
 {
     char name[64];
@@ -315,7 +318,7 @@ static size_t clip(const json_t *v, json_int_t n, json_int_t absent)
     return (size_t)(at < 0 ? 0 : at > n ? n : at);
 }
 
-/* Reads [index] or [from:to], or [::-1], after the bracket. */
+/* Evaluates v[index], v[from:to] or v[::-1]. The opening bracket has already been read. */
 static json_t *subscript(run *r, json_t *v, bool live)
 {
     json_t *bound[3] = {NULL, NULL, NULL};
@@ -561,7 +564,8 @@ json_t *kvd_jinja_disjunction(run *r, bool live)
     return v;
 }
 
-/* Reads A, or A if B else C: A is evaluated before B is known, so its error may not count. */
+/* Evaluates a template expression, `A` or `A if B else C`. A is evaluated before B; if B is false,
+ * errors in A are ignored. */
 json_t *kvd_jinja_expression(run *r, bool live)
 {
     const bool on = is_live(r, live);

@@ -1,6 +1,6 @@
-/* State of a run of a template, for the files jinja*.c. Code that must not run is parsed with
- * `live` false. Values are JSON values, kept in a list until the end; functions return borrowed
- * ones. */
+/* Internal header of jinja*.c: state of an interpreter that runs a Jinja template. Code in branches
+ * that are not taken is only parsed (`live` is false). All values are kept until the run ends;
+ * functions return borrowed values. */
 #ifndef KVD_MODEL_TEXT_JINJA_RUN_H
 #define KVD_MODEL_TEXT_JINJA_RUN_H
 
@@ -28,7 +28,7 @@ typedef struct {
 
 typedef enum { END, NAME, STRING, NUMBER, SIGN } token_kind;
 
-/* position in a tag, after `token` */
+/* position in a template tag, and the token that was read last */
 typedef struct {
     const char *p, *end;
     token_kind kind;
@@ -55,7 +55,8 @@ typedef struct {
     size_t steps;
     int depth;
     enum { GO, BREAK, CONTINUE } jump;
-    /* reasons of failure: an evaluation that another branch may replace, and any other error */
+    /* error messages, or NULL. raised: error in an expression, ignored if the expression's value is
+     * not used; broken: error that ends the run of the template */
     const char *raised, *broken;
 } run;
 
@@ -84,12 +85,14 @@ static inline json_int_t number_of(const json_t *v)
     return json_is_integer(v) ? json_integer_value(v) : json_is_true(v);
 }
 
-/* Ends the run with this reason. */
+/* Ends the run of the template with the error message `why`. */
 void kvd_jinja_stop(run *r, const char *why);
-/* Fails an evaluation, unless another branch replaces it. Returns the undefined value. */
+/* Records that the current expression failed with the error message `why`. The failure has no
+ * effect if the expression's value is not used. Returns the undefined value. */
 json_t *kvd_jinja_raise(run *r, const char *why);
 
-/* Takes a new value into the list of kept ones. NULL ends the run. */
+/* Takes ownership of a new value until the run of the template ends, and returns the value. If
+ * `value` is NULL, the run fails. */
 json_t *kvd_jinja_keep(run *r, json_t *value);
 json_t *kvd_jinja_text(run *r, const char *s, size_t n);
 json_t *kvd_jinja_bool(run *r, bool on);
@@ -97,9 +100,11 @@ json_t *kvd_jinja_bool(run *r, bool on);
 /* Write to the output: bytes, or a value as Python's str does. */
 void kvd_jinja_put(run *r, const char *s, size_t n);
 void kvd_jinja_put_value(run *r, const json_t *v);
-/* Collects the output from here on apart. Returns what kvd_jinja_end_capture needs. */
+/* Redirects the template's output to a new buffer. Returns the old buffer, which must be passed to
+ * kvd_jinja_end_capture. */
 buffer kvd_jinja_begin_capture(run *r);
-/* Returns the output since kvd_jinja_begin_capture, which returned `before`, as a value. */
+/* Returns the output since kvd_jinja_begin_capture as a text value. Makes `before` the output
+ * buffer again. */
 json_t *kvd_jinja_end_capture(run *r, buffer before);
 
 /* Return what `if v`, `a == b` and `v in list` give in a template. */
@@ -108,11 +113,12 @@ bool kvd_jinja_is_equal(const run *r, const json_t *a, const json_t *b);
 bool kvd_jinja_contains(run *r, const json_t *list, const json_t *v);
 /* Returns the number of characters of a text, or of elements of a list or dictionary. */
 size_t kvd_jinja_length(const json_t *v);
-/* Returns elements from .. to - 1 of a list, or these characters of a text. */
+/* Returns the slice v[from:to] of a list or text. */
 json_t *kvd_jinja_part(run *r, const json_t *v, size_t from, size_t to);
 /* Returns v[key], or the undefined value if there is none. */
 json_t *kvd_jinja_item(run *r, const json_t *v, const json_t *key);
-/* Returns [key, value] for every entry of a dictionary; or its keys, or its values. */
+/* Returns a list of a dictionary's keys, of its values or, if `keys` and `values` are true, of
+ * pairs [key, value]. */
 json_t *kvd_jinja_entries(run *r, json_t *v, bool keys, bool values);
 /* Apply method v.name(a), filter v | name(a) or test `v is name(a)`. An unknown name fails the
  * evaluation (kvd_jinja_raise). */
@@ -120,7 +126,7 @@ json_t *kvd_jinja_method(run *r, json_t *v, const char *name, const arguments *a
 json_t *kvd_jinja_filter(run *r, json_t *v, const char *name, const arguments *a);
 json_t *kvd_jinja_test(run *r, json_t *v, const char *name, const arguments *a);
 
-/* Read tokens of the current tag. */
+/* Reads the next token of the current template tag. */
 void kvd_jinja_next(run *r);
 void kvd_jinja_open_tag(run *r, size_t i);
 bool kvd_jinja_is_token(const run *r, const char *text);
@@ -135,12 +141,14 @@ void kvd_jinja_assign(run *r, const char *name, json_t *value);
 /* Opens a frame for the variables of a loop or macro. Returns false at the limit of nesting. */
 bool kvd_jinja_push_frame(run *r);
 
-/* Reads an expression, or one without `if` and `else` at its end. */
+/* Evaluates a template expression. If `live` is false, only parses it. kvd_jinja_disjunction does
+ * not read a following `if B else C`. */
 json_t *kvd_jinja_expression(run *r, bool live);
 json_t *kvd_jinja_disjunction(run *r, bool live);
 
-/* Runs nodes from i up to a block that begins with a word of `ends` (NULL: all), and returns its
- * number, with its first word as the current token. */
+/* Runs the template from node i on, up to a tag whose first word is in `ends`, or to the end if
+ * `ends` is NULL. Returns the node number of this tag, and makes its first word the current
+ * token. */
 size_t kvd_jinja_run_until(run *r, size_t i, const char *const *ends, bool live);
 
 #endif

@@ -19,7 +19,6 @@ json_t *kvd_jinja_raise(run *r, const char *why)
     return r->undefined;
 }
 
-/* Takes a new value into the list of kept ones. */
 json_t *kvd_jinja_keep(run *r, json_t *value)
 {
     if (!value || ++r->steps > MAX_STEPS || json_array_append_new(r->kept, value)) {
@@ -99,7 +98,6 @@ void kvd_jinja_put_value(run *r, const json_t *v)
         kvd_jinja_raise(r, "it writes a list, a dictionary or a fraction");
 }
 
-/* Returns the output since begin_capture, which returned `before`, as a value. */
 json_t *kvd_jinja_end_capture(run *r, buffer before)
 {
     json_t *const v = kvd_jinja_text(r, r->out.s ? r->out.s : "", r->out.n);
@@ -120,7 +118,8 @@ json_t *kvd_jinja_bool(run *r, bool on)
     return kvd_jinja_keep(r, json_boolean(on));
 }
 
-/* Returns the byte of s at which its i-th character begins, or the length. */
+/* Returns the byte offset of character i in the text s, which has n bytes. Returns n if the text
+ * has no such character. */
 static size_t byte_at(const char *s, size_t n, size_t i)
 {
     size_t at = 0;
@@ -139,7 +138,6 @@ size_t kvd_jinja_length(const json_t *v)
     return n;
 }
 
-/* Returns elements from .. to - 1 of a list, or these characters of a text. */
 json_t *kvd_jinja_part(run *r, const json_t *v, size_t from, size_t to)
 {
     if (json_is_string(v)) {
@@ -186,7 +184,8 @@ bool kvd_jinja_contains(run *r, const json_t *list, const json_t *v)
     return false;
 }
 
-/* Returns s without characters of `chars` (NULL: white space) at its ends. */
+/* Removes white space or, if `chars` is not NULL, the characters `chars` from the left end of a
+ * text (if `left`) and from its right end (if `right`). */
 static json_t *strip(run *r, const json_t *v, const char *chars, bool left, bool right)
 {
     const char *s = json_string_value(v);
@@ -258,7 +257,6 @@ static bool is_end(const json_t *v, const json_t *end, bool start)
     return n >= k && !memcmp(json_string_value(v) + (start ? 0 : n - k), json_string_value(end), k);
 }
 
-/* Returns [key, value] for every entry of a dictionary; or its keys, or its values. */
 json_t *kvd_jinja_entries(run *r, json_t *v, bool keys, bool values)
 {
     json_t *const list = kvd_jinja_keep(r, json_array()), *value;
@@ -321,7 +319,8 @@ static json_t *join(run *r, const json_t *v, const arguments *a)
     return kvd_jinja_end_capture(r, before);
 }
 
-/* Returns the elements of a list whose attribute passes a test, or (`reject`) does not. */
+/* Returns the elements of a list whose attribute passes a test; if `reject`, the elements whose
+ * attribute fails it. */
 static json_t *select_by(run *r, const json_t *v, const arguments *a, bool reject)
 {
     json_t *const list = kvd_jinja_keep(r, json_array()), *element;

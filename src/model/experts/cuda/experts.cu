@@ -143,7 +143,8 @@ __device__ __forceinline__ void make_scores(const kvd_gpu_routes &r, float *scor
     __syncwarp();
 }
 
-/* Chooses a token's experts from the groups of experts with the best scores. */
+/* Chooses each token's experts. First ranks groups of experts by score, then chooses experts only
+ * from the best-ranked groups. */
 __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r)
 {
     __shared__ float of_group[KVD_CONFIG_EXPERTS];

@@ -36,7 +36,8 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
 /* Progress of one thread in loading tiles of the tokens x and of the weight matrix W */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
-    /* Indices of the first elements of this lane's rows in x and in w, and number of the tile */
+    /* x_row, w_row: index in x or w of the first element of each row that this thread loads; item:
+     * number of the output tile that needs these rows */
     uint32_t x_row[4], w_row[8], item;
     int step;
 

@@ -94,7 +94,8 @@ void kvd_gpu_capture_init(kvd_gpu_capture *t, kvd_gpu_attention *inner);
 typedef struct {
     /* number of sequences, tokens of the longest one, tokens in the sliding window (or 0) */
     size_t n_sequences, longest, window;
-    /* host array [n_sequences + 1]: first token of each sequence, then the number of tokens */
+    /* host array [n_sequences + 1]: index of the first token of each sequence, then the number of
+     * tokens */
     const size_t *offset;
     int n_heads, n_kv_heads, d_head;
     kvd_dtype type;

@@ -9,7 +9,7 @@
 
 static const char what[] = "gradient of attention";
 
-/* indices of the matrices of one query head of one sequence and its KV head */
+/* numbers of the matrices that the backward pass of attention uses for one head of one sequence */
 enum {
     Q,
     K,

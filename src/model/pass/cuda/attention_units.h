@@ -16,26 +16,27 @@ extern "C" {
 #include "common/half.h"
 #endif
 
-/* largest number of matrices per unit (head of a sequence), and of units in one batched product */
+/* A unit is one head of one sequence. KVD_UNIT_MATRICES: largest number of matrices (such as Q, K
+ * and V) of a unit; KVD_SCORE_UNITS: largest number of units in one batched matrix product. */
 enum { KVD_UNIT_MATRICES = 11, KVD_SCORE_UNITS = 4096 };
 
-/* addresses of one matrix in all units (heads of sequences); `sequence` and `head` are distances in
- * bytes */
+/* addresses of one matrix, such as Q, of all units; a unit is one head of one sequence */
 typedef struct {
     char *base;
-    size_t sequence, head; /* from one sequence, or head, to the next */
-    /* number of consecutive heads that share the matrix, such as the query heads of a KV head; 0 if
-     * units (heads of sequences) have their own */
+    size_t sequence, head; /* bytes from one sequence, or head, to the next */
+    /* number of consecutive heads that share one matrix, such as the query heads of a KV head; 0 if
+     * each head of each sequence has its own matrix */
     size_t share;
 } kvd_unit_place;
 
-/* units (heads of sequences) of a batched product; unit u belongs to sequence u / n_heads */
+/* units of a batched product; unit u is one head of one sequence: head u % n_heads of sequence u /
+ * n_heads */
 typedef struct {
     kvd_unit_place at[KVD_UNIT_MATRICES];
     size_t first, n_heads;
 } kvd_units;
 
-/* Returns the address of matrix m of unit u (head of a sequence). */
+/* Returns the address of matrix m of unit u, which is one head of one sequence. */
 static inline KVD_ANYWHERE char *kvd_unit_matrix(const kvd_units *a, int m, size_t u)
 {
     const kvd_unit_place *p = &a->at[m];
@@ -43,15 +44,16 @@ static inline KVD_ANYWHERE char *kvd_unit_matrix(const kvd_units *a, int m, size
                     : p->base + (u - a->first) * p->head;
 }
 
-/* Fills device array `at` [KVD_UNIT_MATRICES][n] with matrix addresses of n heads of sequences. */
+/* Fills device array `at` [KVD_UNIT_MATRICES][n] with the addresses of the matrices of n units. A
+ * unit is one head of one sequence. */
 cudaError_t kvd_unit_pointers(const kvd_units *a, size_t n, void **at, cudaStream_t stream);
 
 #ifdef __cplusplus
 }
 #else
 
-/* column-major product c (m x n) = op(a) op(b), computed for every head of a sequence; added to c
- * if `add` */
+/* column-major matrix product op(a) op(b) (m x n), computed for each head of each sequence. It is
+ * written to c or, if `add`, added to c. */
 typedef struct {
     cublasOperation_t op_a, op_b;
     size_t m, n, k;
@@ -65,13 +67,14 @@ typedef struct {
     const kvd_cublas *lib;
     cublasHandle_t blas;
     kvd_dtype type; /* of a and b */
-    /* device array with the matrix addresses of all units (heads of sequences); NULL if an address
-     * is no multiple of 16 bytes */
+    /* device array with the addresses of the matrices of all heads of all sequences; NULL if an
+     * address is no multiple of 16 bytes */
     void **pointers;
     const char *what; /* for messages */
 } kvd_unit_blas;
 
-/* Computes product *p for n heads of sequences, in one cuBLAS call if x->pointers is set. */
+/* Computes the matrix product *p for n units; a unit is one head of one sequence. If x->pointers is
+ * NULL, calls cuBLAS once per unit, else once for all units. */
 int kvd_unit_multiply(const kvd_unit_blas *x, const kvd_unit_product *p, const kvd_units *units,
                       size_t n, kvd_err *err);
 
@@ -91,8 +94,8 @@ size_t kvd_score_room(size_t per_score, size_t max_len, int n_heads);
  * false if there are no more queries. */
 bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t room);
 
-/* Returns for how many heads the scores of block *b fit into memory for `room` scores, at least
- * 1. */
+/* Returns how many blocks of attention scores, as large as *b, fit into memory for `room` scores;
+ * at most KVD_SCORE_UNITS. */
 size_t kvd_score_units(const kvd_score_block *b, size_t room);
 
 #endif

@@ -144,8 +144,8 @@ const char *kvd_gpu_backward_engine(const kvd_gpu_backward *w)
     return w->engine;
 }
 
-/* Returns the lowest number of a check for NaN and infinity in the backward pass; the forward pass
- * has the lower numbers. */
+/* Returns the number of the backward pass's first check for NaN and infinity. Checks are numbered
+ * in the order of execution, beginning with the forward pass. */
 static unsigned stage_behind(const kvd_config *c)
 {
     return kvd_gpu_stage_final(c) + 1;

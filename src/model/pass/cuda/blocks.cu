@@ -1,7 +1,7 @@
 /* Kernels for embedding and norms, which also add to the residual stream and check it for NaN and
  * infinity. One block handles one token.
  *
- * Sums of squares are in float64, over groups of four squares in float32. */
+ * A norm's sum of squares is in float64; only four squares at a time are added in float32. */
 #include "model/pass/cuda/blocks.h"
 
 #include "common/cuda/launch.cuh"
@@ -59,7 +59,7 @@ __device__ __forceinline__ double square_of(const float (&v)[1])
     return (double)v[0] * (double)v[0];
 }
 
-/* Loads N elements of x, and adds those of a.add to them unless a.add is NULL. */
+/* Loads N elements of x, and adds N elements of the vector a.add unless it is NULL. */
 template <int N>
 __device__ __forceinline__ void take(const norm_args &a, size_t row, size_t at, float (&v)[N],
                                      bool &wrong)
@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(THREADS_MAX) norm_kept(const norm_args a)
     }
 }
 
-/* Computes the norm of rows of any width. Each thread writes only elements that it has read, so y
- * may be x. */
+/* Normalises rows of any width. Each thread writes only elements that it has read, so y may be
+ * x. */
 template <class T, bool LAYER>
 __global__ void __launch_bounds__(THREADS_MAX) norm_any(const norm_args a)
 {

@@ -32,8 +32,9 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const 
                           const float *positions, const uint32_t *position, size_t n, size_t width,
                           float *x, cudaStream_t stream);
 
-/* Adds the vector `add` [d] to each row of x [n][d], unless `add` is NULL. Writes the norm of x to
- * y or, if `gain` is NULL, x itself. */
+/* Adds the vector `add` [d] to each row of x [n][d], unless `add` is NULL. Then writes the
+ * normalised rows (RMS norm or layer norm) to y; if `gain` is NULL, copies the rows to y
+ * unchanged. */
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
@@ -44,15 +45,15 @@ cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const flo
                               size_t first, size_t n, size_t d, void *y, unsigned stage,
                               kvd_gpu_bad *bad, cudaStream_t stream);
 
-/* arguments of a kernel that adds the RMS norm of a block's output to the residual stream, and then
- * computes the norm of the sum */
+/* arguments of a kernel that normalises a block's output (RMS norm), adds it to the residual
+ * stream, and then normalises the residual stream */
 typedef struct {
     size_t n, d;
     /* residual stream [n][d], in and out; all pointers must be multiples of 16 bytes */
     float *x;
     const float *branch;      /* output of the branch, [n][d] */
     const float *gain_branch; /* gain of the branch's norm, [d] */
-    const float *gain;        /* gain [d] of the norm of x; if NULL, y is x */
+    const float *gain;        /* gain [d] of the norm of x; if NULL, y is a copy of x */
     double eps;
     void *y; /* bf16 [n][d] */
     unsigned stage;
@@ -119,8 +120,7 @@ typedef struct {
     const void *q_raw;
     void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
-/* Fills a->qkv with keys, values and the query dimensions that RoPE rotates (in latent
- * attention). */
+/* Writes K and V of latent attention to a->qkv, and the dimensions of Q that RoPE rotates. */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
 /* Computes y [n][ffn], the activation function of `in` + bias. With a gate, a row of `in` has ffn
@@ -134,13 +134,13 @@ cudaError_t kvd_gpu_activate_plain(kvd_activation kind, float *x, size_t n, cuda
 typedef struct {
     float scale, softcap; /* no softcap if it is 0 */
     const float *sinks;   /* logits of the attention sinks: [n_heads], or NULL */
-    /* unit i (head of a sequence) has head number (first + i) % n_heads */
+    /* unit i, which is one head of one sequence, has head number (first + i) % n_heads */
     size_t first, n_heads;
 } kvd_gpu_scores;
 
-/* Writes the softmax of products [units][rows][ld] to prob; a unit is one head of a sequence. Row i
- * sees the last `window` keys up to first + i, or all if window is 0. With KVD_F32, prob may be
- * `products`. */
+/* Writes the softmax of products [units][rows][ld] to prob. A unit is one head of one sequence. Row
+ * i sees keys 0 .. first + i, or only the last `window` of these keys if `window` is not 0. With
+ * KVD_F32, prob may be `products`. */
 cudaError_t kvd_gpu_softmax(kvd_dtype type, float *products, size_t units, size_t rows, size_t ld,
                             size_t first, size_t n_keys, size_t window,
                             const kvd_gpu_scores *scores, void *prob, cudaStream_t stream);
@@ -204,7 +204,8 @@ typedef struct {
     kvd_gpu_expert_group *group;
     uint32_t *n_groups;
     uint32_t group_tokens; /* set by kvd_gpu_few_experts_add */
-    /* scratch: index, in the list of pairs sorted by expert, of each token's j-th expert */
+    /* scratch [n][n_chosen]: index of each pair (token, chosen expert) in the list of all pairs,
+     * which is sorted by expert */
     uint32_t *place;
     void *hidden; /* scratch: bf16 [n * n_chosen][ffn] */
     float *out;   /* scratch: experts' outputs, [n * n_chosen][d] */
@@ -218,12 +219,13 @@ cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t s
 cudaError_t kvd_gpu_many_products(const kvd_gpu_few_experts *a, size_t most_groups,
                                   cudaStream_t stream);
 
-/* Computes y [n][d]: row i of y is row row[i] of x. */
+/* Copies n rows of d elements from x to y: y[i] = x[row[i]]. */
 cudaError_t kvd_gpu_gather(kvd_dtype type, const void *x, const uint32_t *row, size_t n, size_t d,
                            void *y, cudaStream_t stream);
 
-/* Adds weight[i] * (y[i] + bias) to row row[i] of x. The elements of `row` must be distinct. NULL
- * means: for `bias` 0, for `weight` 1, for `row` row i. */
+/* Adds weight[i] * (y[i] + bias) to the row x[row[i]], for i < n. A row has d elements. The
+ * elements of `row` must be distinct. A NULL `bias` means 0, a NULL `weight` means weight[i] = 1, a
+ * NULL `row` means row[i] = i. */
 cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *row,
                             const float *weight, size_t n, size_t d, float *x, cudaStream_t stream);
 

@@ -1,5 +1,5 @@
-/* Gradients of the functions of blocks.h, in float32. dy is the gradient of a function's output, dx
- * of its input.
+/* Gradients of the functions of blocks.h, in float32. dy and dx are the gradients of the loss with
+ * respect to a function's output and to its input.
  *
  * Functions launch a kernel on the stream and return its error. */
 #ifndef KVD_MODEL_PASS_CUDA_BLOCKS_BACK_H
@@ -11,7 +11,8 @@
 extern "C" {
 #endif
 
-/* Computes dx [n][d], the gradient of a norm's input x [n][d], added to dx if `add`. */
+/* Computes the gradient of a norm's input x [n][d] and writes it to dx [n][d] or, if `add`, adds it
+ * to dx. */
 cudaError_t kvd_gpu_norm_back(kvd_norm kind, const float *x, const float *gain, double eps,
                               size_t n, size_t d, const float *dy, float *dx, int add,
                               cudaStream_t stream);
@@ -45,9 +46,9 @@ typedef struct {
 cudaError_t kvd_gpu_qkv_back(const kvd_gpu_qkv_back_args *a, size_t n, unsigned stage,
                              kvd_gpu_bad *bad, cudaStream_t stream);
 
-/* Computes the gradient of attention scores from d_prob, that of probabilities: scale * prob *
- * (d_prob - sum of prob * d_prob). Writes it to d_scores, and prob to prob_out, in number type
- * `type`. */
+/* Backward pass of softmax. d_prob is the gradient of the attention probabilities. Computes
+ * d_scores = scale * prob * (d_prob - sum over keys of prob * d_prob). Also copies prob to
+ * prob_out. d_scores and prob_out have number type `type`. */
 cudaError_t kvd_gpu_softmax_back(kvd_dtype type, const float *prob, const float *d_prob,
                                  size_t n_rows, size_t ld, size_t n_keys, float scale,
                                  void *d_scores, void *prob_out, cudaStream_t stream);

@@ -57,7 +57,8 @@ static size_t pages_of(size_t tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Writes the arrays' entries for sequence i, which has `len` tokens and begins at token `at`. */
+/* Adds sequence i of the batch to the lists. The sequence has `len` tokens; its first token is
+ * token `at` of the batch. */
 static void add(kvd_dense_lists *l, size_t i, size_t at, size_t len, size_t *next_page)
 {
     if (i % l->run_sequences == 0) {

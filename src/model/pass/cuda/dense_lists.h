@@ -10,7 +10,7 @@
 
 /* arrays that describe a batch's sequences, one element for each sequence that is not empty */
 typedef struct {
-    /* first token of the sequence, counted from the first token of the kernel launch */
+    /* index of the sequence's first token among all tokens that the same kernel launch processes */
     int32_t *start;
     int32_t *len;
     /* first row of the sequence in Q and output, both in a blocked layout with padding rows
@@ -23,7 +23,8 @@ typedef struct {
 typedef struct {
     /* index of the first sequence, and number of sequences */
     size_t first, n;
-    /* index in the batch of the launch's first token, and number of the launch's tokens */
+    /* row: index, in the batch, of the first token that the launch processes; n_tokens: number of
+     * tokens that the launch processes */
     size_t row, n_tokens;
     size_t n_q8; /* rows of Q in the blocked layout, with padding */
     size_t max_pages;
@@ -37,8 +38,8 @@ typedef struct {
     kvd_dense_run *run;
     size_t n_runs;
     size_t max_sequences, run_sequences, n_sequences;
-    /* [n_sequences + 1] index of the first token of each sequence that was uploaded last, then the
-     * number of tokens */
+    /* [n_sequences + 1] offsets of the batch that was uploaded last: index of the first token of
+     * each sequence, then the number of tokens */
     size_t *offset;
     int described;
     void *pinned, *array;
@@ -52,9 +53,10 @@ int kvd_dense_lists_init(kvd_dense_lists *l, size_t max_sequences, size_t run_se
                          kvd_err *err);
 void kvd_dense_lists_release(kvd_dense_lists *l);
 
-/* Queues the upload of each sequence's length and first token in the batch, from offset
- * [n_sequences + 1], unless the device has them already (*changed is then 0). All kernels that read
- * them must use one stream. */
+/* Queues the upload of the lengths and first-token indices of a batch's sequences. offset
+ * [n_sequences + 1] has the index of each sequence's first token, then the number of tokens. If the
+ * device already has this batch, sets *changed to 0 and uploads nothing. All kernels that read the
+ * lists must use one stream. */
 int kvd_dense_lists_upload(kvd_dense_lists *l, const size_t *offset, size_t n_sequences,
                            cudaStream_t stream, int *changed, kvd_err *err);
 

@@ -10,7 +10,8 @@
 typedef struct {
     kvd_gpu_attention hook;
     kvd_attention *inner;
-    /* host copies of the hook's input and output, for max_tokens tokens */
+    /* copies in host memory of Q, K, V and the attention output, for max_tokens tokens; q_pre and
+     * k_pre are Q and K before RoPE */
     float *q, *k, *v, *q_pre, *k_pre, *out;
     float *input; /* NULL unless `inner` set wants_input */
     float *sinks; /* [n_heads] */

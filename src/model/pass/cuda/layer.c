@@ -2,7 +2,8 @@
 
 #include <stdio.h>
 
-/* Returns the number of the check for NaN and infinity in a layer's Q, K and V. */
+/* Returns the number of the check that looks for NaN and infinity in a layer's Q, K and V. All
+ * checks of a forward pass are numbered in the order of execution. */
 static unsigned stage_qkv(int layer)
 {
     return 1 + 2 * (unsigned)layer;
@@ -66,8 +67,8 @@ static rows all_rows(size_t n)
     return (rows){0, n, -1};
 }
 
-/* Splits a large batch into two halves, so that one is summed over GPUs while the other is
- * computed. Returns the number of parts. */
+/* Splits a large batch into two halves, so that one half is summed over GPUs while the other half
+ * is computed. Returns the number of parts. */
 static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
     enum { LEAST = 2048, TILE = 256 };
@@ -143,8 +144,9 @@ static int product(const kvd_gpu_worker *w, const void *from, const void *matrix
                            row_at(to, r.first, out, to_type), to_type, add, p, err);
 }
 
-/* Multiplies by this GPU's part of a matrix. The first GPU adds the result to w->x, others
- * overwrite w->x; the sum of w->x over GPUs is the new residual stream. */
+/* Multiplies `from` by this GPU's part of a weight matrix. GPU 0 adds the product to the residual
+ * stream w->x; other GPUs store only the product in w->x. The sum of w->x over all GPUs is the new
+ * residual stream. */
 static int into_residual(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r,
                          size_t in, int earlier, kvd_gpu_phase p, kvd_err *err)
 {
@@ -152,8 +154,8 @@ static int into_residual(const kvd_gpu_worker *w, const void *from, const void *
                    earlier || w->weights.share.index == 0, p, err);
 }
 
-/* Adds w->pending (a bias or a block's output, or NULL) to the residual stream, and writes the norm
- * of the residual stream to y. */
+/* Adds w->pending (a bias, a block's output, or NULL) to the residual stream. Then writes the
+ * normalised residual stream to y. */
 static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r, void *y,
                 kvd_dtype type, kvd_err *err)
 {
@@ -163,7 +165,8 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    /* After the first half of the batch, w->pending is kept: the second half needs it, too. */
+    /* A batch may be processed in two halves. Each half needs the vector w->pending, so it is
+     * cleared only after the second half. */
     if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);
@@ -184,7 +187,8 @@ static int project_in(kvd_gpu_worker *w, size_t n, kvd_err *err)
                                   NULL, NULL, n, narrow, w->wide, w->stream);
     if (!e)
         e = kvd_gpu_convert(KVD_F32, w->wide, type, w->narrow, n * narrow, w->stream);
-    /* Copies vectors of learned positions: that of position t is row t + 2 of the table. */
+    /* Copies the learned vector of each token's position; the vector of position t is row t + 2 of
+     * the table. */
     if (!e && w->weights.positions)
         e = kvd_gpu_embed(KVD_F32, w->weights.positions + 2 * d, 0, w->position, NULL, NULL, n, d,
                           w->x, w->stream);
@@ -414,8 +418,9 @@ static int behind_after(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
     return layer_norm(w, l, 1, r, w->x, KVD_F32, err);
 }
 
-/* Computes w->branch, the norm of a block's output w->narrow W^T + bias. A later call of norm()
- * adds w->branch to the residual stream. */
+/* Ends a block whose output is normalised. Multiplies w->narrow by `matrix`, adds `bias` and writes
+ * the normalised result to w->branch. A later call of norm() adds w->branch to the residual
+ * stream. */
 static int end_branch(kvd_gpu_worker *w, const kvd_gpu_layer *l, int which, size_t n,
                       const void *matrix, size_t in, const float *bias, kvd_gpu_phase p,
                       kvd_err *err)

@@ -24,8 +24,8 @@ typedef struct {
     bool one_phase;
     /* largest number of tokens per launch of kvdim's own expert kernels; 0 if these are not used */
     size_t most_few;
-    /* true if kvdim's own kernels compute batches above most_few tokens in several launches; false
-     * if cuBLAS computes these batches */
+    /* true if kvdim's own expert kernels also compute large batches, in several launches; false if
+     * cuBLAS computes large batches */
     bool many;
     kvd_gpu_few_experts few;
     kvd_gpu_expert *table;
@@ -51,10 +51,11 @@ typedef struct {
     kvd_device_memory memory;
     float *x;     /* residual stream: [max_tokens][d_model] */
     void *normed; /* input of the projections: [max_tokens][d_model] */
-    /* input of the feed-forward block if this has its own norm of the layer's input; else NULL */
+    /* input of the feed-forward block if attention and feed-forward block run in parallel and each
+     * has its own norm; else NULL */
     void *second;
-    /* [max_tokens][d_model] output of attention or feed-forward block before a norm of this output;
-     * NULL if the model has no such norms */
+    /* [max_tokens][d_model] output of attention or of the feed-forward block, before it is
+     * normalised; NULL if the model does not normalise these outputs */
     float *branch;
     /* factors 1 / rms of each token's Q and K, [max_tokens][2], if one norm covers all heads; else
      * NULL */
@@ -74,7 +75,8 @@ typedef struct {
     /* bias or block output that must be added to the residual stream before the next norm, or
      * NULL */
     const float *pending;
-    /* number of the next check for a NaN or infinity */
+    /* number of the next check for NaN or infinity; checks are numbered in the order of
+     * execution */
     unsigned stage;
     /* bit i is 1 while half i of the batch is being summed over the GPUs */
     unsigned under_way;
@@ -83,8 +85,8 @@ typedef struct {
 size_t kvd_gpu_worker_bytes(const kvd_config *c, const kvd_gpu_forward_spec *s,
                             const kvd_gpu_share *share, bool dense, bool streamed);
 
-/* Opens one GPU of a forward pass in the zeroed *w, and makes the GPU the current device. Call
- * kvd_gpu_worker_close even on failure. */
+/* Prepares one GPU for forward passes: fills *w, which must be zeroed, and makes the GPU the
+ * current device. Call kvd_gpu_worker_close even on failure. */
 int kvd_gpu_worker_open(kvd_gpu_worker *w, const kvd_checkpoint *c, const kvd_gpu_forward_spec *s,
                         const kvd_gpu_share *share, bool dense, kvd_err *err);
 void kvd_gpu_worker_close(kvd_gpu_worker *w);
@@ -115,18 +117,19 @@ int kvd_gpu_experts_add(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd
  * computes the experts. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share);
-/* Returns true if kvd_gpu_experts_add does not wait for the device with n tokens, as CUDA graphs
- * require. */
+/* Returns true if kvd_gpu_experts_add never waits for the GPU when it is called for n tokens. CUDA
+ * graphs require this. */
 bool kvd_gpu_experts_stay(const kvd_gpu_worker *w, size_t n);
-/* Returns true if kvd_gpu_experts_add, with n tokens, also computes the norm before the experts. */
+/* Returns true if kvd_gpu_experts_add, when it is called for n tokens, also computes the norm
+ * before the experts. */
 bool kvd_gpu_experts_norm(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n);
 
 /* Checks the result e of a kernel launch or library call of phase p. If it is a success, calls
  * w->queued. */
 int kvd_gpu_launched(const kvd_gpu_worker *w, cudaError_t e, kvd_gpu_phase p, kvd_err *err);
 
-/* Computes y [n][out] = x [n][in] W^T, added to y if `add`. x and W have number type `type`, y has
- * y_type. */
+/* Computes the product x [n][in] W^T and writes it to y [n][out] or, if `add`, adds it to y. x and
+ * W have number type `type`, y has y_type. */
 int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, kvd_dtype type,
                     size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, int add,
                     kvd_gpu_phase p, kvd_err *err);
@@ -160,11 +163,12 @@ int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, 
 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
 
-/* Returns the number (stage) of the check for NaN and infinity before a layer, or before the final
- * norm. */
+/* Return the number of the check for NaN and infinity before a layer, or before the final norm.
+ * Checks are numbered in the order of execution. */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
-/* Writes the name of check `stage` for NaN and infinity: "embedding", "layer 3" or "final norm". */
+/* Writes the name of the values that check number `stage` tests for NaN and infinity, such as
+ * "embedding", "layer 3" or "final norm". */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 
 #endif

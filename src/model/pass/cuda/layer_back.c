@@ -55,7 +55,8 @@ const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n,
                : w->narrowed;
 }
 
-/* Adds the vector `bias` to x and writes the norm of x to y; if `which` is -1, y is x itself. */
+/* Adds the vector `bias` to each row of x. Then writes the rows to y, normalised by norm number
+ * `which` of the layer, or unchanged if `which` is -1. */
 static int norm(const kvd_gpu_backward *w, float *x, const float *bias, const kvd_gpu_layer *l,
                 int which, size_t n, void *y, kvd_dtype type, kvd_err *err)
 {
@@ -115,9 +116,9 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/* For the layer x1 + ffn(norm(x1)) with x1 = x + W_O o: turns w->dx into the gradient of x,
- * without the part that goes through Q, K and V, and computes w->d_o, the gradient of the attention
- * output o. */
+/* Backward pass of the layer y = x1 + ffn(norm(x1)), with x1 = x + W_O o. Turns w->dx from the
+ * gradient of y into the gradient of x for constant o. Writes the gradient of the attention output
+ * o to w->d_o. */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return kvd_status(
@@ -127,8 +128,8 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
         kvd_back_norm(w, w->w.x, l->norm[1], n, w->dy, w->dx, 1, err) || output_back(w, l, n, err));
 }
 
-/* For the layer x + W_O o + ffn(norm(x)): turns w->dx into the gradient of x, without the part that
- * goes through Q, K and V, and computes w->d_o, the gradient of the attention output o. */
+/* Backward pass of the layer y = x + W_O o + ffn(norm(x)). Turns w->dx from the gradient of y into
+ * the gradient of x for constant o. Writes the gradient of the attention output o to w->d_o. */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {
@@ -141,9 +142,9 @@ static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, si
                : 0;
 }
 
-/* For the layer norm2(y + ffn(y)) with y = norm1(x + W_O o): turns w->dx into the gradient of x,
- * without the part that goes through Q, K and V, and computes w->d_o, the gradient of the attention
- * output o. */
+/* Backward pass of the layer y = norm2(s + ffn(s)), with s = norm1(x + W_O o). Turns w->dx from the
+ * gradient of y into the gradient of x for constant o. Writes the gradient of the attention output
+ * o to w->d_o. */
 static int behind_after(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_gpu_worker *g = &w->w;

@@ -30,16 +30,18 @@ struct kvd_gpu_backward {
     /* scratch memory for a gradient rounded to bf16; NULL in float32 */
     void *narrowed;
     void *scratch;
-    /* [piece][vocab] logits of `piece` tokens, the number that the output head processes at a
-     * time */
+    /* [piece][vocab] logits of one piece of the batch; the output head processes `piece` tokens at
+     * a time */
     float *logits;
     /* gradient of the logits in float32 or bf16 */
     void *d_logits;
-    /* [piece][d_embed] gradient of the output head's input */
+    /* [piece][d_embed] gradient of the output head's input; the head processes `piece` tokens at a
+     * time */
     float *d_embedded;
     /* [max_tokens] target token of each position */
     uint32_t *target;
-    /* per token: random number by which its target token is drawn (u), and its loss */
+    /* u: random number with which a token's target is drawn; loss: loss of a token; each has one
+     * number per token */
     double *u, *loss;
     /* token ids, positions, RoPE table rows and target tokens, max_tokens each, in pinned memory */
     uint32_t *rows;
@@ -50,14 +52,15 @@ struct kvd_gpu_backward {
     char engine[320];
 };
 
-/* Turns w->dx from the gradient of the layer's output into the gradient of its input, without the
- * part that goes through Q, K and V. Also computes w->d_o, the gradient of the attention output. */
+/* Backward pass of the steps that follow attention in a layer. Turns w->dx from the gradient of the
+ * layer's output into the gradient of its input, for a constant attention output. Writes the
+ * gradient of the attention output to w->d_o. */
 int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /* Computes w->d_qkv, the gradients of Q, K and V, from w->d_o, the gradient of the attention
  * output. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
-/* Computes the gradients of Q and K before RoPE and norms. Unless `last`, adds to w->dx the part of
- * the layer input's gradient that goes through Q, K and V. */
+/* Computes the gradients of Q and K before RoPE and norms. Unless `last`, adds to w->dx the
+ * gradient that reaches the layer's input through Q, K and V. */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);
 
@@ -65,7 +68,7 @@ int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int l
  * next call overwrites the result if it is bf16. */
 const void *kvd_back_narrow(const kvd_gpu_backward *w, const float *x, size_t n, size_t width,
                             kvd_err *err);
-/* Computes dx [n][in] = dy [n][out] W, added to dx if `add`. */
+/* Computes the product dy [n][out] W and writes it to dx [n][in] or, if `add`, adds it to dx. */
 int kvd_back_product(const kvd_gpu_backward *w, const void *dy, const void *matrix, size_t n,
                      size_t in, size_t out, float *dx, int add, kvd_err *err);
 int kvd_back_norm(const kvd_gpu_backward *w, const float *x, const float *gain, size_t n,

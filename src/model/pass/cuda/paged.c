@@ -18,13 +18,13 @@ struct kvd_gpu_paged {
     size_t d, q_bytes;
     kvd_device_memory memory;
     void *q, *pool, *o, *plan;
-    /* output buffer that is never read: a second launch of kvd_append, which is needed for K, also
-     * writes Q; NULL before the first such launch */
+    /* buffer for queries that are never read: kvd_append always writes queries, even if it is
+     * launched only for keys; NULL before the first such launch */
     void *q_unused;
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /* sequences to which table, tile and args belong at present, or NULL */
+    /* sequences for which table, tile and args have been filled, or NULL */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };
@@ -193,8 +193,9 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
     return 0;
 }
 
-/* Projects new Q, K and V and stores them. A launch projects Q and K by the same matrix; if Q and K
- * have different matrices, a second launch projects K. */
+/* Multiplies Q, K and V of new tokens by the layer's compression matrices and stores the products.
+ * One launch uses one matrix for Q and K. If the layer has different matrices for Q and K, makes a
+ * second launch for K. */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)
 {

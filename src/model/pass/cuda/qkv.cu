@@ -1,8 +1,8 @@
 /* Adds biases to Q, K and V, applies norms of heads and RoPE, and checks that results are finite,
  * in one kernel, in float32.
  *
- * Each lane holds 16 bytes of both halves of a head, so RoPE needs no exchange between
- * lanes. */
+ * Each thread holds 16 bytes of a head's first half and 16 bytes of its second half, so RoPE needs
+ * no exchange between threads. */
 #include "model/pass/cuda/blocks.h"
 
 #include "common/cuda/launch.cuh"
@@ -283,8 +283,8 @@ cudaError_t launch(const kvd_gpu_qkv &a, size_t n, unsigned stage, kvd_gpu_bad *
                             THREADS, 0, stream, a, n, stage, bad);
 }
 
-/* Writes K, V and the dimensions of Q that RoPE rotates, in latent attention. One block handles one
- * token. */
+/* Writes K and V of latent attention, and the dimensions of Q that RoPE rotates. One block handles
+ * one token. */
 template <class T> __global__ void __launch_bounds__(THREADS) latent_kernel(const kvd_gpu_latents a)
 {
     __shared__ double part[32];

@@ -97,8 +97,8 @@ __device__ __forceinline__ float gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912f * (x + 0.044715f * x * x * x)));
 }
 
-/* Records that row `row` has a NaN or infinity in check `stage`. *bad keeps the first token of the
- * first check. */
+/* Records that check number `stage` found a NaN or infinity in row `row`. *bad keeps the smallest
+ * check number and, for this check, the smallest row. */
 __device__ __forceinline__ void report_bad(kvd_gpu_bad *bad, unsigned stage, size_t row)
 {
     atomicMin(bad, (kvd_gpu_bad)stage << 40 | row);

@@ -22,8 +22,8 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /* n_rows: number of queries of all heads and sequences together; rows: of one head of one
-     * sequence */
+    /* n_rows: number of queries in all heads and sequences together; rows: number of queries in one
+     * head of one sequence */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
     /* a score is softcap * tanh(inner * product) for the product q . k; inner is scale / softcap */

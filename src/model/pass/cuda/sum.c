@@ -91,8 +91,8 @@ static int lives(int device)
     return asked == cudaSuccess || asked == cudaErrorNotReady;
 }
 
-/* Aborts a GPU's communicator, except after the loss of the CUDA context, when this would wait for
- * ever. */
+/* Aborts a GPU's NCCL communicator. Does nothing if the GPU's CUDA context is lost, because
+ * ncclCommAbort would never return. */
 static void end(const kvd_gpu_sum *s, member *m)
 {
     if (!m->comm || !lives(m->device))
@@ -167,7 +167,8 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
     return check(s, r == ncclSuccess ? ended : r, err);
 }
 
-/* Waits for `stream`, at first without sleeping, for about the time of two decode steps. */
+/* Waits until the work on `stream` has ended. Polls without sleeping for about 20 ms, the time of
+ * two decode steps, and then sleeps between polls. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err)
 {
     /* number of times that the stream is queried before the first sleep, about a microsecond

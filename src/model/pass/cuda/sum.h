@@ -1,4 +1,4 @@
-/* Sums of float32 arrays over GPUs, and exchanges of memory, by NCCL. Each GPU's host thread must
+/* Sums of float32 arrays over GPUs, and copies between GPUs, by NCCL. Each GPU's host thread must
  * queue the same calls in the same order.
  *
  * After an error on one GPU, all later calls fail on every GPU. */
@@ -40,8 +40,8 @@ int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *er
 /* Sets the function `destroy`. After an error it is called to destroy the CUDA graphs of GPU number
  * `index`, which contain sums over GPUs. */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
-/* kvd_gpu_sum_fail records a failure of GPU `index`. kvd_gpu_sum_failed returns the first GPU that
- * failed, or -1. */
+/* kvd_gpu_sum_fail records that GPU `index` has failed. kvd_gpu_sum_failed returns the GPU whose
+ * failure was recorded first, or -1 if no GPU has failed. */
 void kvd_gpu_sum_fail(kvd_gpu_sum *s, int index);
 int kvd_gpu_sum_failed(const kvd_gpu_sum *s);
 

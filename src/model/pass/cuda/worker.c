@@ -44,8 +44,9 @@ static bool takes_many(const kvd_config *c)
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/* A launch of kvdim's own expert kernels takes up to 32 tokens per expert on average; above, cuBLAS
- * is faster. If takes_many returns true, a launch takes up to MANY tokens. */
+/* Returns the largest number of tokens that kvdim's own expert kernels take per launch: 32 tokens
+ * per expert on average, above which cuBLAS is faster, or more on Hopper GPUs. Returns 0 if cuBLAS
+ * computes the experts. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {

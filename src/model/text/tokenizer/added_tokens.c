@@ -1,4 +1,5 @@
-/* Vocabulary of a tokenizer, and added tokens, which are found before all other steps. */
+/* Vocabulary of a tokenizer, and search for added tokens, which is the first step of
+ * tokenization. */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

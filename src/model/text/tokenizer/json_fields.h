@@ -22,8 +22,8 @@ const char *kvd_json_text(const json_t *o, const char *what, const char *field, 
                           kvd_err *err);
 json_t *kvd_json_array(const json_t *o, const char *what, const char *field, kvd_err *err);
 
-/* Calls `step` for a step of the tokenizer or, if its type is Sequence, for each step in its array
- * `list`. */
+/* Calls the function `step` for the tokenizer step that `spec` describes. If that step has type
+ * Sequence, calls the function for each element of the step's array with name `list`. */
 int kvd_json_steps(const json_t *spec, const char *what, const char *list,
                    int (*step)(void *ctx, const char *type, const json_t *spec, kvd_err *err),
                    void *ctx, kvd_err *err);
@@ -32,12 +32,12 @@ int kvd_json_steps(const json_t *spec, const char *what, const char *list,
 const char *kvd_json_character(const json_t *o, const char *what, const char *field, size_t *len,
                                kvd_err *err);
 
-/* pieces of text before which a sign for a space is put: every piece, only a document's first
- * piece, or none */
+/* pieces of text before which a space marker is put: every piece, only a document's first piece, or
+ * none */
 typedef enum { KVD_PREPEND_ALWAYS, KVD_PREPEND_FIRST, KVD_PREPEND_NEVER } kvd_prepend;
 
-/* settings of the step Metaspace, which replaces spaces by a sign, or in decoding the sign by
- * spaces */
+/* settings of the tokenizer step Metaspace, which replaces spaces by a marker character such as
+ * U+2581; decoding replaces the marker by spaces */
 typedef struct {
     const char *sign;
     size_t len;

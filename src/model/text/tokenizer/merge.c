@@ -169,7 +169,7 @@ static int join(kvd_merge_work *w, size_t n, kvd_err *err)
             return kvd_fail_interrupted(err);
         const uint32_t at = (uint32_t)w->heap[0].order, joined = w->heap[0].id;
         kvd_symbol *left = &w->symbol[at];
-        /* Skips a merge if one of its two symbols has been merged since. */
+        /* Skips a merge if an earlier merge has replaced one of its two symbols. */
         if (left->gone || left->after == NONE ||
             !rule(context, left->id, w->symbol[left->after].id, &priority, &id) || id != joined) {
             pop(w);
@@ -228,8 +228,8 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /* Merges the word again when it has twice as many symbols, so that the total time stays
-         * linear. */
+        /* Merges the word again only after its number of symbols has doubled, so that the total
+         * time stays linear. */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

@@ -228,7 +228,8 @@ typedef struct {
 } step;
 
 struct kvd_normalizer {
-    /* steps of the normalizer in the order of execution, also those in a step Sequence */
+    /* all steps of the normalizer in the order of execution; a step Sequence is replaced by its
+     * elements */
     step *step;
     size_t n, capacity;
 };
@@ -420,9 +421,9 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/* Writes Unicode normal form k of a text. If `open`, leaves out the end of the text, which may
- * combine with later text. *first: number of leading bytes that come from the document's first
- * character. */
+/* Writes Unicode normal form k of `in` to `out`. If `open`, leaves out the text's end, which may
+ * combine with later text. *first is the number of leading bytes of `in`, on return of `out`, that
+ * come from the document's first character. */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {

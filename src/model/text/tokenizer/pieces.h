@@ -21,7 +21,8 @@ void kvd_buffer_release(kvd_buffer *b);
 
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
-    /* number of bytes at the piece's beginning that come from the document's first character */
+    /* length in bytes of the document's first character in this piece, after normalization; 0 if
+     * the piece does not contain the character */
     size_t first;
     uint32_t id;
     bool is_id;
@@ -36,7 +37,8 @@ typedef struct {
     size_t n, n_next, capacity, capacity_next;
 } kvd_pieces;
 
-/* Makes `text` the only piece. `open`: more of the document may follow. */
+/* Starts to tokenize `text`, as a single piece that later steps will split. `open`: true if more of
+ * the document may follow. */
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
@@ -46,10 +48,11 @@ int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,
                          kvd_err *err);
 
-/* Makes the output p->next the input p->piece of the next step. */
+/* Ends a tokenizer step: the pieces that the step has written become the input of the next step. */
 void kvd_pieces_step(kvd_pieces *p);
 
-/* how a step treats matches (field "behavior" of tokenizer.json) */
+/* ways to split a text at the matches of a pattern, for example to remove the matches (field
+ * "behavior" of tokenizer.json) */
 typedef enum {
     KVD_SPLIT_REMOVED,
     KVD_SPLIT_ISOLATED,

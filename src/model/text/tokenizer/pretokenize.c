@@ -21,17 +21,18 @@ typedef struct {
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
-    /* true if step ByteLevel came before, which writes each byte of the text as a character */
+    /* true if the pattern is applied to ByteLevel's form of the text, which has one character for
+     * each byte */
     bool spelled;
     char replacement[4];
     unsigned width;
-    /* settings of step Metaspace: true if a sign is put before every piece of text, or only before
-     * a document's first piece */
+    /* always: true if Metaspace puts a space marker before every piece of text; first: true if only
+     * before a document's first piece */
     bool always, first;
 } step;
 
 struct kvd_pretokenizer {
-    /* steps in the order of execution, also those inside a Sequence */
+    /* all steps in the order of execution; a step Sequence is replaced by its elements */
     step *step;
     size_t n, capacity;
     bool byte_level;
@@ -185,7 +186,8 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
         return parse_punctuation(p, spec, err);
     if (!strcmp(type, "Metaspace"))
         return parse_metaspace(p, spec, err);
-    /* Adds U+200C and U+200D, which Hugging Face's \w also matches. */
+    /* The pattern names U+200C and U+200D, because Hugging Face's \w also matches these
+     * characters. */
     if (!strcmp(type, "Whitespace"))
         return kvd_status(kvd_json_known(spec, type, "type", err) ||
                           add_split(p, "[\\w\\u200c\\u200d]+|[^\\w\\u200c\\u200d\\s]+",
@@ -224,7 +226,8 @@ bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p)
     return p->byte_level;
 }
 
-/* text in ByteLevel's alphabet; byte i comes from byte byte[i] of the original */
+/* ByteLevel's form of a text, which has one character for each byte of the original. byte[i]: index
+ * of the original byte to which byte i of this form belongs. */
 typedef struct {
     kvd_buffer text;
     size_t *byte;

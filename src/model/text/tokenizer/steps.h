@@ -10,7 +10,7 @@
 #include "model/text/tokenizer.h"
 #include "model/text/tokenizer/pieces.h"
 
-/* texts of the tokens and their ids, which may have gaps */
+/* vocabulary of a tokenizer: text and id of each token; some ids may be unused */
 
 typedef struct {
     size_t begin;
@@ -27,7 +27,8 @@ typedef struct {
     size_t longest;
 } kvd_vocab;
 
-/* Adds a token. Then kvd_vocab_build must be called, which fails if a text or id repeats. */
+/* Adds a token to the vocabulary. After the last token, the caller must call kvd_vocab_build, which
+ * fails if two tokens have equal texts or ids. */
 int kvd_vocab_add(kvd_vocab *v, const char *piece, size_t len, uint32_t id, kvd_err *err);
 int kvd_vocab_build(kvd_vocab *v, kvd_err *err);
 void kvd_vocab_release(kvd_vocab *v);
@@ -226,8 +227,8 @@ typedef struct {
 /* Starts a word, whose ids will be appended to *ids. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/* Appends a symbol to a word. May already merge earlier symbols whose result later symbols cannot
- * change. */
+/* Appends a symbol to the current word. If the word is long, merges its beginning as far as later
+ * symbols cannot change the result. */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
 /* Joins the symbols, smallest priority first, leftmost on ties, and appends their ids. If `open`,

@@ -16,11 +16,11 @@ typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind
 typedef struct {
     kind kind;
     kvd_regex *pattern;
-    /* new text (Replace), removed character (Strip), or sign for a space (Metaspace) */
+    /* new text (Replace), removed character (Strip), or space marker (Metaspace) */
     kvd_buffer content;
     uint32_t start, stop;
-    /* true if Metaspace deletes its signs for spaces in the first token; in other tokens it
-     * replaces them by spaces */
+    /* true if Metaspace deletes space markers in the first token, instead of replacing them by
+     * spaces */
     bool drop_first;
 } step;
 
@@ -183,7 +183,8 @@ static int byte_level(const kvd_strings *in, kvd_strings *out, kvd_err *err)
             unsigned width;
             const int b = kvd_char_to_byte(kvd_utf8_decode(s + j, &width));
             const char c = (char)b;
-            /* Keeps the text: byte-level BPE never writes this character, added tokens may. */
+            /* A character that represents no byte occurs only in added tokens, whose text is copied
+             * unchanged. */
             if (b < 0) {
                 bytes.n = before;
                 if (kvd_buffer_add(&bytes, s, len, err))
