@@ -227,9 +227,9 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/* Finds the least and the most reduced of the calibrations that equal calibration i except in one
- * number: fraction of sequences left out if `pruning`, else number of K-means centroids. Returns
- * false if all have the same number, or an earlier i gave the same result. */
+/* Finds the calibrations with the fewest and the most K-means centroids (if `pruning`: sequences
+ * left out) among the calibrations that differ from calibration i in nothing else. Returns false if
+ * all have equally many, or if calibration i is not the first among them. */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {

@@ -33,8 +33,8 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    /* Part of the measure's name after the method. Depending on `kind`, it names phases of a job,
-     * joined by '+', or the method compared with (method B). */
+    /* Part of the measure's name after the method, such as "prefill_mlp+decode_mlp" or the name of
+     * a second method. */
     char rest[96];
     char other[48];    /* method B in names that end in "-PHASES-over-B" */
     const char *sizes; /* input and output lengths such as "6300x243+204x139", or "all" */
@@ -209,9 +209,8 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/* Appends to *out how much larger a share of the job completion time some phases take at the last
- * size in q->sizes than at the first, in percentage points. q->rest lists the phases, joined by
- * '+'. */
+/* Appends by how many percentage points the share of some phases in the job completion time grows
+ * from the first input size in q->sizes to the last. q->rest names the phases. */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -278,8 +277,8 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/* Appends to *out by how many percent the perplexity of method A exceeds that of method B at equal
- * job completion times. These are the times of A's jobs if `of_a`, else those of B's jobs. */
+/* Appends to *out by how many percent the perplexity of method A exceeds the perplexity of method B
+ * at equal job completion times: the times of A's jobs if `of_a`, else the times of B's jobs. */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
 {
@@ -328,8 +327,9 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /* If one method is faster in all settings, its lowest perplexity is compared with each
-             * setting of the other method. */
+            /* If every setting of one method is faster than every setting of the other, each
+             * perplexity of the slower method is compared with the lowest perplexity of the faster
+             * method. */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

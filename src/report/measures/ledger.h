@@ -8,7 +8,7 @@
  *   column; "*_cv_percent" means all columns with that ending
  * - published_low, published_high: published range if no table gives it
  * - unit: unit of all numbers of the claim
- * - measure, test, limit: a measure (measures.h) and the test of its values (kvd_verdict)
+ * - measure, test, limit: a measure and the test of its values, as in docs/definitions.md
  * - trend_measure, trend_test, trend_limit: likewise, for the verdict "trend holds"
  * - beside: other measures to show, separated by blanks; NAME=UNIT changes the unit
  * - null: range of the measure if the claim were false, as words or "LO:HI words"
@@ -32,21 +32,8 @@
 #include "report/report.h"
 #include "report/results.h"
 
-/* Verdict on a claim of a paper. Tests compare a measured value v with a limit L, which is a
- * number, or "low" or "high" for an end of the range that the paper prints. v passes
- *
- * - at-most L: if v <= L; at-least L: if v >= L
- * - within L: if low - L <= v <= high + L
- * - between A:B: if A <= v <= B
- * - above-null, below-null: if v is above (below) the null range, which is expected if the claim is
- *   false
- *
- * Tests loads-at-most, loads-at-least, loads-above-null and loads-below-null are for curves of
- * values over the request rate. A curve passes if its values pass the test without "loads-" at 99 %
- * of the request rates. It is undecided if some rates were not simulated.
- *
- * A value is undecided if a part of its 95 % interval passes and a part fails. A claim passes if
- * all its values (or curves) pass, and fails if one fails. */
+/* Verdict on a claim of a paper. docs/definitions.md defines the verdicts and the tests from which
+ * they follow. */
 
 typedef enum {
     KVD_REPRODUCED,
@@ -68,22 +55,9 @@ typedef struct {
     double low, high; /* published range; NaN if the paper prints no number */
 } kvd_verdict_rule;
 
-/* Derives the verdict on a paper's claim from the measured values of the claim (`main`) and of a
- * weaker claim (`trend`). If the paper prints a number:
- *
- * - all values of `main` pass their test: reproduced
- * - otherwise, all values of `trend` pass theirs: trend holds
- * - otherwise, no value of `main` fails, but one is undecided because a part of its 95 % interval
- *   passes: cannot tell
- * - otherwise: not reproduced
- *
- * A value at which the queue of requests grows passes no test.
- *
- * If the paper prints no number, the test must compare with the null range, which is expected if
- * the claim is false: above-null, below-null, loads-above-null or loads-below-null. The verdict is
- * then "holds", "does not hold" or "cannot tell".
- *
- * Fails on an unknown test, or one that needs a published number where the paper prints none. */
+/* Derives the verdict on a paper's claim by the rules in docs/definitions.md. `main` has the
+ * measured values of the claim, `trend` the values of a weaker claim. Fails if a test is unknown,
+ * or if it needs a published number and the paper prints none. */
 int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
@@ -91,9 +65,10 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
  * Load: request rate / highest request rate that the baseline method sustains. */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
-/* Tests curves of values over the request rate. *least, *most: smallest and largest fraction of a
- * curve's request rates at which its values pass the test. Returns the number of curves, or 0 if
- * the rule's test does not use request rates. */
+/* Tests a claim at every simulated request rate, separately for each serving setup (such as model
+ * and method). Sets *least and *most to the smallest and the largest fraction of the request rates
+ * at which the claim holds in a setup. Returns the number of setups, or 0 if the rule does not test
+ * request rates. */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
 
@@ -126,8 +101,8 @@ typedef struct {
     kvd_figure_counts figures;
 } kvd_ledger;
 
-/* Judges every claim of ledger.csv, and fills *out. Fails if a figure of the papers has neither a
- * claim in ledger.csv nor a stated reason for having none. */
+/* Judges every claim of ledger.csv, and fills *out, which the caller releases. Fails if a diagram
+ * or table of the papers has neither a claim in ledger.csv nor a stated reason for having none. */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
@@ -136,8 +111,8 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
 /* Writes a text such as "104 figures and tables of the papers: 40 measured here, ...". */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
-/* Writes the range of a claim's measured values, such as "-20 to -3 %, at 35 % of the loads"
- * (request rates at which the claim holds). */
+/* Writes the range of a claim's measured values, such as "-20 to -3 %". For a claim on request
+ * rates, adds the share of the rates at which it holds, such as ", at 35 % of the loads". */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
 /* Writes a published range, such as "0.07 to 0.351 %", or "none printed" for NaN. */
@@ -181,14 +156,17 @@ typedef struct {
 } kvd_published_triangle;
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
-/* For each data set of a model, a paper prints numbers epsilon and delta. Returns true if one
- * number x makes every delta |epsilon - x|, up to rounding: delta may then be a difference of
- * means, contrary to the paper's definition. */
+/* A paper prints numbers epsilon and delta for each data set of a model. Returns true if delta =
+ * |epsilon - x|, up to rounding, for one number x and all data sets. In that case delta may be a
+ * difference of means, contrary to the paper's definition. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
-/* A table prints numbers epsilon and delta for each data set. A model fits if one number x makes
- * every delta |epsilon - x|. Models that fit, number expected to fit if deltas were randomly
- * ordered, and probability of at least as many fits. */
+/* A published table prints a pair (epsilon, delta) for each model and data set. A model fits if
+ * delta = |epsilon - x| in all its pairs, for one number x.
+ *
+ * - fits: number of models that fit
+ * - expected: number of models that would fit on average if the deltas were in random order
+ * - probability: probability of at least `fits` such models in that case */
 typedef struct {
     size_t fits;
     double expected, probability;
@@ -198,8 +176,8 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 /* two columns of different published tables that have equal digits in most rows */
 typedef struct {
     char table[2][64], column[2][64];
-    /* number of rows of data that both tables have, and number of these rows in which both columns
-     * print equal digits */
+    /* Number of rows that two published tables have in common, and number of these rows in which a
+     * column of one table and a column of the other print equal digits. */
     size_t shared, equal;
 } kvd_published_twin;
 

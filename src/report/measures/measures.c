@@ -67,16 +67,16 @@ typedef struct {
 
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Returns true if the rotations are one per query head (if per_query) or one per KV head (else). If
- * the model has as many KV heads as query heads, both are true. */
+/* Returns true if rotations belong to query heads and `per_query` is true, or to KV heads and
+ * `per_query` is false. Always true if the model has as many KV heads as query heads. */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
     return s->model.n_heads == s->model.n_kv_heads || (s->pairing == KVD_PER_QUERY) == per_query;
 }
 
-/* Sets the range expected if the claim is false for: sum of the smaller half of singular values /
- * sum of all. For n random vectors of d dimensions it is (1 - sqrt(d / n)) / 2 to 1 / 2 (Marchenko
- * and Pastur 1967). */
+/* Sets the range, for random vectors, of (sum of the smaller half of the singular values) / (sum of
+ * all). For n vectors of d dimensions it is (1 - sqrt(d / n)) / 2 to 1 / 2 (Marchenko and Pastur
+ * 1967). */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
     const double c = sqrt((double)s->model.d_head / (double)s->pair[pair].n_rows);
@@ -85,9 +85,8 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
         out->value[out->n - 1].null_name = "a flat spectrum of independent rows";
 }
 
-/* Sets the range expected if the claim on a trained model is false for: sum of the smaller half of
- * singular values / sum of all. Takes it from result files of this model with random weights.
- * Returns false if there are none. */
+/* Sets the range of (sum of the smaller half of the singular values) / (sum of all) over the result
+ * files of the same model with random weights. Returns false if there are no such files. */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -141,9 +140,9 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/* Sets the null range of measure energy-ratio, which is expected if two texts have unrelated
- * rotations: squared norm of a text's vectors in half of the dimensions of a random rotation, in
- * percent of that with the text's own rotation. */
+/* Projection to half of a rotation's dimensions keeps a part of the squared norm of a text's
+ * vectors. Sets the range of this part for random rotations, in percent of the part that the text's
+ * own rotation keeps. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -165,8 +164,8 @@ bool kvd_of_token_counts(const kvd_similarity *s)
     return false;
 }
 
-/* Returns true if result x compares calibrations of one text on different numbers of tokens, and
- * another result of the same model compares only different texts. */
+/* Returns true if result x contains several calibrations on one text, and another result of the
+ * same model contains only one calibration per text. */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
     bool other = false;
@@ -232,8 +231,8 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* The measure is energy-ratio. It is not computed if the text whose vectors are
-                 * rotated consists of random token ids. */
+                /* Measure energy-ratio rotates the vectors of text b by the rotation of text a. It
+                 * is not computed if text b consists of random token ids. */
                 else if (want_random && rb)
                     continue;
                 else
@@ -248,9 +247,9 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     return 0;
 }
 
-/* Appends delta / epsilon, the relative difference between the rotations of a text and of a
- * reference text. Measure tokens-delta appends it for each number of calibration tokens. Measure
- * tokens-fall appends its value for the most tokens / its value for the fewest. */
+/* Appends values of measure `name`. For tokens-delta: relative difference between the rotations of
+ * a text and of a reference text, for each number of calibration tokens. For tokens-fall: the
+ * difference at the most tokens / the difference at the fewest tokens. */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;

@@ -137,16 +137,16 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/* Returns true if |x - epsilon| equals delta within rounding, where epsilon is the one printed for
- * data set i, and delta the one printed for data set order[i]. */
+/* Returns true if |x - m->epsilon[i]| equals m->delta[order[i]], up to rounding of the printed
+ * numbers. */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
     return fabs(fabs(x - e->value) - d->value) <= (e->half + d->half) * (1 + 1e-9);
 }
 
-/* Numbers epsilon and delta are printed for each data set. Returns true if, for one number x and
- * every data set i, |x - epsilon| equals, within rounding, the delta of data set order[i]. */
+/* Returns true if, for some number x and all i, |x - m->epsilon[i]| equals m->delta[order[i]] up to
+ * rounding of the printed numbers. */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
     static const double sign[] = {-1, 1};
@@ -169,9 +169,9 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
     return one_epsilon(m, as_printed);
 }
 
-/* Numbers epsilon and delta are printed for each data set. Tries all orders of the deltas that keep
- * the first k. *n counts the orders; *fit counts those in which one number x makes every delta
- * |epsilon - x|. */
+/* Permutes order[k] and all later elements in every way. *n counts the permutations. *fit counts
+ * the permutations for which some number x has |x - m->epsilon[i]| = m->delta[order[i]] for all
+ * i. */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {
@@ -192,9 +192,8 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /* Numbers epsilon and delta are printed for each data set of a model. The model fits if one
-     * number x makes every delta |epsilon - x|. p[k]: probability that k models fit if their deltas
-     * are in random order. */
+    /* p[k]: probability that k models fit by chance, with their printed deltas in random order. A
+     * model fits if delta = |epsilon - x| for one number x and all its data sets. */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
@@ -298,8 +297,7 @@ static bool twin_columns(const sheet *a, size_t x, const sheet *b, size_t y,
     return out->shared >= FEWEST && 4 * out->equal >= 3 * out->shared;
 }
 
-/* Returns true if all rows of a column are equal. Another column with these numbers need not be a
- * copy. */
+/* Returns true if all cells of a column below its header are equal. */
 static bool constant(const sheet *s, size_t column)
 {
     for (size_t i = 2; i < s->n_rows; i++)
@@ -370,8 +368,7 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* Index in *out of this pair of models. Several rows of a pair can have equal
-                     * numbers, which are counted together. */
+                    /* Index of this pair of models in *out, or *n if the pair is new. */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||
