@@ -103,8 +103,7 @@ int main(int argc, char **argv)
         }
     printf("\northogonal: max |R^T R - I| is %s 1e-12\n", off < 1e-12 ? "below" : "NOT below");
 
-    /* Energy is the sum of the squared singular values. The first m columns of R keep the first m
-     * of these squares. */
+    /* Energy: sum of all squared singular values. */
     double total = 0;
     for (size_t j = 0; j < d; j++)
         total += sigma[j] * sigma[j];

@@ -12,7 +12,7 @@ static const kvdim_key keys[] = {
     {"recent", 8, 1, 1024, 1, "newest tokens among them"},
 };
 
-/* Chooses prompt tokens to keep. `self` points to the parameter values, as there is no `open`. */
+/* Chooses the prompt tokens to keep. `self` points to the values of the method's parameters. */
 static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error)
 {

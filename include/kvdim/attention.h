@@ -101,17 +101,19 @@ int32_t kvdim_layer_o_column(const kvdim_layer *layer, int32_t head);
 typedef struct kvdim_batch {
     size_t struct_size; /* set by the caller: sizeof(kvdim_batch) */
     int32_t n_requests; /* at least 1 */
-    /* Number of columns of page_table. A request has at most 64 max_pages tokens. */
+    /* Number of columns of page_table, and largest number of pages of a request. A page holds 64
+     * tokens. */
     int32_t max_pages;
-    /* Number of pages in kvdim_append_args.pool. On the CPU, other page numbers are an error. */
+    /* Number of pages in kvdim_append_args.pool. Entries of page_table must be 0 .. pool_pages - 1.
+     * On the CPU, any other entry is an error. */
     int32_t pool_pages;
     /* Host array [n_requests]: number of new tokens of each request, at least 1. NULL: 1 each. */
     const int32_t *q_len;
     /* Host array [n_requests]: number of tokens of each request, cached and new together, at most
-     * 64 max_pages. */
+     * 64 * max_pages. */
     const int32_t *kv_len;
-    /* [n_requests][max_pages] Entry [b][j] is the number of the page with tokens 64 j .. 64 j + 63
-     * of request b. The plan keeps this pointer and copies nothing. */
+    /* [n_requests][max_pages] Entry [b][j] is the number of the page with the 64 tokens of request
+     * b from token 64 * j on. The plan keeps this pointer and copies nothing. */
     const int32_t *page_table;
 } kvdim_batch;
 

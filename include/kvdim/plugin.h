@@ -77,8 +77,8 @@ typedef struct kvdim_model {
     uint64_t seed;
 } kvdim_model;
 
-/* Description of a method, common to all axes. It is the first member of kvdim_tokens_method and of
- * the structures for other axes. Unused fields are 0 or NULL. */
+/* Description of a compression method. It is the first member of kvdim_tokens_method,
+ * kvdim_bits_method and the other structures for methods. Unused fields are 0 or NULL. */
 typedef struct kvdim_method {
     /* size of the enclosing structure, such as sizeof(kvdim_tokens_method) */
     uint32_t struct_size;
@@ -89,9 +89,9 @@ typedef struct kvdim_method {
     uint32_t n_keys;      /* at most 8 */
     uint32_t needs;       /* Sum of KVDIM_NEEDS_... bits, or 0. */
     /* Name of the parameter that sets the size of the cache, or NULL. Options --sweep and --target
-     * vary it from `sweep_most` (largest cache) to `sweep_least`, in geometric steps if
-     * `sweep_ratio` is 1. The method must make the cache smaller at `sweep_most` too, because
-     * --target evaluates it there. */
+     * vary this parameter from `sweep_most` (largest cache) to `sweep_least` (smallest cache). Even
+     * at `sweep_most`, the cache must be smaller than the uncompressed cache. If `sweep_ratio` is
+     * 1, the values form a geometric sequence. */
     const char *sweep_key;
     double sweep_most, sweep_least;
     int32_t sweep_ratio;

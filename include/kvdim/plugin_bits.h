@@ -43,9 +43,9 @@ typedef struct kvdim_bits_method {
      *
      * Of m stored tokens the first (m - window) / block * block are quantised. */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
-    /* Quantises `b`. Writes the dequantised numbers, which must be finite, to `decoded` [n][d], the
-     * bits of the codes to *payload, and the bits of scales and indices to *side_bits. Must accept
-     * zeros and any n >= 1. */
+    /* Quantises block `b`. Writes the dequantised numbers, which must be finite, to `decoded`
+     * [n][d]. Sets *payload to the number of bits of the codes, and *side_bits to the number of
+     * bits of the scales and indices. The block has n >= 1 tokens and may be all zeros. */
     int (*code)(const void *self, const kvdim_block *b, float *decoded, double *payload,
                 double *side_bits, char *error);
 } kvdim_bits_method;

@@ -32,8 +32,8 @@ typedef struct kvdim_matrices {
     float *a_v, *b_v;  /* a_v is [d][d_v], b_v is [d_v][d]. */
 } kvdim_matrices;
 
-/* Queries and keys of a prompt at one KV head. Tokens that another method has dropped from the
- * cache have queries but no keys. */
+/* Queries and keys of a prompt at one KV head. Tokens that were dropped from the cache have queries
+ * but no keys. */
 typedef struct kvdim_channels {
     uint32_t struct_size;
     int32_t layer, kv_head, group;

@@ -50,8 +50,8 @@ typedef struct {
     double weight_bytes, peak_bytes;
     /* number of cache pages, of 64 tokens each, in every layer without a sliding window */
     size_t pages;
-    /* number of pages in every layer with a sliding window, and most of them that one request
-     * keeps */
+    /* cache pages in every layer with a sliding window: their number, and the largest number that
+     * one request keeps */
     size_t window_pages, window_share;
     /* Description such as "NVIDIA H200, bf16, cuBLAS 13.1.0, sm_90a kernels, CUDA graphs". */
     char what[256];
@@ -102,8 +102,9 @@ struct kvd_engine {
     /* Returns how many bytes of K and V the cache holds. If NULL, each cached token takes
      * facts.bytes_per_token. */
     double (*held)(const kvd_engine *e);
-    /* Counts the bytes that GPUs sent to each other in the last iteration: bytes[0] for Q, K and V,
-     * bytes[1] for attention outputs. NULL if GPUs do not exchange them. */
+    /* Counts the bytes that GPUs sent to each other in the last iteration: bytes of Q, K and V in
+     * the first element, bytes of attention outputs in the second element. NULL if GPUs do not send
+     * these. */
     void (*sent)(const kvd_engine *e, double bytes[2]);
     /* Counts the cached tokens and bits of the request in `slot`. NULL if the engine cannot count
      * them. */

@@ -23,8 +23,8 @@ typedef struct {
     const kvd_plan *plan;
     kvd_engine_spec spec;
     kvd_cpu_weights weights;
-    /* True if the method compresses token by token; `caches` then contains the KV cache. False if
-     * it only removes dimensions; `slots` then contains it. */
+    /* True if the method compresses token by token and the KV cache is in `caches`. False if it
+     * only removes dimensions and the KV cache is in `slots`. */
     bool stepwise;
     kvd_cpu_slots slots;
     kvd_cpu_stepwise caches;
@@ -327,8 +327,8 @@ static int open_engine(engine *e, const kvd_checkpoint *c, kvd_err *err)
     if (kvd_batch_limits(c, rows, e->spec.max_len, err) ||
         kvd_cpu_weights_find(&e->weights, c, e->stepwise ? NULL : e->plan->dims, err))
         return -1;
-    /* Takes the mean over a request of the largest length, because layers with a sliding window
-     * store only the newest tokens. */
+    /* Cache bytes per token, averaged over the tokens of the longest possible request. Layers with
+     * a sliding window store only the newest tokens. */
     f->bytes_per_token = (double)kvd_cpu_slot_elements(&e->weights, e->tokens) *
                          (double)kvd_dtype_bytes(e->plan->type) / (double)e->tokens;
     f->weight_bytes = e->weights.bytes;

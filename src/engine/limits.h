@@ -24,8 +24,8 @@ typedef struct {
     size_t chunk;
     /* number of cache pages, of 64 tokens each, in every layer without a sliding window */
     size_t pages;
-    /* number of pages in every layer with a sliding window, and most of them that one request
-     * keeps */
+    /* cache pages in every layer with a sliding window: their number, and the largest number that
+     * one request keeps */
     size_t window_pages, window_share;
     kvd_admission admission;
 } kvd_batching_limits;

@@ -97,7 +97,7 @@ static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
 size_t kvd_blocked_rows(const kvd_attn_batch *batch, int32_t *q_start);
 
 /* kvd_pack_q, kvd_pack_q_decode and kvd_pack_kv convert row-major float32 matrices to the 16-bit
- * layouts that CUDA kernels read. kvd_pack_kv leaves elements that no kernel reads unchanged. */
+ * layouts that CUDA kernels read. kvd_pack_kv writes only elements that a kernel reads. */
 void kvd_pack_q(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype, const float *q,
                 uint16_t *q_blocked);
 void kvd_pack_q_decode(const kvd_attn_map *map, const kvd_attn_batch *batch, int dtype,

@@ -20,8 +20,7 @@ typedef struct {
     /* Queries and keys projected to the kept dimensions. They are q and k themselves if W_Q and W_K
      * already contain the projection (kvd_cpu_layer.rotates is false). */
     float *q_cut, *k_cut;
-    /* memory for q_cut and k_cut in layers where they are not q and k themselves
-     * (kvd_cpu_layer.rotates) */
+    /* buffers for the queries and keys that are projected to the kept dimensions */
     float *q_own, *k_own;
     /* Keys before RoPE, and inputs of W_Q, W_K and W_V [tokens][d_model]. Each is NULL if the
      * method does not read it. */

@@ -239,8 +239,8 @@ static int find_head(kvd_cpu_weights *w, const kvd_checkpoint *c, kvd_err *err)
         kvd_weight_find(c, head_part(w), false, 0, &x, err))
         return -1;
     const bool copied = !kvd_weight_in_place(&x);
-    /* Token and position embeddings are read from the memory-mapped file. They count with the
-     * file's number type, not as float32 copies. */
+    /* Bytes of the token and position embeddings as stored in the checkpoint file, which is
+     * memory-mapped. */
     const double stored = (double)(w->embedding.n * kvd_dtype_bytes(w->embedding.tensor.dtype)),
                  positions = (double)(w->positions.n * kvd_dtype_bytes(w->positions.tensor.dtype)),
                  head = (double)(x.n * sizeof *w->head);

@@ -1,5 +1,5 @@
-/* Inference engine on one GPU. Used alone, or as one of the GPUs that compute each layer
- * together. */
+/* Inference engine for one GPU. If several GPUs compute each layer together, each GPU has such an
+ * engine. */
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -358,9 +358,8 @@ static size_t near_page(const kvd_cuda_engine *e)
     return e->cache.near_page_bytes + (m ? m->near_page_bytes : 0);
 }
 
-/* Returns the largest number of cache pages, at most `useful`, that fits into `bytes` together with
- * the pages that layers with a sliding window then need. `page`: bytes of a page in the other
- * layers. */
+/* Returns how many cache pages fit into `bytes`, at most `useful`, and leaves room for the pages of
+ * sliding-window layers. `page`: bytes of a page in all layers without a sliding window. */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
     /* Binary search: `low` pages fit into `bytes`; `above` pages do not fit, or exceed `useful`. */
@@ -414,8 +413,8 @@ static int count_pages(const kvd_cuda_engine *e, size_t *pages, kvd_err *err)
     return 0;
 }
 
-/* Captures the CUDA graphs of decode steps before requests arrive, so that no request waits for
- * it. */
+/* Captures the CUDA graphs of decode steps before requests arrive, so that no request waits for the
+ * capture. */
 static int make_graphs(kvd_cuda_engine *e, kvd_err *err)
 {
     for (size_t n = 1; e->spec.graphs && n <= e->batch.max_slices; n = filled_up(n + 1)) {
@@ -496,8 +495,8 @@ kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_er
     return e;
 }
 
-/* CUDA graphs cannot wait for the CPU. Fails if a decode step must, because the CPU reads which
- * experts the router chose. */
+/* Fails if the CPU must read, in each decode step, which experts the router chose. A CUDA graph
+ * cannot wait for the CPU. */
 static int check_graphs(const kvd_config *c, const kvd_gpu_forward_spec *pass,
                         const kvd_gpu_share *share, kvd_err *err)
 {

@@ -25,8 +25,8 @@ static int run(void *ctx, int gpu, kvd_err *err)
     return kvd_cuda_engine_run(p->gpu[gpu], p->it, p->id, err);
 }
 
-/* Returns the first NaN or infinity that any GPU found, as number of the check and index of the
- * token. If there is none, all bits of the result are 1. */
+/* Returns the place of the first NaN or infinity in the activations of any GPU. If there is none,
+ * all bits of the result are 1. */
 static kvd_gpu_bad bad_of(const parallel *p)
 {
     kvd_gpu_bad bad = ~0ULL;

@@ -34,13 +34,13 @@ typedef struct {
 } kvd_layer_codes;
 
 typedef struct {
-    /* Must be the first field. If this is one of several GPUs, only its member `facts` is used. */
+    /* Must be the first field. If several GPUs serve one model, only engine.facts is used. */
     kvd_engine engine;
     kvd_engine_spec spec;
     int device;
     /* number of times that the model reads a prompt in a row: 2 for methods that need it, else 1 */
     size_t copies;
-    /* largest number of positions of a request, including those of a prompt that is read twice */
+    /* largest number of positions of a request; a prompt that is read twice counts twice */
     size_t positions;
     /* free bytes of GPU memory before the engine allocates memory */
     size_t left_before;
@@ -49,8 +49,8 @@ typedef struct {
     kvd_step_batch batch;
     kvd_pages pages;
     kvd_pages near; /* pages of sliding-window layers; empty if none */
-    /* Pages of layers with a sliding window: the most that a request keeps between iterations, and
-     * the most that the new tokens of an iteration add. */
+    /* Pages of layers with a sliding window: largest number that a request keeps between
+     * iterations, and largest number that the new tokens of an iteration add. */
     size_t near_share, near_spare;
     /* bytes of cache pages in use; only counted if layers have a sliding window */
     double held;
@@ -133,10 +133,12 @@ int kvd_cuda_only_steps(const kvd_cuda_engine *e, const kvd_iteration *it);
 int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                           kvd_err *err);
 
-/* Fail if the CUDA engine does not support the model, the method or the options;
- * kvd_cuda_engine_check_several checks what several GPUs do not support. */
+/* Fails if the CUDA engine does not support the number type, the batch limits or the length of
+ * requests. */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
+/* Fails if the requested GPUs do not exist, or if several GPUs together do not support the
+ * method. */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
 /* Open an engine on several GPUs, which divide heads and hidden units (kvd_engine_open_parallel) or
@@ -158,7 +160,8 @@ void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 /* Quantises the weight matrices of all layers to 4 bits. Decode steps of few requests multiply by
  * the 4-bit codes. */
 int kvd_cuda_codes_make(kvd_cuda_engine *e, kvd_err *err);
-/* Returns the bytes of the bf16 weight matrices that 4-bit matrices replace in decode steps. */
+/* Returns the size in bytes of the bf16 weight matrices that decode steps replace by 4-bit
+ * copies. */
 double kvd_cuda_codes_replace(kvd_cuda_engine *e);
 /* Returns true if the kernels of few_rows.h, for products with at most 8 rows, can run a decode
  * step of n requests of this model. */

@@ -181,8 +181,8 @@ static void sent(const kvd_engine *self, double bytes[2])
             bytes[kind] += q->rank[g].sent[kind];
 }
 
-/* Fails if each layer chooses its own important tokens, because GPUs that divide a prompt's tokens
- * support only methods whose layers share them. */
+/* Fails if the method chooses important tokens separately in each layer. If GPUs divide a prompt,
+ * groups of layers must share one choice of tokens. */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
     return plan->tokens && kvd_tokens_layers(&plan->tokens_values) < 2
@@ -257,9 +257,8 @@ static int load_share(kvd_sequence_rank *r, kvd_err *err)
                                            NULL, &e->clock, err));
 }
 
-/* Makes one array for two page tables: element max_pages + i is i. The whole prompt's table begins
- * at element max_pages. This GPU's part of the prompt begins at page f, and its table at element
- * max_pages - f. */
+/* Makes two page tables in one array. One table maps page j of the prompt to j. The other table
+ * maps it to j - f, where f is the first page of this GPU's part of the prompt. */
 static int make_tables(kvd_sequence_rank *r, kvd_err *err)
 {
     const size_t n = r->all->max_pages;

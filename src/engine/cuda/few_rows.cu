@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(THREADS) few_rows_kernel(const __grid_constant
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* 4-bit weights that one lane multiplies, of a block of 128 columns, with steps and zero points. */
+/* One lane's part of a block of 4-bit weights: the codes, and their scales and zero points. */
 struct piece {
     uint4 codes[2];
     uint32_t side[2];
@@ -487,8 +487,8 @@ enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 template <int KIND, int STAGES>
 cudaError_t launch(const params &p, int n_ctas, int most, int major, cudaStream_t stream)
 {
-    /* Requests more than half of a multiprocessor's shared memory, so that no two CTAs share a
-     * multiprocessor. */
+    /* The CTA asks for more than half of a multiprocessor's shared memory, so that only one CTA
+     * runs on a multiprocessor. */
     const size_t need = shared_bytes(STAGES, p.a.n, (size_t)p.pitch),
                  half = (size_t)most / 2 + 1024;
     const size_t bytes = need > half ? need : half;

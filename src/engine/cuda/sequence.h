@@ -14,8 +14,8 @@ typedef struct {
     float *sum;
     /* K and V that this GPU received, in the order of the GPUs that sent them */
     char *in;
-    /* [GPUs + 1] in pinned memory: how many tokens before the first token of each GPU's part of the
-     * prompt have the class of this first token (important or other) */
+    /* [GPUs + 1] in pinned memory, for the first token t of each GPU's part of the prompt: number
+     * of tokens before t that have the class of t (important or other) */
     int32_t *place;
     /* [GPUs + 1] in pinned memory: class of the first token of each GPU's part of the prompt,
      * important (high) or other (low) */
@@ -23,7 +23,7 @@ typedef struct {
     /* [GPUs + 1] number of important tokens, and of other tokens, before each GPU's part of the
      * prompt */
     int32_t (*before)[2];
-    /* false if `before` must be computed anew, because `place` and `level` have changed */
+    /* true if the token counts in `before` belong to the current choice of important tokens */
     bool fetched;
 } kvd_sequence_sets;
 
@@ -39,9 +39,9 @@ typedef struct {
     kvd_step_batch batch;
     /* page tables of this GPU's part of the prompt, and of the whole prompt */
     kvd_pages slice_pages, own_pages;
-    /* [2 max_pages] Array of both page tables; element max_pages + i is i. If this GPU's part of
-     * the prompt begins at page f, its table begins at element max_pages - f and maps page j of the
-     * prompt to page j - f of the part. */
+    /* [2 * max_pages] Two page tables in one array. From element max_pages on, the table maps page
+     * j of the prompt to j. From element max_pages - f on, the table maps it to j - f, where f is
+     * the first page of this GPU's part of the prompt. */
     int32_t *pages;
     /* K and V to send to other GPUs, and Q or attention output received from them, ordered by
      * GPU */
@@ -50,7 +50,7 @@ typedef struct {
     size_t n_out, n_in;
     /* position of the first token of this GPU's part of the prompt, and number of its tokens */
     size_t first, n;
-    /* bytes that this GPU sent to others: [0] for Q, K and V, [1] for attention output */
+    /* bytes that this GPU sent to other GPUs: bytes of Q, K and V, and bytes of attention output */
     double sent[2];
     /* State for layers that share their important tokens (method zdc with layers=N). For other
      * methods, sets.in is NULL. */
@@ -95,8 +95,8 @@ int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStrea
  * received from, GPU `gpu`. */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
-/* Exchanges a few bytes between all GPUs, which connects them. Otherwise the first exchange of a
- * prompt would connect them, and could hang if a GPU had failed. All GPUs call it. */
+/* Connects all GPUs by exchanging a few bytes. Called on every GPU before the first prompt, because
+ * connecting during a prompt could hang if a GPU had failed. */
 int kvd_sequence_connect(kvd_sequence_rank *r, kvd_err *err);
 
 /* Allocates r->sets, which stores the important tokens that layers share (method zdc with

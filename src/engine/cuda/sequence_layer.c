@@ -58,7 +58,8 @@ int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_er
     return status ? -1 : kvd_clock_end(&r->slice->clock, KVD_PHASE_COMM, s, err);
 }
 
-/* Copies K and V of the heads that GPU `gpu` computes from this GPU's pages to `to`. */
+/* Copies K and V from this GPU's cache pages to `to`, for the heads that GPU number `gpu`
+ * computes. */
 static int gather_pages(kvd_sequence_rank *r, int layer, int gpu, void *to, cudaStream_t s,
                         kvd_err *err)
 {

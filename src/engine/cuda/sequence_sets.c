@@ -69,8 +69,8 @@ static int fetch(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err)
     return 0;
 }
 
-/* Returns the arguments of a kernel that packs K and V: tokens of GPU `slice`, for the heads that
- * GPU `heads` computes. */
+/* Returns the arguments of the kernels that pack and unpack K and V when one GPU sends them to
+ * another. `slice`: GPU that has the tokens. `heads`: GPU that computes the KV heads. */
 static kvd_zdc_rows_args rows_of(const kvd_sequence_rank *r, int layer, int slice, int heads,
                                  void *rows)
 {

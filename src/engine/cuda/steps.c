@@ -69,8 +69,8 @@ static int check_codes(const kvd_cuda_engine *e, kvd_err *err)
     return 0;
 }
 
-/* Quantises a matrix to 4 bits, to address memory + *at, and advances *at. If `memory` is NULL,
- * only advances *at. */
+/* Quantises a matrix to 4 bits and stores it at memory + *at. Adds the size of the stored data to
+ * *at. If `memory` is NULL, stores nothing. */
 static int place_codes(const kvd_cuda_engine *e, const matrix *m, char *memory, size_t *at,
                        kvd_err *err)
 {
@@ -276,8 +276,9 @@ typedef struct {
     kvd_phase phase;
     unsigned stage;            /* number of the check after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /* Gains of two norms: of the product before it is added, and of the residual stream after it.
-     * NULL if the model lacks this norm. */
+    /* Gains of two norms. `gain`: norm of the product, before it is added to the residual stream.
+     * `next`: norm of the residual stream after the addition. NULL if the model has no such
+     * norm. */
     const float *gain, *next;
 } last_product;
 

@@ -1,16 +1,17 @@
 /* CPU attention of some query rows of one KV head. The file is included once per instruction set.
- * Each lane of a vector has one query row.
+ * Each lane of a vector has one query row. A panel is a group of such vectors.
  *
  * The including file must define:
- * - VL, NV: floats per vector, and most vectors of query rows in a panel.
- * - MR: keys (or columns of V) that are processed together, with sums in registers.
- * - MR_ONE: as MR, for panels with a single vector of query rows.
- * - PANELS: most panels (groups of up to NV vectors of query rows) in a task.
+ * - VL: number of floats in a vector.
+ * - NV: largest number of vectors in a panel.
+ * - MR: number of keys (or columns of V) that are processed together, with sums in registers.
+ * - MR_ONE: replaces MR in panels of a single vector.
+ * - PANELS: largest number of panels in a task.
  * - KERNEL: name of the kvd_cpu_kernel.
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
  * - v_max(a, b): a > b ? a : b, hence b if either is NaN.
  * - v_keep(x, key, limit): key <= limit ? x : -inf.
- * - V_EXP2, if the file also defines v_exp2(x) = 2^x; otherwise vi, a vector of int. */
+ * - either V_EXP2 and v_exp2(x) = 2^x, or vi, a vector of int. */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -68,8 +69,8 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
         __builtin_prefetch((const void *)*line);
 }
 
-/* Computes the scores of some keys (a tile) for all query rows of a panel. If `masked`, masks keys
- * after the query. Raises the maximum score of each query row. */
+/* Computes attention scores of some keys for `nv` vectors of query rows, and raises the maximum
+ * score of each query row. If `masked`, keys after the query get score -infinity. */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
                         const float *v, size_t v_step)

@@ -297,7 +297,8 @@ __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> 
                     a.f[h][s][w][e] ^= p.zero;
 }
 
-/* Stores n columns, a multiple of 16, of the tokens times the rotation matrix. */
+/* Multiplies the vectors of several tokens by n columns of the rotation matrix, and stores the
+ * products. n is a multiple of 16. */
 template <bool BF, bool DECODE, int COUNT, int HEADS, int SLABS>
 __device__ __forceinline__ void rotate(const params &p, const unit &u, int lane, int first, int n,
                                        const rows<HEADS, SLABS> &a)
@@ -394,8 +395,8 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
     }
 }
 
-/* Returns the address of a token's K in a cache page. If v_after is the offset of V in a KV head,
- * returns that of its V. */
+/* Returns the address of a token's key or value in a cache page. `v_after` is 0 for a key, and the
+ * offset of V after K for a value. */
 __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
                                              int v_after, int d)
 {

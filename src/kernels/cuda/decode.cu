@@ -66,8 +66,8 @@ static __device__ __forceinline__ bool copies_tokens(const params &p)
     return p.log2_pieces > 3;
 }
 
-/* Sets token[i] to the index of token 8 i + lane % 8 of a page in the pool, or to -1 if this token
- * is after the CTA's range. */
+/* Sets token[i] to the index in the pool of one token of a page: token number 8 * i + lane % 8.
+ * Sets -1 if this token is after the CTA's token range. */
 static __device__ __forceinline__ void load_tokens(const params &p, const kvd_decode_segment &s,
                                                    int page, int lane,
                                                    int32_t (&token)[KVD_PAGE_TOKENS / 8])
@@ -154,8 +154,8 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
-    /* Copying starts at the token range's first group of 8 tokens, rounded down to a multiple of
-     * GROUPS: warps also read the masked tokens before it, which must be finite. */
+    /* First group of 8 tokens that is copied. It is a multiple of GROUPS, because a warp reads
+     * GROUPS groups at once, even if some of their tokens are masked. */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
     if (shift == 0)
@@ -308,8 +308,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                               8 * n_tokens * (d_qk + d_v) <= p.ring_bytes;
         const bool mine = !is_short || turn / 2 % WARPS == (uint32_t)warp;
         turn += is_short ? 2 : 0;
-        /* Warps take units of 8 GROUPS tokens in turn. This is the index, within the token range,
-         * of this warp's first unit. */
+        /* Index of this warp's first unit in the token range. A unit is 8 * GROUPS tokens, and
+         * warps process units in turn. */
         const uint32_t place = is_short ? 0 : ((uint32_t)warp + WARPS - n0 % WARPS) % WARPS;
         state<HALVES, WIDTH16> st;
         clear(st);
@@ -321,8 +321,7 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
                 stamp(p, AT_FIRST_PAGE);
             const int first = 8 * GROUPS * (int)(n - n0);
             const int tokens = n_tokens - first;
-            /* The first and last page can have units of 8 GROUPS tokens outside the CTA's token
-             * range. These are skipped. */
+            /* Skips units of 8 * GROUPS tokens that are outside the CTA's token range. */
             if (tokens > 0 && (WINDOW ? first + 8 * GROUPS > skip : first >= skip)) {
                 const uint32_t k = pipe.ring + pipe.offset[at];
                 const uint32_t v = k + (uint32_t)(2 * KVD_PAGE_TOKENS * d_qk);
@@ -480,8 +479,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
         produce(p, pipe, first, lane);
     } else {
         const int full_arrivals = copies_tokens(p) ? (int)TOKENS_ARRIVALS : (int)FULL_ARRIVALS;
-        /* Loads of the CTA's work take longer than initialising the barriers, so they start
-         * first. */
+        /* Loads the description of the CTA's work before the barriers are initialised, because the
+         * loads take longer. */
         const int4 count_next = load_now4(cta);
         const int32_t word = load_now((const int32_t *)&cta->first_segment + lane % 8);
         /* The barriers are divided among all warps, because lanes of a single warp would initialise

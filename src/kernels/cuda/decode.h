@@ -24,10 +24,10 @@ typedef struct {
     /* Number of tokens per entry of page_table: a power of 2 below 64 (ctas_per_task must then be
      * 0), or 0 for whole pages. With n = 64 / piece_tokens, entry x is part x % n of page x / n. */
     int32_t piece_tokens;
-    /* [batch] in device memory, or NULL if all KV heads of a request have equally many tokens.
-     * second_len[b]: number of tokens, at least 1, of the second half of request b's KV heads. The
-     * request's row of page_table begins with the pages of this second half, which add 64 tokens
-     * each to kv_len[b]. */
+    /* [batch] in device memory: number of tokens, at least 1, in each head of the second half of a
+     * request's KV heads. NULL: all KV heads of a request have equally many tokens. A row of
+     * page_table begins with the pages of the second half. kv_len is the number of tokens of the
+     * first half, plus 64 for each of these pages. */
     const int32_t *second_len;
     /* Number of requests to compute, in device memory; NULL means all. */
     const int32_t *live;
@@ -35,8 +35,8 @@ typedef struct {
     const void *pool; /* pages of K and V on the device */
     /* [n_heads] on the device, or NULL: logits of attention sinks. */
     const float *sinks;
-    /* Length of `sinks`; 0: all requests have the same n_heads sinks. Otherwise those of request b
-     * begin at index (b * map.n_heads) % n_sinks. */
+    /* Length of `sinks`. If it is 0, all requests have the same n_heads sinks. If not, the sinks of
+     * request b begin at index (b * map.n_heads) % n_sinks. */
     int32_t n_sinks;
     void *o; /* output, device [batch][o_pitch] */
     /* Output, [batch][n_heads] on the device, or NULL: logs of the softmax denominators. */

@@ -116,7 +116,8 @@ static __device__ __forceinline__ const float *sinks_of(const float *sinks, int 
     return sinks && n_sinks ? sinks + request * n_heads % n_sinks : sinks;
 }
 
-/* Returns the softmax result of a query head. Includes its sink unless `sinks` is NULL. */
+/* Ends the softmax of a query head: returns the scale factor for its output, the largest score and
+ * the denominator. Adds the head's attention sink unless `sinks` is NULL. */
 static __device__ __forceinline__ row_end end_row(const float *sinks, int head, float max,
                                                   float sum, float scale, float scale_log2)
 {

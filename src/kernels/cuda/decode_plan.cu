@@ -12,12 +12,15 @@ enum {
     N_THREADS = 1024,
     SMEM_KEYS = 16384, /* largest number of sort keys in shared memory */
     CTAS_MAX = 1024,
-    /* Cost of 8 tokens on top of reading K and V, in reads of 16 bytes, measured on an H200. */
+    /* Cost of processing 8 tokens, in addition to reading their K and V. Unit: time of reading 16
+     * bytes, measured on an H200. */
     GROUP_COST = 16,
-    /* Fixed cost of a CTA's work on one KV head, in reads of 16 bytes, measured on an H200. */
+    /* Fixed cost of a CTA's work on one KV head. Unit: time of reading 16 bytes, measured on an
+     * H200. */
     SEGMENT_COST = 2048,
     CUT_TOKENS = KVD_PAGE_TOKENS / 2, /* A KV head's tokens are cut at multiples of this number. */
-    /* Cost of merging partial results, in reads of 16 bytes: about 2 us on an SM of an H200. */
+    /* Cost of merging partial results, about 2 us on an SM of an H200. Unit: time of reading 16
+     * bytes. */
     MERGE_COST = 4096
 };
 
@@ -28,8 +31,8 @@ typedef struct {
     /* First KV head that has second_len instead of kv_len tokens. */
     int32_t n_first;
     int32_t window;
-    /* cost_before[g]: cost of reading 8 tokens of all KV heads before g together, in reads of 16
-     * bytes; [n_kv_heads + 1]. */
+    /* cost_before[g]: cost of 8 tokens, summed over the KV heads before head g. The unit is the
+     * time of reading 16 bytes. The array has n_kv_heads + 1 elements. */
     int32_t cost_before[KVD_HEADS_MAX + 1];
 } params;
 
@@ -43,8 +46,8 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* Returns how many pages at the start of request b's page table belong to the KV heads that have
- * second_len tokens. */
+/* Returns how many pages at the start of request b's page table belong to the second half of its KV
+ * heads. Returns 0 if all its KV heads have equally many tokens. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -256,8 +259,8 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/* Returns the start of CTA c's part of the work: index of the request's KV head, and block of
- * CUT_TOKENS tokens in it. */
+/* Returns where CTA c's part of the work begins: x is request * n_kv_heads + KV head, y is the
+ * first token in this KV head / CUT_TOKENS. */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;

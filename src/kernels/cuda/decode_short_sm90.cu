@@ -59,7 +59,8 @@ typedef struct {
     const float *sinks;
     int32_t n_sinks;
     int32_t batch, max_pages, n_heads, group, q_pitch, o_pitch, page_elements;
-    /* Length of the array `busy`, and log2 of the number of CTAs per KV head and request. */
+    /* Number of CTAs that record how long they were busy, and log2 of the number of CTAs per KV
+     * head of a request. */
     int32_t n_ctas, log2_ctas;
     int32_t warp_bytes;
     float scale, scale_log2;
@@ -98,8 +99,7 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/* Returns in each lane the page of another one of the blocks of 16 tokens that this warp
- * computes. */
+/* Lane i returns the page with this warp's block number `first` + i. A block has 16 tokens. */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)
@@ -193,8 +193,8 @@ static __device__ __forceinline__ float4 merge_pair(const char *units, const flo
     return r;
 }
 
-/* Merges two dimensions of a query head's output over the CTAs of a cluster. The CTAs' results are
- * `pitch` elements apart. */
+/* Merges the CTAs' partial results for two adjacent output dimensions of a query head. CTA c's
+ * result is parts[c * pitch]: two output numbers, largest score, softmax sum. */
 static __device__ __forceinline__ float4 merge_ctas(const float4 *parts, int pitch, int n_ctas,
                                                     float scale_log2, int lane)
 {

@@ -77,8 +77,8 @@ typedef struct {
 /* Number of arrivals after which the barrier of a page that copy_tokens copies is complete. */
 enum { TOKENS_ARRIVALS = 33 };
 
-/* Copies a page to shared memory token by token. token[i] is the index in the pool of token 8 i +
- * lane % 8, or -1 for none. */
+/* Copies a page to shared memory token by token. token[i] is the index in the pool of token 8 * i +
+ * lane % 8, or -1 if the page has no such token. */
 static __device__ __forceinline__ void copy_tokens(uint32_t to, const char *from,
                                                    const int32_t (&token)[KVD_PAGE_TOKENS / 8],
                                                    size_t page_bytes, int k_bytes, int v_bytes,
@@ -116,7 +116,8 @@ static __device__ __forceinline__ void bulk_copy(uint32_t to, const char *from, 
                  : "memory");
 }
 
-/* Copies `now` pages to shared memory. Each page is divided among `pieces` adjacent lanes. */
+/* Copies pages 0 .. now - 1 to shared memory. Each page is divided among `pieces` adjacent
+ * lanes. */
 static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from, int k_bytes,
                                                    int v_bytes, const piece_groups &piece, int all,
                                                    uint32_t full, uint64_t policy, int lane,
@@ -136,8 +137,8 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/* Copies `now` pages to shared memory, one per lane, without the first `group` groups of 8 tokens
- * of each page. */
+/* Each lane below `now` copies one page to shared memory: `groups` groups of 8 tokens, from group
+ * number `group` on. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
@@ -232,7 +233,7 @@ template <int WARPS> static __device__ __forceinline__ void consumers_sync()
     asm volatile("bar.sync 1, %0;" ::"n"(32 * WARPS) : "memory");
 }
 
-/* Computes scores S [16 query heads][8 GROUPS tokens] = Q K^T for d_qk = 16 STEPS. */
+/* Computes scores S [16 query heads][8 * GROUPS tokens] = Q K^T for d_qk = 16 * STEPS. */
 template <bool BF, int HALVES, int GROUPS, int STEPS, int WIDTH16>
 static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
                                               const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,
@@ -259,7 +260,8 @@ static __device__ __forceinline__ void scores(float (&s)[GROUPS][2 * HALVES],
             s[j][e] = c[j][e];
 }
 
-/* Adds values to the transposed output: O^T [d_v][8 query heads] += V^T P^T for d_v = 16 TILES. */
+/* Adds values to the transposed output for d_v = 16 * TILES: O^T [d_v][8 query heads] += V^T
+ * P^T. */
 template <bool BF, int HALVES, int GROUPS, int TILES, int WIDTH16>
 static __device__ __forceinline__ void
 values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint32_t v, int lane)
@@ -277,8 +279,8 @@ values(float (&o)[HALVES][WIDTH16][4], const uint32_t (&p)[HALVES][GROUPS], uint
         }
 }
 
-/* Calls step(i) for all i < width / 16. Four calls follow each branch, so that the loads of one
- * overlap with the products of another. */
+/* Calls step(i) for all i < width / 16. Makes four calls without a branch between them, so that
+ * loads of one call overlap with products of another. */
 template <int WIDTH16, class F>
 static __device__ __forceinline__ void each_step(int width, const F &step)
 {
@@ -297,7 +299,7 @@ static __device__ __forceinline__ void each_step(int width, const F &step)
     }
 }
 
-/* Computes scores S = Q K^T of 8 GROUPS tokens for a d_qk known only at run time. */
+/* Computes scores S = Q K^T of 8 * GROUPS tokens for a d_qk known only at run time. */
 template <bool BF, int HALVES, int GROUPS, int WIDTH16>
 static __device__ __forceinline__ void scores_any(float (&s)[GROUPS][2 * HALVES],
                                                   const uint32_t (&q)[WIDTH16][2 * HALVES],
@@ -396,7 +398,8 @@ static __device__ __forceinline__ void clear(state<HALVES, WIDTH16> &st)
     }
 }
 
-/* Returns the distance in elements between two query heads in Q. */
+/* Returns the distance, in elements of Q, between adjacent query heads of a KV head. Returns 0 if
+ * the KV head has only one query head. */
 static __host__ __device__ __forceinline__ int q_stride(const kvd_attn_map &map, int kv_head)
 {
     const int32_t *offset = map.q_offset + kv_head * map.group;
@@ -422,8 +425,8 @@ static __device__ __forceinline__ void load_q(uint32_t (&q)[WIDTH16][2 * HALVES]
     }
 }
 
-/* Adds a unit of 8 GROUPS tokens to the softmax state. Tokens with an index below `older` or from
- * n_tokens on are masked. */
+/* Adds 8 * GROUPS tokens to the softmax state. Masks tokens whose index is below `older` or at
+ * least n_tokens. */
 template <bool BF, int HALVES, int GROUPS, bool WINDOW, int WIDTH16>
 static __device__ __forceinline__ void
 consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES], uint32_t k,

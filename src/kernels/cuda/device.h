@@ -38,7 +38,8 @@ typedef struct {
     uint64_t cycles[KVD_SMS_MAX], ns[KVD_SMS_MAX];
 } kvd_clock_stamp;
 
-/* Queues a kernel that writes *stamp (zeroed device memory) on `stream`. Returns a cudaError_t. */
+/* Queues a kernel on `stream` that writes the cycle counter and the time of every SM to *stamp,
+ * which is zeroed device memory. Returns a cudaError_t. */
 int kvd_clock_stamp_launch(kvd_clock_stamp *stamp, void *stream);
 
 /* Returns the median SM clock in MHz between two stamps in host memory; NaN if no SM has both. */

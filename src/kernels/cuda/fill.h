@@ -26,11 +26,12 @@ typedef struct {
     int32_t max_pages;
 } kvd_fill_args;
 
-/* Fills Q of prefill with test data, and zeros up to a multiple of 8 rows per request. */
+/* Fills Q of prefill with test data. Rows that pad a request to a multiple of 8 rows become
+ * zero. */
 cudaError_t kvd_fill_q(const kvd_fill_args *args, void *q, cudaStream_t stream);
 /* Fills Q of decode, [batch][q_pitch], with generated values. */
 cudaError_t kvd_fill_q_rows(const kvd_fill_args *args, void *q, cudaStream_t stream);
-/* Fills cached K and V with test data, and the zeros that the layout requires. */
+/* Fills cached K and V with test data. Padding that the layout requires becomes zero. */
 cudaError_t kvd_fill_kv(const kvd_fill_args *args, void *pool, cudaStream_t stream);
 
 /* Strided Q, K or V to fill with test data. Request b, head j, token t, dimension i is at b *
@@ -40,12 +41,12 @@ typedef struct {
     uint64_t seed;
     int tensor; /* a kvd_operand */
     int32_t batch, n_heads;
-    /* [n_heads] indices of the heads that are filled (query heads for Q, KV heads for K and V), and
-     * their numbers of dimensions. */
+    /* [n_heads] For each head of the tensor: index of the head in the model (query head for Q, KV
+     * head for K and V), and number of dimensions that receive test data. */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
     int32_t padded; /* number of columns that are written, a multiple of 8 */
-    /* [batch] in device memory: number of tokens of each request that are filled, and number of its
-     * keys */
+    /* [batch] in device memory, for each request: number of tokens that receive test data, and
+     * number of keys */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
     /* Number of elements between requests, between heads and between tokens of the tensor. Each is

@@ -106,7 +106,7 @@ __device__ __forceinline__ int uniform(int x)
     return __shfl_sync(~0u, x, 0);
 }
 
-/* Determines one after the other which tiles this CTA computes, and announces them to its warps in
+/* Takes the tiles that this CTA computes, one by one, and announces each tile to the CTA's warps in
  * shared memory. */
 __device__ void take_tiles(const kvd_prefill_args &a)
 {

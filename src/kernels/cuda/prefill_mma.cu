@@ -52,8 +52,8 @@ struct job {
     unsigned long long begin, end; /* start and end of the tiles in ns; 0 if there were none */
 };
 
-/* Starts copying a page of 64 keys and values to shared memory. Groups of 8 keys after the last one
- * become zero. */
+/* Starts copying a page of 64 keys and values to shared memory. Groups of 8 keys after the
+ * request's last key become zero. */
 __device__ __forceinline__ void fetch_block(const job &w, int tid, int page, int block, uint32_t to)
 {
     const int d_qk = w.d_qk, d_v = w.d_v;
@@ -143,8 +143,8 @@ __device__ __forceinline__ void pass(const job &w, int row0)
     const int d_qk = w.d_qk, n_rows = min(w.n_rows - row0, 64 * ROWS16);
     const int n_blocks = (w.pos + row0 + n_rows - 1) / KEYS + 1;
     const int first_block = WINDOW ? max(0, w.pos + row0 - w.window + 1) / KEYS : 0;
-    /* If FULL, scores and outputs fill the registers. Other values are then not kept, but read or
-     * computed again at each use. */
+    /* If FULL, scores and outputs fill the registers, so other values are read or computed again at
+     * each use. */
     constexpr bool FULL = ROWS16 == 2 && D_V == 128;
     const int kept_d_v = w.d_v, kept_pos = w.pos + row0;
     const float kept_scale = w.scale_log2;

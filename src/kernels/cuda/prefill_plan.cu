@@ -364,8 +364,8 @@ size_t round256(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/* Returns an upper bound on the number of tiles, of at least 64 rows, into which
- * KVD_SCHEDULE_PAPERS cuts its last tasks (row ranges), which are fewer than n_ctas. */
+/* Schedule KVD_SCHEDULE_PAPERS cuts the last ranges of query rows into tiles. Returns an upper
+ * bound on the number of these tiles. */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {
     int lo = 1 << 30, hi = 0;
@@ -374,6 +374,7 @@ size_t max_pieces(const kvd_attn_map *map, int n_ctas)
         lo = d < lo ? d : lo;
         hi = d > hi ? d : hi;
     }
+    /* Fewer than n_ctas ranges of query rows are cut, into tiles of at least 64 rows. */
     const size_t rows = ((size_t)hi / (size_t)lo + 2) * KVD_PREFILL_ROWS;
     return (size_t)n_ctas * (rows / 64);
 }

@@ -71,7 +71,8 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/* Intermediate tensors of graph number i have ids from UID_INNER + 100 * i on, fewer than 100. */
+/* Largest number of operations in a graph, and smallest id of an intermediate tensor. Graph i has
+ * at most 100 such ids, from UID_INNER + 100 * i on. */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {

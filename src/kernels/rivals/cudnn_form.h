@@ -136,8 +136,8 @@ enum {
 typedef struct {
     const char *name;
     desc graph;
-    /* Query rows per head of this graph: q_len or, if the query heads of a KV head are rows of one
-     * head (`folded`), the number of these query heads. */
+    /* Number of rows of Q in each product Q K^T: q_len rows of one query head or, if `folded`, one
+     * row of each query head that shares K. */
     int64_t rows;
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;

@@ -139,8 +139,8 @@ __device__ __forceinline__ int run_start(int cluster, int pages, int used)
 }
 
 struct run {
-    /* This cluster of two CTAs processes pages begin .. end - 1. Page numbers count through all
-     * groups of 4 KV heads; each group has per_group pages. */
+    /* This cluster of two CTAs processes pages begin .. end - 1. Pages are numbered over all groups
+     * of 4 KV heads: group g begins at page g * per_group. */
     int begin, end, per_group, cluster;
 };
 
@@ -160,8 +160,8 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
     return kvd_last_true(0, batch, [=](int i) { return __ldg(prefix + i) <= x; });
 }
 
-/* Copies projection matrices and latent vectors to shared memory. Runs in one thread. K of each
- * page is copied before V of the page before it. */
+/* Copies projection matrices and latent vectors to shared memory, in one thread. Order of the
+ * copies: K of page 0, K of page 1, V of page 0, K of page 2, V of page 1, and so on. */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
     const run mine = my_run(p);

@@ -23,14 +23,14 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
  * path. The caller frees the path. */
 char *kvd_width_list_path(const char *text);
 
-/* Sets the kept dimensions of each KV head to those in entry `point` of a kvdim/rates file, from
- * the file's layer `layer` on, rounded up to multiples of 16. Fails if the d_head of the file and
+/* Takes the kept dimensions of each KV head from entry `point` of a kvdim/rates file, from the
+ * file's layer `layer` on. Rounds them up to multiples of 16. Fails if the d_head of the file and
  * of *list differ. */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 
-/* Finds the entry of a kvdim/rates file that removes a fraction within 0.01 of `p` of K and V.
- * Fails if there is none. */
+/* Finds the entry of a kvdim/rates file whose removed fraction of K and V is nearest to `p`. Fails
+ * if the difference exceeds 0.01. */
 int kvd_rates_point(const char *path, const kvd_rates *rates, double p, size_t *point,
                     kvd_err *err);
 

@@ -12,7 +12,8 @@ typedef struct {
     bool cold;           /* true if caches are filled with other data before each launch */
 } kvd_bench_plan;
 
-/* One implementation of attention to time. `stream` is a cudaStream_t, or NULL on the CPU. */
+/* An implementation of attention whose launches are timed. `stream` is a cudaStream_t, or NULL on
+ * the CPU. */
 typedef struct {
     const char *name;
     bool cuda;

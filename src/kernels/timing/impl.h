@@ -103,7 +103,8 @@ typedef enum {
     KVD_WIDTH_USE_OWN,    /* every head at its own d_qk and d_v */
     KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest head */
     KVD_WIDTH_USE_DENSE,  /* every head has d_head dimensions, also in the reference */
-    /* Instead of K and V, groups of KV heads share latent vectors of the same total size. */
+    /* Latent vectors, shared by groups of KV heads, replace K and V. Their total size equals that
+     * of K and V. */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
 } kvd_width_use;
@@ -136,8 +137,8 @@ struct kvd_impl {
     unsigned schedulers;
     kvd_width_use runs;
     bool windows; /* true if a sliding window is supported */
-    /* `stored` returns the head dimensions of the stored vectors, `answer` those of the output.
-     * Both are NULL unless latent vectors replace K and V. */
+    /* `stored` returns the head dimensions of the stored vectors, `answer` the head dimensions of
+     * the output. They are NULL unless latent vectors replace K and V. */
     kvd_attn_heads (*stored)(const kvd_problem *p);
     kvd_attn_heads (*answer)(const kvd_problem *p);
     kvd_row_maker make_rows;
@@ -151,9 +152,9 @@ struct kvd_impl {
     int (*open)(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler, void *stream,
                 char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err);
     void (*close)(void *self);
-    /* Assigns the attention of plan_layers[phase] layers to CTAs. Timed separately from `launch`.
-     * May be NULL. */
+    /* Assigns attention work to CTAs. Timed separately from `launch`. May be NULL. */
     int (*plan)(void *self, void *stream, kvd_err *err);
+    /* number of layers that one call of `plan` serves, in each phase (prefill, decode) */
     int plan_layers[KVD_N_ATTN_PHASES];
     /* Resets data that a launch changes, such as the counter of taken tiles, before the next
      * launch. Not timed. May be NULL. */
@@ -187,7 +188,7 @@ const kvd_impl *kvd_impl_find(const char *name, kvd_err *err);
 int kvd_impl_takes(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
 
 /* Returns how many dimensions of each head the implementation processes, without padding: the kept
- * ones, all d_head, or those of latent vectors. */
+ * dimensions, all d_head dimensions, or the dimensions of latent vectors. */
 kvd_attn_heads kvd_impl_heads(const kvd_impl *impl, const kvd_problem *p);
 void kvd_impl_count_work(const kvd_impl *impl, const kvd_problem *p, kvd_floors *f);
 /* Fills the implementation's output with NaN, so that unwritten elements are found. */
