@@ -295,7 +295,7 @@ static int start(char *const *argv, const char *dir, int drawing, int said, pid_
     return code ? kvd_fail_errno(err, "cannot start gnuplot") : 0;
 }
 
-/* Runs gnuplot and reads the image that it writes into *to. `argv` must not contain text from
+/* Runs gnuplot and fills *to with the image that gnuplot draws. `argv` must not contain text from
  * result files, because gnuplot would execute it. */
 static int gnuplot(char *const *argv, const char *dir, const char *scripts, image *to, kvd_err *err)
 {

@@ -461,10 +461,10 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/* rows first .. end - 1 of `item`, which have one place */
+/* rows first .. end - 1 of `item`: simulations of the same model, GPU and request trace */
 typedef struct {
     kvd_report_row *item;
-    size_t *service; /* for each row, the first row of the place with equal limits */
+    size_t *service; /* for each row, index of the first row with equal limits, such as batch */
     size_t first, end;
 } same_place;
 
@@ -476,7 +476,8 @@ static size_t service_of(const same_place *p, size_t i)
     return i;
 }
 
-/* Returns true if another file has a row of the same limits and series as row i. */
+/* Returns true if another file has a row with the method and the limits of row i, such as the
+ * largest batch. */
 static bool twice(const same_place *p, size_t i)
 {
     for (size_t k = p->first; k < p->end; k++)
@@ -486,8 +487,8 @@ static bool twice(const same_place *p, size_t i)
     return false;
 }
 
-/* Returns true if row i is compared within its own file: another file has the row too, or has the
- * uncompressed cache that this file has. */
+/* Returns true if row i may be compared only with rows of its own file. The reason is a second file
+ * that repeats row i, or repeats the uncompressed result with which row i is compared. */
 static bool is_alone(const same_place *p, size_t i)
 {
     bool alone = twice(p, i);
@@ -497,8 +498,8 @@ static bool is_alone(const same_place *p, size_t i)
     return alone;
 }
 
-/* Appends to `place` of row i its file, or the first of the files with equal limits, unless all
- * rows of the place are compared with each other. */
+/* Appends a file name to the label `place` of row i, if other rows with this label must not be
+ * compared with row i. alone: true if row i may be compared only with rows of its own file. */
 static void name_files(const same_place *p, size_t i, bool alone)
 {
     kvd_report_row *const e = &p->item[i];
@@ -515,8 +516,9 @@ static void name_files(const same_place *p, size_t i, bool alone)
                  others && !alone ? " and others" : "");
 }
 
-/* Tells results apart that have equal places but other limits, or that are in two files, by names
- * of files. Results with equal places must be adjacent. */
+/* Appends file names to the labels `place` of results that have equal labels but must not be
+ * compared, for example because their limits on the batch differ. Results with equal labels must be
+ * adjacent. */
 static int tell_apart(kvd_report_rows *all, kvd_err *err)
 {
     same_place p = {.item = all->item, .service = calloc(all->n, sizeof *p.service)};

@@ -17,20 +17,21 @@ typedef struct {
     /* name of the result's curve in figures: the method, and the calibration text if results differ
      * in it */
     char series[KVD_LABEL];
-    /* indices in the list of the first and last result with the same evaluated text and curve
-     * (`series`) as this result */
+    /* indices, in the list of results, of the first and last result of the curve (one method on one
+     * text) that contains this result */
     size_t first, last;
 } kvd_accuracy_entry;
 
 typedef struct {
     /* accuracy results, ordered by evaluated text (the uncompressed model first), then by curve
-     * (`series`), then by removed fraction of dimensions */
+     * (`series`), then by the fraction of dimensions that is removed */
     kvd_accuracy_entry *item;
     size_t n;
     const char **label; /* distinct evaluated texts, [n_labels] */
     size_t n_labels;
     bool models; /* true if the rows are of more than one model */
-    /* true if the type of the cache, or the prompt length on one text, varies */
+    /* caches: true if the number type of the cache is not the same in all results; prompts: true if
+     * results on one text have different prompt lengths */
     bool caches, prompts;
 } kvd_accuracy_entries;
 
@@ -79,8 +80,8 @@ typedef struct {
     size_t n;
 } kvd_report_rows;
 
-/* Returns true if row i of the table has the method name, parameters and removed fraction of `m`,
- * such as "zack,p=0.5". */
+/* Returns true if row i of the table has the name and parameters of the method `m`, such as
+ * "zack,p=0.5". */
 bool kvd_is_job_method(const kvd_rows *rows, size_t i, const kvd_method *m);
 
 /* Return a number (first function) or text (second) from `column` of the row. If the file lacks the
@@ -90,14 +91,15 @@ const char *kvd_report_text(const kvd_report_row *e, const char *column);
 void kvd_report_rows_release(kvd_report_rows *all);
 
 /* Fills *out with all job-time results of one kind ("job", "iteration" or "request"), ordered by
- * `place` (conditions such as model, device and batch). */
+ * their label `place`, such as "model on H200; batch 8". */
 int kvd_jct_collect(const kvd_results *r, const char *kind, kvd_report_rows *out, kvd_err *err);
 
 /* Returns the job time with the uncompressed cache divided by the job time of `e`, or NaN if the
  * uncompressed job was not measured. */
 double kvd_jct_speed_up(const kvd_report_row *e);
 
-/* number of parts into which figures divide the time of a job */
+/* number of parts, such as "attention of prompts", into which bar charts divide the time of a
+ * job */
 enum { KVD_JCT_PARTS = 11 };
 extern const char *const kvd_jct_part_title[KVD_JCT_PARTS];
 /* Returns the index of the part of a job's time to which a phase such as "mlp" belongs. */
@@ -109,8 +111,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
 int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
-/* Fills *out with all results of simulated serving, ordered by `place` (conditions such as model,
- * device and request trace). */
+/* Fills *out with all results of simulated serving, ordered by their label `place`, which names
+ * model, GPU and request trace. */
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /* Returns the result of the uncompressed cache that `e` can be compared with: of the same kind,
@@ -123,9 +125,9 @@ const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const
  * "schema". `but` names conditions that may differ, separated by commas:
  *
  * - a column, "model", or a parameter of the method, such as "hetero.k"
- * - "widths": all columns of removed fractions p
+ * - "widths": all columns of p, the fraction of dimensions that is removed
  * - "sample": number of tokens, sequences and predictions
- * - "bases": rotations and their calibration, if one method has no calibration
+ * - "bases": rotations and calibration text, where one of the two rows has none
  *
  * Numbers are equal if they differ by less than 1e-9. In the description of an engine, only device
  * and number type are compared. */

@@ -39,8 +39,8 @@ typedef struct {
     size_t done;
     /* number of simulations of the current method that used extrapolated iteration times */
     size_t n_beyond;
-    /* worst_share: largest fraction of extrapolated iterations in a simulation of the current
-     * method; worst_rate: request rate of that simulation */
+    /* worst_share: fraction of iterations whose time was extrapolated, in the simulation of the
+     * current method with the largest such fraction; worst_rate: request rate of that simulation */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
@@ -303,8 +303,8 @@ static int serve_trace(service *v, const kvd_costs *costs, const char *method, k
            (isnan(cfg->bound) ? 0 : search_rate(v, &about, err));
 }
 
-/* Returns the batching limits for simulating a measured run: those given as options, else those of
- * the measured run, else defaults. */
+/* Returns the batching limits for simulating requests that kvdim-jct served: the limits given as
+ * options, else the limits that kvdim-jct used, else defaults. */
 static kvd_batching_limits replay_limits(const service *v, const kvd_replay *r)
 {
     const kvd_serve_options *const cfg = v->cfg;

@@ -10,8 +10,8 @@
 
 typedef struct {
     double arrival; /* seconds from the start, not decreasing */
-    /* number of tokens, each at least 1; processing the input already yields the first output
-     * token */
+    /* number of input tokens and number of output tokens. Each number is at least 1. Processing the
+     * input already yields the first output token. */
     uint32_t input, output;
 } kvd_request;
 

@@ -220,8 +220,8 @@ typedef struct {
     const char *name, *path, *hash;
 } named_file;
 
-/* Returns true if a row of a result has the name of the file `path`, without folder and ending, as
- * its label. Sets *label to this label. */
+/* Returns true if the label of a row is the file name in `path` without folder and ending, for
+ * example `gsm8k` for "data/gsm8k.jsonl". Sets *label to this label. */
 static bool is_benchmark(const kvd_rows *rows, const char *path, const char **label)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,

@@ -87,9 +87,8 @@ static bool same(const kvd_report_row *a, const kvd_report_row *b, const char *b
     return !strcmp(a->place, b->place) && !kvd_rows_differ(a->file, a->row, b->file, b->row, but);
 }
 
-/* Returns true if the queue of requests grows: requests are served at less than 0.9 times the rate
- * at which they arrive, or the last one ends late by over 5 % of the time in which requests
- * arrive. */
+/* Returns true if requests arrive faster than the simulated server completes them, so that its
+ * queue grows. */
 static bool grows(const kvd_report_row *e)
 {
     const double served = kvd_report_real(e, "served_per_s"), drain = kvd_report_real(e, "drain_s"),
@@ -160,8 +159,8 @@ static int by_rate(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Collects the simulated results at all request rates that have the method, model, trace and limits
- * of `row`. The caller frees c->at. */
+/* Collects the simulations that differ from `row` only in the request rate, ordered by rate. The
+ * caller frees c->at. */
 static int points_like(const kvd_report_rows *all, const kvd_report_row *row, curve *c,
                        kvd_err *err)
 {
@@ -261,9 +260,8 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/* Appends curves that compare methods A and B over the request rate. `top` is a result with the
- * highest request rate of B. Each result with the highest rate of A under equal conditions gives
- * one curve. */
+/* Appends curves that compare two methods, A and B, at different request rates. `top`: result of B
+ * at the highest rate that B sustains. Method A is compared on the same model, GPU and trace. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

@@ -28,9 +28,9 @@ static bool is(const kvd_result *x, size_t row, size_t none, const char *method)
            !kvd_rows_differ(x, none, x, row, "method,settings,rule,widths,bases");
 }
 
-/* Finds results *a and *b of quantisation method hetero, under the conditions of the uncompressed
- * result `none`. bits[0] and bits[1] are the settings of K and V in result *a, bits[2] and bits[3]
- * those in *b. */
+/* Finds two results, *a and *b, of the quantisation method hetero for the model and text of the
+ * uncompressed result `none`. bits: settings of K and V in *a, then of K and V in *b, such as
+ * "hetero.k=2". */
 static bool find_mirrored(const kvd_result *x, size_t none, const char *const bits[4], size_t *a,
                           size_t *b)
 {
@@ -46,8 +46,9 @@ static bool find_mirrored(const kvd_result *x, size_t none, const char *const bi
     return false;
 }
 
-/* Divides the KL divergences of two results of method hetero. The numerator has settings bits[0] of
- * K and bits[1] of V, the denominator bits[2] and bits[3]. */
+/* Returns the KL divergence of one result of the method hetero divided by the KL divergence of
+ * another. bits: settings of K and V in the numerator, then of K and V in the denominator, such as
+ * "hetero.k=2". */
 static double mirrored(const kvd_result *x, size_t none, const char *const bits[4])
 {
     size_t a, b;
@@ -196,8 +197,8 @@ static divergence h2o_at(const kvd_result *x, size_t none, size_t i)
         between(kvd_row_real(rows, below, "kl_hi"), kvd_row_real(rows, above, "kl_hi"), part)};
 }
 
-/* Appends KL divergence of method h2o / KL divergence of method sparsity at equal cache size. The
- * paper claims a ratio above 1; the null value, expected if the claim is false, is 1. */
+/* Appends the ratio KL divergence of method h2o / KL divergence of method sparsity, at equal cache
+ * size. A ratio of 1 means that both methods are equally good. */
 static int pruned(const kvd_result *x, size_t none, kvd_measured *out, kvd_err *err)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -493,9 +494,9 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* The interval's lower end divides by oracle_lo: the smallest cache with other parameters
-         * whose loss is at most measured.lo. A smaller loss needs a larger cache, so this ratio is
-         * the smallest. */
+        /* The interval is for the percentage by which the proposed cache exceeds the smallest cache
+         * of equal loss. The smallest plausible loss needs the largest cache, oracle_lo, and gives
+         * the lower end. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

@@ -115,9 +115,8 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/* Averages result all[i] and the results that differ from it only in the reference text. Returns
- * false if there is one reference text only, or some reference text lacks a result with as many
- * calibration tokens. */
+/* Sets *mean to result all[i], averaged over all reference texts. Returns false if there is only
+ * one reference text, or if the result is missing for a reference text. */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;
@@ -187,7 +186,8 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /* true if no earlier result differs from this one only in the reference text */
+        /* true unless an earlier result has the same text label, matrix (such as Q-K) and number of
+         * tokens */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

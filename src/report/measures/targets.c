@@ -21,8 +21,8 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/* Returns the name of the method parameter that the user varied. Older files do not name it; they
- * vary p, the removed fraction. */
+/* Returns the name of the method parameter that the user varied. Older files do not name it; in
+ * these files it is p, the fraction of dimensions that is removed. */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");
@@ -147,11 +147,12 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
     snprintf(x->key, sizeof x->key, "%s", key_of(&all->item[first]));
     snprintf(x->metric, sizeof x->metric, "%s", KVD_TARGET_TOP1);
     if (strcmp(x->key, "p"))
-        /* Only the removed fraction p has a value that means "uncompressed": 0. For other
-         * parameters, no value is known yet that keeps the accuracy. */
+        /* For the parameter p (fraction of dimensions that is removed), the value 0 always keeps
+         * the accuracy. For other parameters, no such value is known: NaN. */
         x->value = x->value_lo = none;
     if (isnan(kvd_entry_real(&all->item[first], "top1_share"))) {
-        /* The uncompressed model predicts no token right: its accuracy has no shares. */
+        /* The uncompressed model predicts no token correctly, so accuracies cannot be divided by
+         * its accuracy. */
         x->value = x->saving = x->value_lo = x->saving_lo = none;
         x->n_points = (int)(last - first + 1);
         return;

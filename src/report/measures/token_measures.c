@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-/* index in the array kvd_critical_level of the level 0.95, the fraction of attention that the
- * critical tokens receive */
+/* index of 0.95 in the array kvd_critical_level, whose values are fractions of the total
+ * attention */
 enum { P95 = 1 };
 
 static double score_range(const kvd_tokens *t)
@@ -93,8 +93,8 @@ static double normal_quantile(double p)
     return lo;
 }
 
-/* Returns the largest ratio of two of n measured means that chance explains if all true means are
- * equal. Chance exceeds it with a probability of at most 5 %. */
+/* Returns a limit for the ratio of the largest to the smallest of n measured means. If the true
+ * means are equal, the ratio exceeds this limit with a probability of at most 5 %. */
 static double ratio_of_equals(const double *mean, const double *sd, int n, size_t n_requests)
 {
     double all = 0, worst = 0;
@@ -137,8 +137,8 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /* Returns the ratio of the largest to the smallest mean that is still expected by chance if all
-     * layers, or heads, have equal true means. NULL if the measure is not such a ratio. */
+    /* Returns the largest value of the measure that is expected by chance if all layers, or all
+     * heads, are equal. NULL if no such limit is known for the measure. */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},

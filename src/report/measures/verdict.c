@@ -36,8 +36,8 @@ static int of_null(const char *test)
     return !strcmp(plain, "above-null") - !strcmp(plain, "below-null");
 }
 
-/* Parses the limit in a test: a number, or "low" or "high" for an end of the range that the paper
- * prints for the claim. */
+/* Parses the number with which a test of a paper's claim compares a measured value, such as "0.95".
+ * "low" and "high" mean the ends of the range that the paper prints. */
 static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, kvd_err *err)
 {
     bool low = strcmp(text, "low") == 0, high = strcmp(text, "high") == 0;
@@ -48,9 +48,8 @@ static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-/* Finds the range of values that pass a test. Tests above-null and below-null compare with the null
- * range (expected if the claim is false) of the first value; all request rates have the same null
- * range. */
+/* Finds the range *lo to *hi of measured values that pass a test of a paper's claim. The tests
+ * above-null and below-null compare with the values that are expected if the claim is false. */
 static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r,
                     const kvd_measured *v, double *lo, double *hi, kvd_err *err)
 {
@@ -128,14 +127,14 @@ static double part_between(double a, double b, double lo, double hi)
     return to > from ? to - from : 0;
 }
 
-/* Fractions of the request rates at which a curve's value passes a test, and at which it fails. The
- * rates are those up to the highest that the baseline method sustains. */
+/* Fractions, 0 to 1, of the tested range of request rates in which a curve passes a test (`passed`)
+ * and fails it (`failed`). */
 typedef struct {
     double passed, failed;
 } held_loads;
 
-/* Returns the fractions of request rates at which the values of a curve are inside and outside lo
- * to hi. Rates at which a queue of requests grows count as neither. */
+/* Computes in which fraction of the range of request rates a curve is between lo and hi, and in
+ * which fraction it is outside. Leaves out rates at which the queue of requests grows. */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};
@@ -193,8 +192,9 @@ static answer at_loads(const kvd_measured *v, double lo, double hi)
     return all;
 }
 
-/* For each curve of *v, computes the fraction of request rates at which its value is between lo and
- * hi. *least, *most: smallest and largest of these fractions. Returns the number of curves. */
+/* For each curve of *v, computes in which fraction of the range of request rates its value is
+ * between lo and hi. *least, *most: smallest and largest of these fractions. Returns the number of
+ * curves. */
 static size_t shares(const kvd_measured *v, double lo, double hi, double *least, double *most)
 {
     size_t n = 0;

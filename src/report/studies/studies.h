@@ -20,8 +20,8 @@ kvd_table *kvd_section_spectra(kvd_section *s, const char *name, const char *tit
 /* Appends the singular values of a spectrum file to the table: for each decomposed matrix, such as
  * Q-K, the means over heads. */
 void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x);
-/* Adds a note below the figure on how many points of the table a logarithmic axis cannot show
- * because they are 0. a, b: decomposed matrices, such as Q-K, that the figure's panels show. */
+/* Adds a note below the figure: how many values in the table are 0, which a logarithmic axis cannot
+ * show. a, b: the matrices whose singular values the figure shows. */
 void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /* Adds a section that compares the orthogonal matrices (rotations of K and V) computed from
  * different texts (ZACK paper, Tables 4 and 5, Fig. 18; FDC paper, Table 2). */
@@ -29,8 +29,8 @@ int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err)
 /* Adds a section on how many dimensions heads keep, the fractions removed, and the KL divergence
  * when a single head loses dimensions. */
 void kvd_study_rates(const kvd_results *r, kvd_report *report);
-/* Adds tables and figures of accuracy against the removed fraction of dimensions and against cache
- * bytes. `paired`: method to compare with all others, or NULL for no comparison. */
+/* Adds tables and figures of accuracy against the fraction of dimensions that is removed, and
+ * against cache bytes. `paired`: method to compare with all others, or NULL for no comparison. */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
 /* Adds the results that no other result beats in both accuracy and cache bytes (Pareto front). */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);

@@ -246,7 +246,8 @@ static bool has_p(const kvd_accuracy_entry *e)
     return !isnan(kvd_entry_real(e, "p_wanted"));
 }
 
-/* Returns true if both results have the same method, parameters and requested removed fraction. */
+/* Returns true if both results have the same method, the same parameters and the same requested p
+ * (fraction of dimensions that is removed). */
 static bool same_choice(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return strcmp(a->method, b->method) == 0 &&

@@ -231,8 +231,9 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/* Adds a panel of job completion times. If `output` is true, it shows jobs of input length `other`
- * against their output length; else jobs of output length `other` against their input length. */
+/* Adds the job completion times of one panel. If `output` is true, all jobs of the panel have the
+ * input length `other`, and the output length varies. If `output` is false, they have the output
+ * length `other`, and the input length varies. */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {

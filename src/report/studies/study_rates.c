@@ -95,7 +95,8 @@ static size_t nearest(const kvd_rates *x, double p)
     return best;
 }
 
-/* Draws maps of how many dimensions the heads of each layer keep, at three removed fractions. */
+/* Draws maps of how many dimensions the heads of each layer keep, for three values of p (fraction
+ * of dimensions that is removed). */
 static void heat(const kvd_result *x, int number, kvd_section *s)
 {
     static const double wanted[] = {0.25, 0.5, 0.75};

@@ -8,8 +8,8 @@
 #include "report/measures/measures.h"
 #include "report/studies/studies.h"
 
-/* Returns true if the lost top-1 accuracy is at most 1 % and could be chance: its 95 % interval
- * includes no loss. The LeanKV paper calls such a loss "neutral". */
+/* Returns true if the loss of top-1 accuracy is at most 1 % and its 95 % interval contains 0. The
+ * LeanKV paper calls such a loss "neutral". */
 static bool neutral(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "top1_share") >= 0.99 && kvd_entry_real(e, "top1_share_hi") >= 1;

@@ -132,8 +132,8 @@ static int n_references(const kvd_accuracy_entries *all, const candidates *some)
     return !!plain(all, some, "zack") + !!plain(all, some, "uniform");
 }
 
-/* Chooses the evaluated text and model for which the report knows the cache savings of most
- * methods. */
+/* Chooses the evaluated text and model with the largest number of methods whose cache savings are
+ * known. */
 static int choose_text(const kvd_accuracy_entries *all, candidates *to, kvd_err *err)
 {
     *to = (candidates){0};
@@ -240,8 +240,8 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
     }
 }
 
-/* Writes a card (box with main results) for each of three methods: the best one, zack and
- * uniform. */
+/* Writes a card (box with main results) for the best method, one for the method zack and one for
+ * the method uniform. */
 static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_text *t)
 {
     static const char *const references[] = {"zack", "uniform"};

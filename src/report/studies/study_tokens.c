@@ -4,8 +4,8 @@
 
 #include "report/studies/studies.h"
 
-/* index in the array kvd_critical_level of the level 0.95, the fraction of attention that the
- * critical tokens receive */
+/* index of 0.95 in the array kvd_critical_level, whose values are fractions of the total
+ * attention */
 enum { P95 = 1 };
 
 static void layers_table(const kvd_results *r, kvd_section *s)

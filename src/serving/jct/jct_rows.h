@@ -22,8 +22,8 @@ typedef struct {
     bool graphs, phases;
     size_t chunk;
     kvd_admission admission;
-    /* number of a job's decode steps for which each computed decode step counts; 1 if all are
-     * computed */
+    /* number of decode steps of a job divided by the number of decode steps that were computed; 1
+     * if all were computed */
     double step_weight;
 } kvd_jct_setting;
 

@@ -10,13 +10,13 @@
 typedef struct {
     const kvd_jct_loop *loop;
     size_t batch, input, output, steps;
-    double weight; /* number of decode steps of the job per computed step */
+    double weight; /* decode steps of the job / computed decode steps */
     kvd_slice *slice;
     uint32_t *id;
 } sampled;
 
-/* Returns the number of cached tokens at computed step i: that of the middle one of the steps for
- * which it counts. */
+/* Returns the number of cached tokens per request at computed step i. The step represents several
+ * successive steps of the job; the result is for the middle one of these steps. */
 static size_t place(const sampled *s, size_t i)
 {
     return s->input + (size_t)(((double)i + 0.5) * s->weight);

@@ -1,5 +1,5 @@
-/* Times prompts and decode steps for kvdim-jct, which reports job completion times. Saves each time
- * at once in OUT.h5.rows, and all of them in OUT.h5 at the end. */
+/* Times prompts and decode steps for kvdim-jct, which reports job completion times. Appends each
+ * measured time to OUT.h5.rows as soon as it is known, and writes OUT.h5 at the end. */
 #ifndef KVD_SERVING_JCT_JCT_SWEEP_H
 #define KVD_SERVING_JCT_JCT_SWEEP_H
 

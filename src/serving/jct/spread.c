@@ -57,8 +57,8 @@ int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err)
     memset(s, 0, sizeof *s);
     if (kvd_csv_read(path, take_row, s, err))
         return -1;
-    /* Fails if a pair of matrices, such as Q-K, has fewer singular values than another pair. The
-     * missing values would falsify the curve that is stretched to the width of a head. */
+    /* Fails if the file has fewer singular values for one matrix, such as Q-K, than for another
+     * matrix. Values are interpolated later, which would be wrong if some were missing. */
     size_t most = 0;
     for (int p = 0; p < KVD_N_PAIRS; p++)
         most = s->d[p] > most ? s->d[p] : most;

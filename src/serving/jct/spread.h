@@ -11,11 +11,11 @@ enum { KVD_SPREAD_DIMS = 1024 /* largest d_head */ };
 
 /* singular values of all heads of a measured model, for each pair of decomposed matrices */
 typedef struct {
-    /* d: number of singular values per head, or 0 if the file lacks this pair of matrices; n_heads:
-     * number of heads */
+    /* d: number of singular values per head, for each decomposed matrix, such as Q stacked on K; 0
+     * if the file lacks the matrix. n_heads: number of heads. */
     size_t d[KVD_N_PAIRS], n_heads;
-    /* [n_heads][KVD_SPREAD_DIMS] singular values, in falling order, of each pair of decomposed
-     * matrices, such as Q-K */
+    /* [n_heads][KVD_SPREAD_DIMS] singular values in falling order, for each decomposed matrix, such
+     * as Q stacked on K */
     double *sigma[KVD_N_PAIRS];
 } kvd_spread;
 

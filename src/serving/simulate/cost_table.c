@@ -35,8 +35,8 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     const double *at = t->u + i;
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
-    /* If u equals a measured u, uses only the times measured at this u, because the times at the
-     * next u may cover a shorter range of v. */
+    /* Times were measured at points (u, v). If some have exactly this u, interpolates along v only,
+     * because points with another u may cover a shorter range of v. */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])
             return fmax(0, along(t, i + k, v, extrapolated));

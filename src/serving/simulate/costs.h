@@ -5,8 +5,10 @@
  * - c: time of attention per pair of a query and a key
  * - L(n) = P(n, 0) - c n^2 / 2: time of the matrix products of n tokens
  *
- * An iteration with parts of several prompts takes L(sum of n) + sum of (P(n, b) - L(n)). Together
- * with a decode step S(m, t), the parts add L(m + sum of n) - L(m) instead of L(sum of n). */
+ * Time of an iteration, with sums over its parts of prompts:
+ *
+ * - without a decode step: L(sum of n) + sum of (P(n, b) - L(n))
+ * - with a decode step: S(m, t) + L(m + sum of n) - L(m) + sum of (P(n, b) - L(n)) */
 #ifndef KVD_SERVING_SIMULATE_COSTS_H
 #define KVD_SERVING_SIMULATE_COSTS_H
 

@@ -1,6 +1,6 @@
 /* Reads several files of measured iteration times as if they were one file (kvdim-serve --costs).
  *
- * All files must agree in model and machine. Only one file may have the times of a method. */
+ * All files must agree in model and machine. Each method must have its times in a single file. */
 #ifndef KVD_SERVING_SIMULATE_COSTS_FILES_H
 #define KVD_SERVING_SIMULATE_COSTS_FILES_H
 

@@ -14,7 +14,8 @@ typedef struct {
     size_t row;
 } served;
 
-/* Reads an option of the replay. If the file lacks it, *n is 0. */
+/* Reads an option of the kvdim-jct run that wrote the file, such as max-batch. If the file lacks
+ * the option, sets *n to 0. */
 static int read_option(kvd_h5 *f, const char *name, size_t *n, kvd_err *err)
 {
     char *value = NULL;

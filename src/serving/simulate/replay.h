@@ -9,7 +9,8 @@ typedef struct {
     /* [requests.n] seconds from a request's arrival to its first token (ttft) and to its last token
      * (jct) */
     double *ttft, *jct;
-    /* batching limits of the measured run; limits that the file does not record are 0 */
+    /* batching limits with which kvdim-jct served the requests; a limit that the file does not
+     * record is 0 */
     kvd_batching_limits limits;
     int gpus;
     char engine[256];

@@ -37,8 +37,8 @@ static int allocate(samples *s, const kvd_requests *q, const kvd_batching_limits
     s->gap_block = calloc(s->n_gaps + 1, 1);
     if (!s->served || !s->x || !s->block || !s->gap || !s->gap_block)
         return kvd_no_memory(err, "the times of all tokens", s->n_gaps * (sizeof *s->gap + 1));
-    /* number of bootstrap blocks of consecutive requests; each has at least two requests, if there
-     * are two */
+    /* number of bootstrap blocks, each of at least two consecutive requests; 1 if there is only one
+     * request */
     const size_t blocks =
         q->n / 2 < KVD_LATENCY_BLOCKS ? (q->n > 1 ? q->n / 2 : 1) : KVD_LATENCY_BLOCKS;
     for (size_t i = 0, at = 0; i < q->n; i++) {
@@ -97,8 +97,8 @@ static void count(const kvd_serve_setting *s, const kvd_requests *q, const kvd_s
     const double time = m->end - q->request[0].arrival;
     out->requests = q->n;
     out->wait = n ? wait / (double)n : NAN;
-    /* seconds from the last arrival to the end of the last iteration; 0 if all iterations end
-     * before the last arrival, whose request was refused */
+    /* seconds from the last arrival to the end of the last iteration; 0 if the last request was
+     * refused after all iterations had ended */
     out->drain = fmax(0, m->end - q->request[q->n - 1].arrival);
     out->served_rate = (double)n / time;
     out->token_rate = tokens / time;

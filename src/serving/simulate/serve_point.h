@@ -55,9 +55,9 @@ int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests,
 
 int kvd_serve_faster(const kvd_requests *from, double factor, kvd_requests *to, kvd_err *err);
 
-/* Computes how many cache pages of 64 tokens fit next to the weights. memory: bytes per GPU;
- * reserve: bytes of them to leave free. If `memory` is NaN, takes the number of pages of the
- * measured run. */
+/* Computes how many cache pages of 64 tokens fit into memory next to the weights. memory: bytes per
+ * GPU; reserve: bytes per GPU that stay free. If `memory` is NaN, the cache is as large as when the
+ * times in `c` were measured. */
 int kvd_serve_pages(const kvd_costs *c, double memory, double reserve, size_t *pages, kvd_err *err);
 
 #endif

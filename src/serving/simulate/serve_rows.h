@@ -9,8 +9,8 @@
 typedef struct {
     const char *method, *trace;
     const kvd_serve_setting *setting;
-    /* memory: bytes of memory of each GPU; reserve: bytes of it to leave free. If `memory` is NaN,
-     * the cache is as large as in the measured run. */
+    /* memory: bytes per GPU; reserve: bytes per GPU that stay free. If `memory` is NaN, the cache
+     * is as large as in the run of kvdim-jct that measured the iteration times. */
     double memory, reserve;
     size_t skipped;
 } kvd_serve_about;

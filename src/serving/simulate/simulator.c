@@ -31,8 +31,8 @@ typedef struct {
     event *heap; /* heap of the times at which running iterations end, [n] */
     size_t n_events;
     kvd_served *served;
-    /* gap: seconds between successive tokens of all requests; latest [requests]: time of each
-     * request's latest token */
+    /* gap: seconds between successive tokens of a request, for all requests; latest [requests]:
+     * time of each request's latest token */
     double *gap, *latest;
     size_t *gap_at;
     kvd_simulated *out;
