@@ -1,6 +1,8 @@
 /* usage: bench_append [append|prefill|steps]
- * Times kernels that write new K and V into the cache (append), and attention of prompts (prefill).
- * `steps` times the writing within decode steps of a CUDA graph. */
+ * Times GPU kernels; without an argument, for all three tasks.
+ * append   writing new K and V into the cache
+ * prefill  attention of prompts
+ * steps    writing K and V in decode steps that run as a CUDA graph */
 #include "common/stats.h"
 #include "engine/cuda/few_rows.h"
 #include "gpu_case.h"

@@ -1,7 +1,7 @@
 /* usage: bench_attention [SECONDS [ISA]]
- * Compares CPU attention with OpenBLAS's product of 2048 x 2048 matrices (prefill) and with memory
- * reads (decode). Column "to width": time per kept dimension, divided by the time per kept
- * dimension in the first row with equal length and number of heads. */
+ * Compares CPU attention with the speed of OpenBLAS's matrix product (prefill) and of memory reads
+ * (decode). Column "to width": time per kept dimension, relative to the first row of the same
+ * sequence length and number of heads. */
 #include <cblas.h>
 #include <math.h>
 #include <stdio.h>

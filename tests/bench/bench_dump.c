@@ -23,7 +23,8 @@ typedef struct {
     kvd_dtype dtype;
     size_t n_tokens;
     size_t bytes; /* bytes of Q, K and V in the file */
-    /* PIECE bytes, not all 0; the plain file, written for comparison, consists of copies of them */
+    /* PIECE bytes, not all 0; write(2) writes them again and again, to compare its speed with the
+     * speed of writing kvdim's files */
     char *piece;
     float *rows;
     void *scratch;

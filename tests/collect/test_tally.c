@@ -77,8 +77,9 @@ TEST(test_window)
     kvd_attention_stats_release(&s);
 }
 
-/* Half of the tokens, those with the lowest mean scores, are unimportant: tokens 1 and 2 by their
- * scores as queries; by their scores as keys, tokens 1 and 3 in layer 0, and 1 and 2 in layer 1. */
+/* The two tokens with the lowest mean scores are unimportant. If tokens are scored as queries, the
+ * two layers have the same unimportant tokens. If tokens are scored as keys, the layers have one
+ * unimportant token in common. */
 TEST(test_sets)
 {
     static const struct {

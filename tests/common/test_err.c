@@ -74,7 +74,8 @@ TEST(test_format_and_context)
     assert_string_equal(err.msg, "layer 7: tensor 'a?b': 3 rows");
 }
 
-/* Control characters beyond ASCII, malformed bytes and a cut character are replaced, too. */
+/* Error messages have '?' in place of control characters, malformed UTF-8 and a last character that
+ * is cut off. */
 TEST(test_message_is_valid_utf8)
 {
     kvd_err err;

@@ -257,7 +257,8 @@ TEST(test_read_once)
     assert_true(faults_of_children() > before);
 }
 
-/* sizes of datasets: HDF5 stores each of them in another way */
+/* LARGE, MEDIUM, LITTLE: numbers of elements that HDF5 stores in many chunks, in one chunk and
+ * without chunks */
 enum { LARGE = 600000, MEDIUM = 9000, LITTLE = 30, N_ROWS = 40, LENGTH = 50, LONG_TEXT = 5000 };
 typedef struct {
     double large[LARGE], medium[MEDIUM], little[LITTLE], number, theta;
@@ -286,7 +287,8 @@ static void write_contents(contents *c)
                       row = {"/rows/text", "Texts.", "1", text, 1, {N_ROWS}, {"row"}};
     kvd_rng_seed(&r, 1, 0);
     for (int i = 0; i < LARGE; i++)
-        /* Few distinct values compress well, so that most flipped bits are in other datasets. */
+        /* This large dataset has few distinct values, so HDF5 compresses it to few bytes. Most bits
+         * that a test flips at random then belong to the other datasets. */
         c->large[i] = i / 200000 + 1;
     for (int i = 0; i < MEDIUM; i++)
         c->medium[i] = kvd_rng_normal(&r);

@@ -1,5 +1,5 @@
-/* Tests rotations shared by two matrices, and balanced projections, which lose the least of Q
- * K^T. */
+/* Tests how one rotation for Q and K is computed, and projections of Q and K to fewer dimensions
+ * that change Q K^T least. */
 
 #include <cblas.h>
 

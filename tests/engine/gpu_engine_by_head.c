@@ -76,9 +76,9 @@ static int run(const load *l, const char *method, int gpus, served *o, kvd_err *
     return status;
 }
 
-/* Compares the logits of two GPUs with those of one GPU. Accepts a distance of 6 * `rounding` (the
- * distance without a method), or of a quarter of the method's own effect on logits. `none`: results
- * without a method. */
+/* Compares logits of two GPUs with logits of one GPU. They may differ by 6 * `rounding`, the
+ * difference without a method, or by a quarter of the change that the method makes to logits.
+ * `none`: results without a method. */
 static void test(const load *l, const char *method, const served *none, double rounding)
 {
     kvd_err err = {""};

@@ -41,8 +41,8 @@ static void open_lengths(texts *t, const char *path, const uint32_t *input, cons
     for (int r = 0; r < REQUESTS; r++) {
         t->input[r] = input[r];
         t->output[r] = output[r];
-        /* Prompts and outputs of odd requests are longer than the text length at which LongRoPE
-         * changes its divisors. */
+        /* Every second request has a prompt longer than the text length at which LongRoPE changes
+         * its divisors. */
         if (t->config->rope_scaling == KVD_ROPE_LONGROPE && r % 2)
             t->input[r] = (uint32_t)t->config->rope_original_positions + 2;
         const size_t n = t->input[r] + t->output[r] - 1;

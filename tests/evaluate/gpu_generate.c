@@ -140,8 +140,8 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuat
 }
 
 typedef struct {
-    /* limit where tokens first differ: log probability, on the CPU, of the CPU's token less that of
-     * the GPU's token */
+    /* largest accepted difference between the log probabilities (on the CPU) of two tokens, at the
+     * first place where CPU and GPU generate different tokens */
     double margin;
     /* limit on the mean absolute difference between GPU and CPU in the log probabilities of the
      * CPU's tokens */
@@ -261,8 +261,8 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     close_plan(&o);
 }
 
-/* Ends each answer after 5 to 7 tokens; in every second sequence, without feeding the last of these
- * to the model. */
+/* Called after each generated token. Ends each answer after 5 to 7 tokens: returns 1 if the model
+ * still gets the last token as input, 2 if it does not. */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     (void)ctx, (void)token, (void)err;
@@ -533,16 +533,18 @@ static void compare_all(kvd_generator *cpu, kvd_dtype type, const char *only)
                             strstr(method[i].text, "mpcache") || strstr(method[i].text, "vidkv") ||
                             strstr(method[i].text, "cachegen");
         const double wide = strstr(method[i].text, "page=64") ? 10 : coarse ? 1.5 : 0;
-        /* limit on the difference in log probability between the CPU's and the GPU's token, for
-         * methods in which rounding may decide which tokens are merged or evicted */
+        /* largest accepted difference between the log probabilities of two tokens, where CPU and
+         * GPU generate different tokens; large for methods in which rounding may decide which
+         * tokens are merged or evicted */
         const double chooses = !strcmp(method[i].text, "tova+fp8") ? 2
                                : !strcmp(method[i].text, "elasticcache") ||
                                        !strcmp(method[i].text, "d2o") ||
                                        strstr(method[i].text, "elasticcache+kivi")
                                    ? 1.5
                                    : 0.5;
-        /* limit on the difference in log probability between the CPU's and the GPU's token, when
-         * computing in float32; larger where a rounding error may change a quantised number */
+        /* largest accepted difference between the log probabilities of two tokens, where CPU and
+         * GPU generate different tokens in float32; large if a rounding error may change a
+         * quantised number */
         const double ties =
             strstr(method[i].text, "+nvfp4") || !strcmp(method[i].text, "mikv") ? 0.1 : 1e-3;
         const limits most = {.margin = f32        ? ties
@@ -673,17 +675,16 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
     kvd_generator *const cpu = generator(false, KVD_F32, 1), *const gpu =
                                                                  generator(true, KVD_BF16, 1);
     for (size_t i = 0, next = 0; i < n; i++) {
-        /* true if rounding selects nothing. Method xkv loses nothing here, because its rank is at
-         * least the number of prompt tokens. */
+        /* true for methods that neither quantise numbers nor choose tokens; they have narrower
+         * limits */
         const bool exact = !strcmp(method[i], "none") || !strcmp(method[i], "zack,p=0.5") ||
                            !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu,", 5);
         /* methods in which rounding decides how many tokens, outliers or code bits are kept */
         static const char *const varying[] = {
             "kvmerger", "prefixkv", "cake",     "mpcache",   "a2ats",    "cachegen", "waterfill",
             "kvtc",     "kvquant",  "h2o+kivi", "tova+kivi", "zipcache", "leankv",   "minicache"};
-        /* methods whose log probabilities on GPU and CPU differ by 0.23 to 0.35 nats on average, in
-         * the shape of gpt-oss with weights of 8 bits on the CPU; without a method, they differ by
-         * 0.08 */
+        /* methods with a wider limit: their log probabilities on GPU and CPU differ by 0.23 to 0.35
+         * nats on average */
         static const char *const rough[] = {"cachegen", "gear", "vidkv", "tova+kivi",
                                             "zack+turboquant"};
         bool varies = false, few = false;
@@ -893,9 +894,9 @@ static void compare_shapes(void)
 /* usage: gpu_generate [quick|windows|gpus|TEXT] [f32|bf16] [I/N]
  * Compares tokens generated on GPU and CPU.
  * quick    combined methods, bf16, for sanitizers
- * windows  models with sliding windows (gpt-oss, Gemma 3, Mistral), and a Llama with heads of 128
+ * windows  models with sliding windows, a Llama with heads of 128 dimensions
  * gpus     several GPUs
- * TEXT     methods whose text contains TEXT
+ * TEXT     methods that contain TEXT in their name or parameters
  * I/N      part I of N of the tests */
 int main(int argc, char **argv)
 {

@@ -169,9 +169,9 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/* Generates answers to all prompts in one group. `fail_at`: number of the forward pass that fails
- * for lack of memory (0: none, -1: all). If `grown` is not 0, only two prompts fit into memory at a
- * time. */
+/* Generates answers to all prompts. `fail_at`: number of the forward pass that fails for lack of
+ * memory (0: none, -1: all). `grown`: 1 if memory holds only two prompts at a time, 0 if it holds
+ * all. */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
 {

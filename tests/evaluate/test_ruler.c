@@ -86,8 +86,8 @@ static size_t count(const char *text, const char *part)
 
 static const char needle_start[] = "One of the special magic ";
 
-/* Writes `word`, but replaces one that RULER draws at random: by 9 for a number, U for a UUID, K
- * for hyphenated words, V<length> for a variable. */
+/* Writes `word`, or a placeholder if RULER chose the word at random: 9 for a number, U for a UUID,
+ * K for hyphenated words, V and its length for a variable. */
 static void put_shape(FILE *f, const char *word, size_t n)
 {
     size_t digits = 0, capitals = 0, hyphens = 0;
@@ -108,8 +108,8 @@ static void put_shape(FILE *f, const char *word, size_t n)
         fprintf(f, "%.*s", (int)n, word);
 }
 
-/* Returns `text` with the words that RULER draws at random replaced, such as numbers by 9. The
- * result is freed when the test ends. */
+/* Returns `text` with placeholders, such as 9 for a number, in place of words that RULER chose at
+ * random. The result is freed when the test ends. */
 static char *shape_of(const char *text, size_t n)
 {
     char *out;

@@ -101,7 +101,8 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
-    /* Text 0 keeps its accuracy up to the parameter x = miss - 0.2, text 1 up to x = miss + 0.2. */
+    /* Simulates the accuracies on two texts. On text 0, the accuracy drops at a smaller parameter x
+     * than on text 1. */
     for (int t = 0; of_text && t < 2; t++) {
         const double one = x <= k->miss + (t ? 0.2 : -0.2) + 1e-9 ? 1 : 0.9;
         of_text[t] = (kvd_interval){one, one, one};
@@ -233,8 +234,8 @@ TEST(test_crossing_by_hand)
 
 enum { SEQUENCES = 60, POINTS = 5 };
 
-/* Simulates numbers of correct predictions if methods a and b remove the fractions p of the cache.
- * Method b loses half as many predictions as a. */
+/* Simulates the number of correct predictions in each sequence, for two methods that remove the
+ * fractions p [POINTS] of the cache. Method b loses half as much accuracy as method a. */
 static void simulate(kvd_rng *r, double reference[SEQUENCES], double a[POINTS][SEQUENCES],
                      double b[POINTS][SEQUENCES], const double *p)
 {

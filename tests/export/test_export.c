@@ -373,7 +373,8 @@ TEST(test_refuses)
     kvd_folded_list_release(&list);
     kvd_dims_leave(&dims, 0);
 
-    /* Makes the projection of V so large that its product with the weights exceeds float16. */
+    /* Makes the projection of V so large that its product with the weight matrix W_V exceeds the
+     * range of float16. */
     for (size_t i = 0; i < (size_t)(dims.d_head * dims.head[0].d_v); i++)
         dims.head[0].a_v[i] *= 1e6F;
     char command[128];

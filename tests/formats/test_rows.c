@@ -151,7 +151,8 @@ TEST(test_refuses)
     kvd_rows_free(r);
     kvd_h5_close(&f, false);
 
-    /* A column whose rows are another axis is not passed over. */
+    /* A column of shape 1 x 3 has one row and must be refused, because another column has three
+     * rows. */
     const kvd_h5_spec turned = {"/rows/turned", "a column",    "1", H5T_IEEE_F64LE, 2,
                                 {1, 3},         {"one", "row"}};
     OK(kvd_h5_create(&f, temp_file("x.h5"), &schema, test_run(), &err));

@@ -130,7 +130,8 @@ TEST(test_derived)
     OK(kvd_h5_read_finite(&f, "/qk/mean_sigma", 1, &dim, mean, &err));
     OK(kvd_h5_read_finite(&f, "/qk/mean_sigma_normalised", 1, &dim, normalised, &err));
     OK(kvd_h5_get_double(&f, "/qk", "cv_max_sigma", &cv, &err));
-    /* The largest singular values 4, 8, 8, 12 have mean 8, standard deviation sqrt(32 / 3). */
+    /* The four heads' largest singular values, 4, 8, 8 and 12, have the mean 8 and the standard
+     * deviation sqrt(32 / 3). */
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);

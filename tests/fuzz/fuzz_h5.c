@@ -10,7 +10,8 @@
 
 const char *__asan_default_options(void);
 
-/* Makes allocations of absurd size return NULL instead of ending the program, as malloc does. */
+/* Makes malloc return NULL for absurd sizes. By default, AddressSanitizer ends the program
+ * instead. */
 const char *__asan_default_options(void)
 {
     return "allocator_may_return_null=1:detect_leaks=0";

@@ -15,7 +15,8 @@ typedef struct {
     const char *name;
     kvd_dtype dtype;
     int n_heads, n_kv, d_head;
-    /* 0: heads keep all d_head dimensions, 1: each head keeps another number of dimensions */
+    /* 0: all heads keep d_head dimensions; 1: the number of kept dimensions differs from head to
+     * head */
     int widths;
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     int r_qk, r_v;
@@ -303,8 +304,8 @@ static void against_reference(fixture *f, int decode)
                           want_v, &err),
            f->c.name, err.msg);
 
-    /* copy of the cache in which checked elements become POISON; any other number left in it shows
-     * a write to a wrong place */
+    /* copy of the cache in which every checked element is replaced by POISON; in the end, an
+     * element that is not POISON shows a write to a wrong place */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};

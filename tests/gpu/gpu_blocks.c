@@ -41,8 +41,8 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    /* add: first adds an array to x. plain: copies x instead of normalising it. in_place: the
-     * result overwrites x. */
+    /* add: adds a vector [d] to each row of x. plain: copies x instead of normalising it. in_place:
+     * the result overwrites x. */
     bool add, plain, in_place;
 } norm_case;
 

@@ -20,8 +20,8 @@ static double term_distance(const array *got, const double *want, const double *
     return e;
 }
 
-/* Computes dx [d], the gradient of a norm's input, from its output's gradient dy [d]. dy_terms and
- * terms [d] hold the sums of absolute terms of dy and dx; errors are relative to these sums. */
+/* Computes dx [d], the gradient of a norm's input, from dy [d], the gradient of its output.
+ * dy_terms and terms [d]: scales of the rounding errors of dy and of dx. */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
 {
@@ -140,8 +140,8 @@ typedef struct {
     int rope; /* kvd_rope_layout; -1: no RoPE */
 } qkv_case;
 
-/* Computes gradients of a query or key head before RoPE (pre) and before the norm (raw). Each array
- * has [d] gradients, then [d] sums of absolute terms, to which errors are relative. */
+/* Computes gradients of a query or key head: pre before RoPE, raw before the norm. Each array has
+ * c->d gradients, followed by the scales of their rounding errors. */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
                            double *pre, double *raw)

@@ -524,7 +524,7 @@ static bool all_are(const uint8_t *x, size_t n, int byte)
     return i == n;
 }
 
-/* Allocates many arrays and fills each with its own number, so that arrays that overlap show. */
+/* Tests that arrays do not overlap: allocates many arrays and fills each with its own number. */
 static void test_memory(void)
 {
     enum { ARRAYS = 400, BYTES = 3000 };

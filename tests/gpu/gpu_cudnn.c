@@ -61,8 +61,8 @@ static float *gather(const float *x, kvd_cudnn_stride st, int b, int heads, int 
     return out;
 }
 
-/* Computes attention outputs [n_heads][n][d_v] of the queries t .. t + n - 1, which belong to the
- * last n of kv_len tokens. */
+/* Computes rows t .. t + n - 1 of the attention output `want` [n_heads][q_len][d_v] of request b.
+ * The n queries belong to the last n of the request's kv_len tokens. */
 static void reference(const kvd_cudnn_shape *s, const float *q, const float *k, const float *v,
                       int b, int t, int n, int kv_len, double *want)
 {

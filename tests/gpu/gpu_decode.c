@@ -1,7 +1,8 @@
 /* usage: gpu_decode [CASE [LAUNCHES [WINDOW]]]
- * Compares decode attention with a reference in double precision. All launches must give equal
- * bits. CASE: part of a name. LAUNCHES: number per division of the work (10; 1 for sanitizers).
- * WINDOW: in tokens. */
+ * Compares decode attention with a reference in double precision.
+ * CASE      part of a case's name
+ * LAUNCHES  launches of each kernel configuration (default 10); all must give equal bits
+ * WINDOW    length of the sliding window, in tokens */
 #include <math.h>
 #include <stdbool.h>
 #include <stdint.h>

@@ -469,8 +469,8 @@ static void test_refused_on_two(void)
     kvd_checkpoint_close(c);
 }
 
-/* Tests 2,600 tokens in an iteration. On several GPUs, the sums over GPUs of one half of the tokens
- * overlap with matrix products of the other half. */
+/* Tests an iteration of 2,600 tokens. On several GPUs, the engine splits it into two halves, so
+ * that communication for one half overlaps with computation for the other. */
 static void test_halves(const subject *m)
 {
     static const request r[] = {{900, 2}, {900, 3}, {800, 1}, {70, 4}};
@@ -544,9 +544,9 @@ static void test_on_four(void)
  * quick    small cases
  * one      one GPU
  * windows  one GPU, sliding windows
- * wide     one GPU, heads of 256
+ * wide     one GPU, heads of 256 dimensions
  * two      two GPUs
- * halves   two GPUs, sums overlap with products
+ * halves   two GPUs, communication overlaps with computation
  * tokens   two GPUs share a prompt's tokens
  * four     four GPUs */
 int main(int argc, char **argv)

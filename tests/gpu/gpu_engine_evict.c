@@ -223,8 +223,9 @@ static void refused(const kvd_checkpoint *c, const char *text, const kvd_dims *d
     kvd_plan_close(&plan);
 }
 
-/* Runs a decode step after tokens that were never computed; this must work. Then runs a part of a
- * prompt, which must be refused, unless KV heads keep different numbers of tokens (`uneven`). */
+/* Tests that a decode step runs on a cache that was never filled. Unless `uneven` is true, also
+ * tests that the engine refuses a prompt in pieces. uneven: true if KV heads keep different numbers
+ * of tokens. */
 static void test_context(const kvd_checkpoint *c, const char *text, bool uneven)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 100, 100);
@@ -335,9 +336,9 @@ static void test_windows(int quick)
 
 /* usage: gpu_engine_evict [quick|windows|METHOD] [I/N]
  * quick    few requests and methods, for compute-sanitizer
- * windows  a model with sliding windows; also `quick windows`
- * METHOD   comparisons with the CPU of methods whose text contains METHOD
- * I/N      part I of N, from 1 on */
+ * windows  only models with sliding windows; `quick windows`: fewer methods
+ * METHOD   only methods that contain METHOD in their name or parameters
+ * I/N      part I of N of the tests, counted from 1 */
 int main(int argc, char **argv)
 {
     char texts[] =

@@ -41,8 +41,8 @@ static apart compare(const load *l, const served *x, const served *y, int steps_
     return a;
 }
 
-/* Returns true if the distance `is` between GPU and CPU logits is small, compared with `rounding`,
- * their distance without a method, and `does`, the change of logits that the method causes. */
+/* Returns true if the logits of GPU and CPU are close enough. is: distance of GPU and CPU logits;
+ * rounding: the same distance without a method; does: change of the CPU's logits by the method. */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
     return is->mean < 2 * rounding->mean + does->mean / 2 &&

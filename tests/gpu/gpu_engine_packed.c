@@ -1,5 +1,5 @@
-/* Compares quantised caches in the CUDA and CPU engines. Their logits may differ by a fraction of
- * the change that the method itself causes. */
+/* Compares the CUDA engine with the CPU engine, with quantised caches. Their logits may differ by a
+ * fraction of the error that quantisation causes. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -67,8 +67,8 @@ static double off(const load *l, const float *x, const float *want, double *most
 
 typedef struct {
     const char *method;
-    /* share: accepted distance of GPU and CPU logits, divided by the distance that the method
-     * causes; held: accepted relative difference of cache bytes */
+    /* share: accepted distance between GPU and CPU logits, divided by the distance between logits
+     * with and without the method; held: accepted relative difference of cache bytes */
     double share, held;
 } test_case;
 
@@ -152,7 +152,7 @@ static void refused(const load *l, const char *method, size_t chunk, const char 
     kvd_plan_close(&plan);
 }
 
-/* Tests that decode steps succeed if they attend to tokens whose K and V were never computed. */
+/* Tests that a decode step runs on a cache that was never filled. */
 static void test_unwritten(const char *method)
 {
     const kvd_engine_spec spec = spec_of(&(setting){.max_batch = 1}, 900, 64);
@@ -254,8 +254,8 @@ static void test_context(const load *l, const char *method)
     kvd_plan_close(&plan);
 }
 
-/* Tests the method xkv at full rank, which must change logits only by rounding. One prompt has more
- * tokens, the other fewer, than a token's keys have elements. */
+/* Tests the method xkv at full rank, which must change logits only by rounding. One of the two
+ * prompts has more tokens than the rank, one has fewer. */
 static void test_lossless(const kvd_checkpoint *c, const request r[2], const char *method)
 {
     kvd_err err = {""};
@@ -448,8 +448,8 @@ static void test_many(void)
  *        gpu_engine_packed METHOD
  * quick    small cases, for compute-sanitizer
  * windows  only models with sliding windows
- * models   the other models
- * METHOD   cases of one model whose text begins with METHOD */
+ * models   only models without sliding windows
+ * METHOD   only methods whose name and parameters begin with METHOD */
 int main(int argc, char **argv)
 {
     static const request few[] = {{33, 3}, {64, 5}, {1, 34}};

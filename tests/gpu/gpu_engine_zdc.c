@@ -158,8 +158,8 @@ typedef struct {
     int lent;
 } variant;
 
-/* Compares GPU and CPU logits of variant v of the method zdc. `whole`: CPU logits if all tokens are
- * important. `bar`: the GPU's distance from these. */
+/* Compares GPU and CPU logits of variant v of the method zdc. whole: CPU logits if all tokens are
+ * important; bar: distance between GPU and CPU logits if all tokens are important. */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {

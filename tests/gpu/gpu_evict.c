@@ -1,5 +1,5 @@
-/* Compares eviction kernels with a reference in double precision. They may keep another token only
- * if the scores of both are nearly equal. */
+/* Compares eviction kernels with a reference in double precision. The kernels may keep another
+ * token than the reference only if the two tokens have nearly equal scores. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -36,8 +36,8 @@ static void reference_keys(const fixture *f, const double *keys, int n, int d, d
     }
 }
 
-/* tables [positions][half] of RoPE: cosines and sines; `future`: their means over the positions
- * after each one */
+/* RoPE tables. cosine, sine [positions][half]: values at each position. future
+ * [positions][half][2]: mean cosine and mean sine over the positions that follow. */
 typedef struct {
     int half, positions;
     float *cosine, *sine, *future;

@@ -70,8 +70,8 @@ typedef struct {
     kvd_evict_state state;
     uint16_t *pool; /* on the device */
     size_t wrong, rounded, compared, dropped;
-    /* number of tokens that were merged into others; of tokens that took them up; and of the latter
-     * whose K or V differ from the CPU's */
+    /* merged: number of tokens that were merged into other tokens; rows: number of tokens into
+     * which others were merged; rows_off: number of tokens whose K or V differ from the CPU's */
     size_t merged, rows, rows_off;
     size_t merged_before; /* merged tokens after the prompts */
     kvd_evict_merging merging;
@@ -167,9 +167,9 @@ static void close_run(method_run *r)
     release(f);
 }
 
-/* Compares mass [n_heads][n_q8] with the CPU: each token's sum of attention probabilities or, for
- * KVD_EVICT_PIVOTAL, minus the number of queries that give it less than their mean probability.
- * Also writes log-sum-exps lse. */
+/* Compares mass [n_heads][n_q8], the sum of attention probabilities that each token receives, with
+ * the CPU. For KVD_EVICT_PIVOTAL, mass is minus the number of queries that attend to the token less
+ * than average. Also writes log-sum-exps lse. */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
     fixture *const f = &r->f;

@@ -143,8 +143,8 @@ static void test_pieces(int gpus)
 
 enum { QUERIES, PAGES, OUTPUT };
 
-/* Returns the test data for element b of query head, page or token a: a 16-bit hash of a, b and
- * `kind`. */
+/* Returns a 16-bit hash that serves as test data. kind: queries, pages or outputs; a: index of a
+ * head, page or token; b: index of an element in the head, page or token. */
 static uint16_t mark(int kind, size_t a, size_t b)
 {
     const uint64_t h = ((uint64_t)a * 1000003 + b) * 0x9e3779b97f4a7c15u + (uint64_t)kind;

@@ -206,8 +206,9 @@ static int step(runner *r, const kvd_iteration *it, const uint32_t *id, size_t v
     return 0;
 }
 
-/* Compares logits of a model with 4-bit weights and of one whose 16-bit weights have equal values.
- * *same: true if the prompts' logits are equal bit for bit. */
+/* Compares logits of two models: one has 4-bit weights, one has the same weights decoded to 16
+ * bits. *same: true if the prompts' logits are equal bit for bit. *most: largest relative distance
+ * of decode steps' logits. */
 static int compare(runner *r, size_t vocab, bool *same, double *most, kvd_err *err)
 {
     static const uint32_t length[REQUESTS] = {40, 17};

@@ -284,8 +284,8 @@ static void test_logits_in_pieces(void)
     kvd_checkpoint_close(c);
 }
 
-/* Shape of a DeepSeek model. Its rows are multiples of 16 bytes, which lets one cuBLAS call process
- * all heads. */
+/* Shape of a small DeepSeek model. The strides of its arrays are multiples of 16 bytes, so that one
+ * cuBLAS call can process all heads. */
 static const kvd_shape latent = {
     "latent", "latent", "made up",
     "{\"architectures\":[\"DeepseekV3ForCausalLM\"],\"model_type\":\"deepseek_v3\","
