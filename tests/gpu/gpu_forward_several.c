@@ -86,7 +86,8 @@ static void compare(const char *name, kvd_dtype type, int n_gpus, int many)
 }
 
 typedef struct {
-    /* Must be the first member, because pointers to the hook are cast to this type. */
+    /* Must be the first member, because the code casts a pointer to `hook` to a pointer to the
+     * struct that contains it. */
     kvd_gpu_attention hook;
     kvd_gpu_attention *dense;
     int layer; /* first layer at which the hook fails */
@@ -124,7 +125,8 @@ static void test_failure(const char *family, int n_gpus, int many)
 }
 
 typedef struct {
-    /* Must be the first member, because pointers to the hook are cast to this type. */
+    /* Must be the first member, because the code casts a pointer to `hook` to a pointer to the
+     * struct that contains it. */
     kvd_gpu_attention hook;
     size_t row;
 } spoiling;

@@ -1,5 +1,5 @@
-/* Compares kernels that restore K and V from low-rank latents with a reference in double precision.
- * Memory that they must not read is filled with NaN. */
+/* Tests kernels that compute K and V from low-rank latent vectors, compared with a reference in
+ * double precision. Memory that the kernels must not read is filled with NaN. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -198,8 +198,8 @@ static int32_t *stored_position(const problem *p, int b, int g, int t)
     return (int32_t *)(void *)page + g * 64 + t % 64;
 }
 
-/* Returns the RoPE position of row t of KV head g of request b. After the request's last token, it
- * is t. */
+/* Returns the RoPE position of row t in KV head g of request b's cache. If row t holds no token,
+ * returns t. */
 static int position_of(const problem *p, int b, int g, int t)
 {
     return t >= p->c->kv_len[b] ? t
@@ -311,8 +311,8 @@ static void test_newest(const problem *p, const kvd_latent_restore_args *from)
     free(got);
 }
 
-/* Tests restoring with a sliding window. Pages before the window must not change; pages in it must
- * be restored as without a window. */
+/* Tests a kernel that computes K and V from latent vectors, with a sliding window. The kernel must
+ * not change pages before the window. */
 static void test_window(const problem *p, const kvd_latent_restore_args *from)
 {
     enum { WINDOW = 70 };
@@ -342,7 +342,7 @@ static void test_window(const problem *p, const kvd_latent_restore_args *from)
     free(got);
 }
 
-/* Tests latents that are stored in other pages than the K and V restored from them. */
+/* Tests latent vectors whose page numbers differ from those of K and V. */
 static void test_tables(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;
@@ -386,8 +386,9 @@ static void test_restore(const problem *p)
     test_tables(p, &a);
 }
 
-/* Copies to the device the matrices B^T that restore K or V of all heads that share latents with
- * head g. Columns after these, up to `columns`, are NaN; kernels must ignore them. */
+/* Copies to the device an array of matrices B^T, which restore K or V from latent vectors, for all
+ * heads that share head g's latent vectors. The array has `columns` columns; unused ones are
+ * NaN. */
 static uint16_t *shared_matrix(const problem *p, size_t slot, int g, int side, size_t columns)
 {
     const latent_case *const c = p->c;
@@ -471,7 +472,7 @@ static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
     return (joint_matrices){matrix, device_head};
 }
 
-/* Tests a kernel that restores K and V of all heads that share a latent vector at the same time. */
+/* Tests the kernel that computes K and V from latent vectors for all heads of a group together. */
 static void test_joint(const problem *p)
 {
     kvd_latent_restore_args a = restored(p);
@@ -483,7 +484,8 @@ static void test_joint(const problem *p)
     device_free(m.matrix, m.head);
 }
 
-/* Tests restoring all heads that share latents at the same time, with biases and norms. */
+/* Tests the kernel that computes K and V from latent vectors for all heads of a group together. In
+ * this test the kernel also adds biases and normalises keys. */
 static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
 {
     const joint_matrices m = use_joint(p, &a);
@@ -492,8 +494,8 @@ static void test_joint_finished(const problem *p, kvd_latent_restore_args a)
     device_free(m.matrix, m.head);
 }
 
-/* Tests restoring with biases, norms and given RoPE positions. Rows with position -1 must not
- * change. */
+/* Tests the kernel that computes K and V from latent vectors, with biases, key norms and given RoPE
+ * positions. It must not change rows with position -1. */
 static void test_finished(problem *p)
 {
     const latent_case *const c = p->c;

@@ -146,8 +146,9 @@ static void attend_in_double(const fixture *f, head_step *h, int g, int j, doubl
     free(p);
 }
 
-/* Computes the precision level to [n + 1] of each token after one decode step of LeanKV's Algorithm
- * 1 in a KV head. Returns 0 if two choices differ only by rounding. */
+/* Computes the precision level of each token of one KV head after a decode step of LeanKV's
+ * Algorithm 1. Writes the n + 1 levels to `to`. Returns 0 if rounding errors could change a
+ * level. */
 static int expected_levels(const fixture *f, const head_step *h, int now, uint8_t *to)
 {
     const int n = h->x.n, window = f->s->window;

@@ -21,8 +21,8 @@ typedef struct {
     /* accepted error of x, divided by 1 + |x| */
     double bar;
     int group;
-    /* true if token 0 gets nearly all attention; wrong small probabilities of other tokens then
-     * show */
+    /* true if token 0 gets nearly all attention, to test the small probabilities of the other
+     * tokens */
     bool peak;
 } test_case;
 
@@ -50,7 +50,8 @@ typedef struct {
     kvd_plan plan;
     kvd_packed_args a;
     int most, max_pages, rope;
-    /* keys before RoPE [N][most tokens][N_KV][d], keys after RoPE (x[0]), values (x[1]) */
+    /* pre: keys before RoPE. x: two arrays, keys after RoPE and values. Each array is [N
+     * requests][maximum tokens][N_KV][d]. */
     float *pre, *x[2];
     float *cosine, *sine;
     uint16_t *q; /* queries [N][heads][d] on the host */
@@ -59,8 +60,8 @@ typedef struct {
     size_t n_pages;
     void *table, *len, *q_len, *start, *slots, *rows_x;
     float *sink; /* [heads] sink logits, or NULL */
-    /* mass: attention that each token receives [N][N_KV][most tokens]; lse: log-sum-exps
-     * [N][heads] */
+    /* mass [N requests][N_KV][maximum tokens]: attention that each token receives. lse [N][heads]:
+     * log-sum-exps. */
     double *mass;
     float *lse;
     void *device_lse, *queries;
@@ -177,8 +178,8 @@ static void make_rows(bench *w)
         w->x[0][i] = bf16_rounded(w->x[0][i]);
 }
 
-/* Sets up the test of case t and opens its method. `narrow`: number of kept dimensions per KV head,
- * or NULL for all dimensions. */
+/* Creates the data of test case t and initialises the compression method t->method. `narrow`:
+ * number of kept dimensions per KV head, or NULL for all dimensions. */
 static int open_bench(bench *w, const test_case *t, const widths *narrow, layer_kind kind,
                       kvd_err *err)
 {

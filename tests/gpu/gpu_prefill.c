@@ -212,12 +212,13 @@ static void run(const kernel *tested, const scenario *c, int window, bool sinks)
 
 int main(int argc, char **argv)
 {
-    /* Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, 1 if each CTA has a
-     * fixed list of tiles, CTAs, factor of the queries, {new tokens, all tokens}. */
 #define LENGTHS(...)                                                                               \
     {                                                                                              \
         __VA_ARGS__                                                                                \
     }
+    /* Columns: name, type, query heads, KV heads, d_head, d_qk, d_v, tile_rows, 1 if each CTA has a
+     * fixed list of tiles, CTAs, factor by which query vectors are multiplied, {new tokens, all
+     * tokens} of each request. */
     static const scenario cases[] = {
         {"dense", KVD_BF16, 2, 1, 128, 128, 128, 192, 0, 5, 1, LENGTHS({300, 300})},
         {"dense_f16", KVD_F16, 2, 1, 128, 128, 128, 128, 0, 5, 1, LENGTHS({257, 257})},

@@ -7,8 +7,8 @@
 #include "worst.h"
 #include "zdc_case.h"
 
-/* Mixes log-sum-exps with random numbers r: lse becomes alike * lse + (1 - alike) * r. They are all
- * equal if the case asks for that. */
+/* Replaces each log-sum-exp lse by alike * lse + (1 - alike) * a random number. If the test case
+ * asks for equal log-sum-exps, sets all of them to 1.5. */
 static void draw(const fixture *f, float *lse, double alike)
 {
     for (size_t i = 0; i < (size_t)f->c->n_heads * (size_t)f->n_q8; i++)
@@ -46,8 +46,8 @@ static int chosen_well(const fixture *f, const float *lse, const uint8_t *level,
     return high == want && least > most - 1e-5 && (!f->c->equal || last < first);
 }
 
-/* Returns true if the important tokens of two layers overlap so much that the later layer must use
- * those of the earlier one. */
+/* Returns true if two layers have so many important tokens in common that the later layer must use
+ * the important tokens of the earlier layer. */
 static int lends(const fixture *f, const uint8_t *before, const uint8_t *now, int b)
 {
     int in_a = 0, in_b = 0, both = 0;
@@ -547,8 +547,8 @@ static void make_channels(channels *x, const channels_case *c)
     free(k);
 }
 
-/* Lets the CPU choose which channels of keys KV head g keeps, from the keys of tokens from `from`
- * on. Marks these channels in keep. */
+/* Marks in `keep` the key channels that the CPU keeps in KV head g. The CPU chooses them from the
+ * keys of token `from` and later tokens. */
 static int mark_kept(const channels *x, int g, int from, uint8_t *keep)
 {
     const channels_case *const c = x->c;

@@ -180,8 +180,8 @@ TEST(test_pack_q_decode)
 static void pack_kv(int dtype)
 {
     enum { MAX_PAGES = 4, PAGES = 12 };
-    /* Page table of 4 requests. Unused entries (999 and -1) are no valid pages, so that reading one
-     * shows. */
+    /* Page table of 4 requests. Unused entries are 999 or -1, which are no valid pages, so the test
+     * fails if the code reads an unused entry. */
     static const int32_t table[4 * MAX_PAGES] = {7,  2, 999, -1, 0, 999, -1, -1,
                                                  11, 5, 3,   -1, 8, -1,  -1, -1};
     attention_case c;

@@ -20,12 +20,12 @@ static void use_gpus(int gpus)
 
 typedef struct {
     double worst;
-    /* number of compared logit vectors, of those from decode steps, and of output tokens that do
-     * not have the largest logit */
+    /* rows: number of compared logit vectors. steps: number of decode steps. other: number of
+     * output tokens that do not have the largest logit. */
     size_t rows, steps, other;
     double sent[2];
-    /* shortest measured phase of an iteration in seconds; largest fraction of an iteration's time
-     * that belongs to no phase */
+    /* least_part: shortest measured phase of an iteration in seconds. residue: largest fraction of
+     * an iteration's time that belongs to no phase. */
     double least_part, residue;
     kvd_phase_times sum;
 } outcome;

@@ -24,9 +24,10 @@ typedef struct {
     size_t offset[MOST + 1];
     /* index of each request's first output token, counted over the output tokens of all requests */
     size_t first[MOST + 1];
-    /* token ids [offset[n]]: input of request 0, its output, input of request 1, and so on */
+    /* token ids of all requests: input of request 0, output of request 0, input of request 1, and
+     * so on */
     uint32_t *id;
-    /* [offset[n]][vocab] logits of the reference forward pass, or NULL before it ran */
+    /* logits [tokens of all requests][vocab] of the reference forward pass; NULL before the pass */
     float *want;
     double bar; /* largest accepted relative error of logits */
 } load;
@@ -51,8 +52,8 @@ static inline void load_release(load *l)
     free(l->want);
 }
 
-/* Returns the index of the last token that the slice processes, counted over the tokens of all
- * requests. */
+/* Returns the index of the last token in *s, which is a range of one request's tokens. The index
+ * counts the tokens of all requests. */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
     return l->offset[s->request] + s->before + s->n - 1;
@@ -65,15 +66,18 @@ static inline size_t output_row(const load *l, const kvd_slice *s)
 
 /* Order in which requests are served. A new request starts when a running one ends. */
 typedef struct {
-    /* largest number of requests at once, and of tokens in an iteration (0: prompts run whole) */
+    /* slots: maximum number of running requests. chunk: maximum number of tokens in an iteration;
+     * 0: prompts are not split. */
     size_t slots, chunk;
-    /* true if decode steps share iterations with prompts; otherwise prompts run first */
+    /* true if prompts and decode steps may be in one iteration; false if prompts have iterations of
+     * their own */
     bool beside;
     bool singly; /* at most one prompt per iteration */
 } serving_order;
 
 typedef struct {
-    /* number of requests that have started, and number of processed tokens of each request */
+    /* arrived: number of requests that have started. done: number of processed tokens of each
+     * request. */
     size_t arrived, done[MOST];
     int slot[MOST]; /* slot of each request; -1 after the end */
     bool taken[MOST];
@@ -144,7 +148,8 @@ static inline kvd_iteration schedule_next(schedule *s, const load *l, const serv
 
 typedef struct {
     const char *name;
-    /* largest number of requests, and of tokens in an iteration (0: prompts are not split) */
+    /* max_batch: maximum number of running requests. chunk: maximum number of tokens in an
+     * iteration; 0: prompts are not split. */
     size_t max_batch, chunk;
     /* mixed: prompts and decode steps may share an iteration. graphs: decode runs as CUDA graphs.
      * phases: the engine measures the time of each phase. sequence: each GPU processes a part of a
@@ -341,8 +346,8 @@ static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan,
         mean += off / (double)n;
     }
     free(narrow);
-    /* Tests accept errors up to l->bar, a multiple of this pass's error. Wrong kernels would make
-     * both large and hide errors of the engine, so a large mean error fails here. */
+    /* Tests accept errors up to l->bar, a multiple of this bf16 pass's error. If the pass's error
+     * is large, tests would miss errors of the engine, so the function fails. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;

@@ -20,14 +20,15 @@ typedef struct {
     /* `prompt` and `steps` are set anew for each request */
     kvd_evict_budget budget;
     int steps;
-    /* number of dimensions per head that RoPE rotates (0: none); 1 if RoPE pairs dimensions 2i and
-     * 2i + 1 */
+    /* rope_dims: number of dimensions per head that RoPE rotates; 0: none. interleaved: 1 if RoPE
+     * pairs dimensions 2i and 2i + 1. */
     int rope_dims, interleaved;
     float factor; /* factor of RoPE's cosines and sines */
 } test_case;
 
-/* Macros that fill fields of test_case. REQUESTS: numbers of heads, then prompt lengths. ONE_WIDTH:
- * d_qk and d_v of all KV heads. TWO_WIDTHS: the same for even, then for odd KV heads. */
+/* Macros that fill fields of test_case. REQUESTS: numbers of heads and prompt lengths. ONE_WIDTH:
+ * d_qk and d_v of all KV heads. TWO_WIDTHS: d_qk and d_v of even KV heads, d_qk and d_v of odd KV
+ * heads. */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
 #define ONE_WIDTH(k, v)          {{k, v}}, 1
@@ -226,8 +227,9 @@ static inline size_t state_at(const fixture *f, int b, int g)
            (size_t)f->room;
 }
 
-/* Computes attention scores s and probabilities p of query t in head h. If the rule's tau0 is above
- * 0, p includes Gumbel noise. Returns the log-sum-exp of the scores without noise. */
+/* Computes the attention scores s and probabilities p of query t in head h of request b. If the
+ * eviction method adds Gumbel noise, p includes it. Returns the log-sum-exp of the scores without
+ * noise. */
 static inline double row_of(const fixture *f, int b, int h, int t, const double *keys, double *s,
                             double *p)
 {

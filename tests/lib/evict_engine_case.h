@@ -103,8 +103,8 @@ static void record_kept(const kvd_step_attention *a, const uint8_t *level)
             watched.to->position[head * LONGEST + watched.to->kept[head]++] = a->position[i];
 }
 
-/* The test calls this function instead of the method's function `step`. It calls `step` itself,
- * then records which tokens are kept. */
+/* Calls the eviction method's function `step`, then records which tokens the method keeps. Tests
+ * use this function in place of `step`. */
 static int watch(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                  kvd_err *err)
 {
@@ -132,8 +132,8 @@ static void record_prompt(const kvd_prompt_attention *p, const uint8_t *level)
         watched.to->kept[head] += level[t] != KVD_LEVEL_DROPPED;
 }
 
-/* The test calls this function instead of the method's function `prompt`. It calls `prompt` itself,
- * then records how many tokens each KV head keeps. */
+/* Calls the eviction method's function `prompt`, then records how many tokens each KV head keeps.
+ * Tests use this function in place of `prompt`. */
 static int watch_prompt(const void *self, void *state, const kvd_prompt_attention *p,
                         uint8_t *level, kvd_err *err)
 {
@@ -159,8 +159,8 @@ static bool drops(const kvd_tokens_method *t)
     return t->select && t->prompt_heads;
 }
 
-/* The test calls this function instead of the method's function `select`. It calls `select` itself,
- * then records how many tokens the last layer reads. */
+/* Calls the method's function `select`, then records how many tokens the last layer reads. Tests
+ * use this function in place of `select`. */
 static int watch_select(const void *self, void *state, const kvd_read_choice *c, uint8_t *read,
                         kvd_err *err)
 {
@@ -307,8 +307,8 @@ typedef struct {
      * mean over heads, or NULL */
     const double *want;
     double entry;
-    /* number of cached tokens of each request: in one KV head without a sliding window, and summed
-     * over all KV heads with a sliding window */
+    /* Number of cached tokens of each request. here: in one KV head without a sliding window. near:
+     * summed over all KV heads with a sliding window. */
     double here[MOST], near[MOST];
     /* true if the method evicts tokens in decode steps; the cache then stores each token's score
      * and position */
@@ -402,8 +402,9 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         const double token = 4.0 * (double)config->d_head;
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
-        /* Per token, the GPU stores each past attention probability in 32 bits, or codes in 16
-         * bits. The CPU engine counts fewer bits, so the expected number of bytes is scaled. */
+        /* In addition to K and V, the GPU stores recent attention probabilities (32 bits each) or
+         * one 16-bit code per token. The CPU engine counts fewer bits for them, so the expected
+         * number of bytes is scaled. */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
                        (token + plan->tokens->select_bits(plan->tokens_self, NULL, NULL, 1,

@@ -136,8 +136,9 @@ static inline size_t expected_layers(const expectation *e, int kind)
     return kind == LOGITS ? 1 : e->n_layers;
 }
 
-/* Returns the relative error of activations x [layers][n][width] against the file's. l counts only
- * the layers that the file has. */
+/* Returns the relative error of one layer's activations. x [layers][n][width]: computed
+ * activations. *e: expected activations from a file. l: index of the layer among the layers in the
+ * file. */
 static inline double expected_error(const expectation *e, const kvd_config *c, int kind, size_t l,
                                     const float *x)
 {
@@ -206,7 +207,8 @@ static inline int output_cpu(void *ctx, const kvd_attention_in *in, const float 
     return 0;
 }
 
-/* Runs the CPU's forward pass. last_layer < 0: all layers and logits. Call recording_release. */
+/* Runs the CPU's forward pass up to layer last_layer and records activations in *to. If last_layer
+ * < 0, runs all layers and computes logits. The caller must release *to with recording_release. */
 static inline int run_cpu(const kvd_checkpoint *checkpoint, const kvd_batch *b, int last_layer,
                           recording *to, kvd_err *err)
 {

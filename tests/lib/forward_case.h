@@ -33,7 +33,7 @@ static inline void end_dense(void *a)
     kvd_dense_attention_release(a);
 }
 
-/* Makes a hook for dense attention until the end of the test. */
+/* Returns a new hook that computes dense attention. It is freed at the end of the test. */
 static inline kvd_dense_attention *dense_attention(void)
 {
     kvd_dense_attention *const a = unit_alloc(sizeof *a);

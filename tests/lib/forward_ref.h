@@ -1,4 +1,5 @@
-/* The forward pass in double precision, by models' papers. Shares no code with src/model/pass. */
+/* Reference forward pass in double precision, written from the papers that describe the models.
+ * Shares no code with src/model/pass. */
 #ifndef KVD_TESTS_FORWARD_REF_H
 #define KVD_TESTS_FORWARD_REF_H
 

@@ -1,4 +1,5 @@
-/* Arrays on host and GPU with guard elements around them, and one result line per kernel. */
+/* Arrays on host and GPU with guard elements before and after them, and a function that prints one
+ * test result per kernel. */
 #ifndef GPU_ARRAY_H
 #define GPU_ARRAY_H
 
@@ -15,8 +16,8 @@ enum { GUARD = 64, POISON = 0xff };
 static int failed;
 static kvd_rng rng;
 
-/* array in host and device memory; `shift`: elements between an aligned device address and its
- * start */
+/* array in host and device memory. `shift`: number of elements between an aligned device address
+ * and the start of the array. */
 typedef struct {
     kvd_dtype type;
     size_t n, shift;
@@ -123,8 +124,8 @@ static inline double distance(const array *got, const float *want, const float *
     return most;
 }
 
-/* Counts a comparison called "kernel, case". When the next kernel's first comparison comes, prints
- * the result of the previous kernel. */
+/* Records one comparison, named "kernel, case". The first call for another kernel prints a summary
+ * of the previous kernel's comparisons. */
 static inline void verdict(const char *name, double error, double bound, bool intact)
 {
     static char block[32];

@@ -163,7 +163,7 @@ static inline double timer_ms(cudaStream_t stream)
     return (double)ms;
 }
 
-/* Ends a benchmark with the message if `status` is not 0. */
+/* If `status` is not 0, prints err->msg and ends the program. */
 static inline void end_on(int status, const kvd_err *err)
 {
     if (status) {
@@ -200,7 +200,7 @@ static inline void *zeros(size_t bytes)
     return p;
 }
 
-/* Returns a copy of device memory, which the caller frees. */
+/* Copies device memory p to a new host array. The caller must free the array. */
 static inline void *from_device(const void *p, size_t bytes)
 {
     void *const x = need(bytes);
@@ -248,7 +248,8 @@ static inline void free_all_host(void *const *x, size_t n)
     free_all_host((void *const[]){__VA_ARGS__},                                                    \
                   sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 
-/* Rounds x [n]. Returns the same numbers in the type `type`, which the caller frees. */
+/* Rounds x [n] to the type `type`, in place. Returns a new array with the rounded numbers in that
+ * type. The caller must free the array. */
 static inline void *round_to(kvd_dtype type, float *x, size_t n)
 {
     void *const narrow = need(n * sizeof *x);
@@ -284,7 +285,7 @@ static inline int32_t *shuffled(kvd_rng *r, int n)
     return x;
 }
 
-/* Returns random sink logits: some far above or below all scores, others among them. */
+/* Returns random sink logits. Some are far above or far below all attention scores. */
 static inline float *some_sinks(kvd_rng *r, int n_heads, double scale)
 {
     float *const sink = need((size_t)n_heads * sizeof *sink);

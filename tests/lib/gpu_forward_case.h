@@ -130,7 +130,8 @@ static inline kvd_gpu_forward *open_pass(const kvd_checkpoint *c, kvd_dtype type
     return f;
 }
 
-/* Runs the GPU forward pass. last_layer < 0: all layers and logits. Call recording_release. */
+/* Runs the GPU's forward pass up to layer last_layer and records activations in *to. If last_layer
+ * < 0, runs all layers and computes logits. The caller must release *to with recording_release. */
 static inline int run_on(kvd_gpu_forward *f, const kvd_batch *b, int n_gpus, int last_layer,
                          recording *to, kvd_err *err)
 {

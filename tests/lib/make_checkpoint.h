@@ -21,7 +21,8 @@ typedef struct {
     kvd_dtype dtype;
     uint64_t seed;
     double theta;
-    /* RoPE: "default", "linear" (factor 4), or "llama3" (original context: positions / 4) */
+    /* RoPE type: "default", "linear" (factor 4), or "llama3" (trained on a quarter of the maximum
+     * context) */
     const char *rope;
 } made_spec;
 

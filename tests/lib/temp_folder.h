@@ -1,4 +1,5 @@
-/* A temporary folder, removed when the program ends, and the run of a test. */
+/* A temporary folder that is removed when the program ends, and a description of the program's run
+ * (command, options, seed) for output files. */
 #ifndef KVD_TESTS_TEMP_FOLDER_H
 #define KVD_TESTS_TEMP_FOLDER_H
 

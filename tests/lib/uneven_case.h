@@ -1,4 +1,5 @@
-/* Prompts of one layer, for eviction that keeps different numbers of tokens per head. */
+/* Test cases for eviction methods that keep a different number of tokens in each KV head: the shape
+ * of one layer and the lengths of prompts. */
 #ifndef KVD_TESTS_UNEVEN_CASE_H
 #define KVD_TESTS_UNEVEN_CASE_H
 
@@ -67,8 +68,9 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
 }
 
-/* Compares the tokens that the GPU keeps with those of the CPU (c->level). Returns the number of
- * differences, except tokens before position `old` whose scores are equal up to rounding. */
+/* Compares the tokens that the GPU keeps with the tokens that the CPU keeps (c->level). Returns the
+ * number of differences, except tokens before position `old` whose scores are equal up to
+ * rounding. */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
 {

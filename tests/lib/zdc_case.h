@@ -13,7 +13,8 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    /* Value of `overlap` above 1: no two layers have such an overlap of important tokens. */
+    /* Value of `overlap` with which no layer reuses the important tokens of an earlier layer. Real
+     * overlaps are at most 1. */
     NEVER_LENT = 2
 };
 
@@ -21,11 +22,12 @@ typedef struct {
     const char *name;
     int n_heads, n_kv_heads;
     int len[BATCH], n_len;
-    /* dims[HIGH]: dimensions of K and V for important tokens; dims[LOW]: for other tokens, padded
-     * to a multiple of 16; dims[KEPT]: for other tokens, unpadded */
+    /* Numbers of dimensions of K and V in each KV head. Index HIGH: for important tokens. LOW: for
+     * other tokens, padded to a multiple of 16. KEPT: for other tokens, not padded. */
     const int (*dims)[KV_MOST][2];
-    /* fraction of tokens that are important; overlap of two layers' important tokens at which the
-     * later layer uses those of the earlier one */
+    /* share: fraction of tokens that are important. overlap: fraction of important tokens that two
+     * layers must have in common, so that the later layer uses the important tokens of the earlier
+     * layer. */
     double share, overlap;
     /* mean: 1 to divide a token's importance by the number of keys that its query attends to;
      * equal: 1 to make all tokens equally important */
@@ -69,8 +71,8 @@ static uint16_t some(double scale)
 /* pages, page tables and important tokens of one layer */
 typedef struct {
     const test_case *c;
-    /* memory layout of pages of important tokens, of other tokens, and of both as one set of
-     * heads */
+    /* Memory layouts of cache pages. high: important tokens. low: other tokens. both: twice as many
+     * heads, the heads of `high` followed by the heads of `low`. */
     kvd_attn_map high, low, both;
     kvd_zdc_head head[KV_MOST];
     int n_q8, longest, pitch, n_pages;
@@ -100,8 +102,8 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/* Returns a layout with twice the heads: first those of `high`, then those of `low`. Head h of both
- * parts reads the same query. */
+/* Returns a layout with twice the heads: the heads of `high`, followed by the heads of `low`. Head
+ * h of `high` and head h of `low` read the same query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;

@@ -11,8 +11,8 @@
 #include "methods/cache.h"
 #include "methods/method.h"
 
-/* attention hook that projects Q, K and V to the dimensions that important tokens keep and back,
- * then calls the hook `inner` */
+/* Attention hook that removes dimensions of Q, K and V, then calls the hook `inner`. The dimensions
+ * that remain are those that zdc keeps for important tokens. */
 typedef struct {
     kvd_attention hook;
     kvd_attention *inner;

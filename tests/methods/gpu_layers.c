@@ -1,5 +1,5 @@
-/* Tests kernels of methods that use several layers together: merging of two layers, and singular
- * vectors of prompts. */
+/* Tests kernels of methods that compress several layers together. One group of kernels merges K and
+ * V of two layers; another computes singular vectors of a prompt's keys or values. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static kvd_rng rng;
 
 typedef struct {
     int d, kv, n;
-    /* number of tokens of each request: those of its prompt and one of a decode step */
+    /* number of tokens of each request: its prompt tokens and one token of a decode step */
     int32_t kv_len[MOST];
 } layers_case;
 
@@ -160,8 +160,8 @@ static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], d
     return sum;
 }
 
-/* Writes the newest tokens' K and V to layer l's pages on the GPU, restores the layer, and copies
- * the result to `got`. */
+/* Writes the newest tokens' K and V to layer l's pages on the GPU. Then rebuilds K and V of all
+ * tokens of layer l from vectors merged with another layer, and copies them to `got`. */
 static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *layer, uint16_t *got)
 {
     copy_pages(got, g->stored[l], c);
@@ -178,8 +178,8 @@ static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *laye
     copy_rows(got, g->args.rows, c);
 }
 
-/* Restores layer l of the prompts from merged vectors on the GPU, and copies the result to
- * `got`. */
+/* Rebuilds K and V of the prompts in layer l from vectors merged with another layer, and copies
+ * them to `got`. */
 static void restore_prompts(on_gpu *g, const layers_case *c, int l, uint16_t *got)
 {
     fill_bytes(g->args.rows, 0xff, PAGES * page_elements(c) * sizeof *got);
@@ -355,7 +355,8 @@ static void fill_span(const span_case *c, uint16_t *x)
     }
     for (size_t i = 0; i < most; i++)
         uv += value_of(c->spectrum, i, most) * u[i] * v[i];
-    /* x = (I - 2 u u^T / uu) diagonal (I - 2 v v^T / vv) has the diagonal's singular values. */
+    /* S is a diagonal matrix with the wanted singular values. x = (I - 2 u u^T / |u|^2) S (I - 2 v
+     * v^T / |v|^2) has the same singular values. */
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < wide; j++) {
             const double a = i < most ? value_of(c->spectrum, i, most) : 0,

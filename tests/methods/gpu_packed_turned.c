@@ -31,7 +31,8 @@ typedef struct {
     uint16_t *q;  /* queries [N requests][heads][d] */
     double *y[2]; /* K and V decoded from the device's codes, [N][most][N_KV][d] */
     size_t n_pages;
-    /* number of compared vectors, and of those whose restored numbers differ from the CPU's */
+    /* rows: number of compared vectors. other: number of vectors whose restored numbers differ from
+     * the CPU's. */
     size_t rows, other;
     double worst, attention;
     void *device[24];
@@ -279,8 +280,8 @@ static void compare_codes(bench *w, int step)
     free(codes);
 }
 
-/* Compares the GPU's attention outputs with a reference. In the reference, the newest token has
- * bf16 K and V, and other tokens have restored ones. */
+/* Compares the GPU's attention outputs with a reference. The reference uses bf16 K and V of the
+ * newest token, and quantised K and V of all earlier tokens. */
 static void compare_attention(bench *w, int step, const uint16_t *o)
 {
     const int d = w->t->d;
@@ -409,9 +410,9 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
-/* Compares K and V restored in pages with the expected ones, and counts differing vectors in
- * w->other. Returns how many other rows are wrong: the newest token must be exact, rows after it
- * must be 0. */
+/* Compares K and V, restored to cache pages, with the expected ones. Adds the number of wrong
+ * vectors of earlier tokens to w->other. Returns the number of wrong vectors of the newest token
+ * and of unused rows. */
 static size_t compare_restored(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;

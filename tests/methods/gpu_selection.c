@@ -375,8 +375,8 @@ static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t 
     return x;
 }
 
-/* Returns a state of the CPU's method that holds the GPU's key codes or probabilities, or NULL if
- * the method has no state. */
+/* Returns the state of the CPU's token selection method, filled with the GPU's key codes or
+ * attention probabilities. Returns NULL if the method needs neither. */
 static void *state_of(const fixture *f, const chooser *m, int b, int g)
 {
     const int n = f->c->len[b];

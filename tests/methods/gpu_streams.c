@@ -19,8 +19,8 @@ static kvd_rng rng;
 
 typedef struct {
     const char *name;
-    /* number of encoded components of K and of V; most different integers that a component can
-     * take */
+    /* kept: number of encoded components of K and of V. most_n: maximum number of different values
+     * of a quantised component. */
     int kept[2], most_n;
     int n_sink, words;
     /* number of prompt tokens of each request, and of decode steps */

@@ -1,4 +1,5 @@
-/* Compares eviction kernels for KV heads that keep different numbers of tokens with the CPU. */
+/* Compares eviction kernels on the GPU with functions on the CPU. KV heads keep different numbers
+ * of tokens. */
 #include "uneven_case.h"
 
 static const uneven_case uneven_cases[] = {
@@ -235,8 +236,9 @@ static void run_case(const uneven_case *u)
         free(all[i]);
 }
 
-/* Test case of the method mpcache: fraction of the prompt's queries that count (the last ones), and
- * threshold for a token's mean attention probability. */
+/* Test case of the eviction method mpcache, which keeps tokens with a mean attention probability of
+ * at least `threshold`. rows: fraction of the prompt's queries, counted from the end, that are
+ * used. */
 typedef struct {
     double rows, threshold;
     test_case shape;

@@ -7,8 +7,8 @@ enum { N = 2000, PLACES = LAYERS * HEADS };
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/* Sets the projections of Q, K and V to a [D][D]. The spectra named by `qk` and `v` have the
- * singular values from which bits are chosen. */
+/* Sets the projections of Q, K and V in all heads to a [D][D]. `qk` and `v` name the spectra whose
+ * singular values determine the number of bits per dimension. */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)
@@ -129,8 +129,8 @@ TEST(more_bits_lose_less)
         assert_true(fabsf(y[i] - x[i]) <= 1e-3f * fabsf(x[i]));
 }
 
-/* With spectra of gradients, the numbers of bits follow the squared singular values, each of which
- * is a loss in nats. */
+/* Tests that dimensions with larger singular values get more bits. Here the singular values tell
+ * how much the model's loss rises if a dimension is removed. */
 TEST(singular_values_decide)
 {
     float a[D * D];

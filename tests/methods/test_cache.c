@@ -207,8 +207,8 @@ TEST(test_cut_is_zero_padding)
     kvd_dims_release(&full);
 }
 
-/* A_v A_v^T projects values. Multiplying outputs by A_v and W_O by A_v^T must give the same as W_O
- * alone, because outputs are already projected. */
+/* Values are projected by A_v A_v^T, so the attention outputs O are in the same subspace. Therefore
+ * (O A_v) (A_v^T W_O) must equal O W_O. */
 TEST(test_ragged_output_product)
 {
     enum { M = 32 };

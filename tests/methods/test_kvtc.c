@@ -107,8 +107,8 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/* Writes the i-th way to give bits to 16 components: two groups of 8 with bits[0] and bits[1] per
- * number, or one group of 16 with bits[0] (bits[1] is then -1). */
+/* Writes the i-th way to give bits to 16 components to `bits`: the bits per number of two groups of
+ * 8 components, or the bits per number of one group of 16, followed by -1. */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};
@@ -271,8 +271,8 @@ static void check_stream(const uint8_t *from, size_t n)
     free(back);
 }
 
-/* Compresses components packed as on the GPU with DEFLATE. The result must have the number of bits
- * that the method counts. */
+/* Packs quantised components the way the GPU does, and compresses them with DEFLATE. The result
+ * must have as many bits as the method counts. */
 TEST(deflates_packed_codes)
 {
     static const char *const text[] = {"kvtc,bits=1.5,sink=0", "kvtc,bits=4,sink=0"};

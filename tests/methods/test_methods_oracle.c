@@ -250,8 +250,8 @@ TEST(weighted)
             for (int h = 0; h < KV; h++) {
                 float x[ROWS * D], y[ROWS * D], half[ROWS * D];
                 (void)code_head(text, &with, side, h, rows, x, y);
-                /* half[j]: half of the range of the numbers, without outliers, in the channel
-                 * (keys) or vector (values) of number j */
+                /* half[j]: half of (maximum - minimum) over the channel of keys, or over the vector
+                 * of values, that contains number j. Outliers are ignored. */
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     float lo = INFINITY, hi = -INFINITY;
                     for (size_t k = 0; k < (side ? D : ROWS); k++) {
@@ -265,8 +265,8 @@ TEST(weighted)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /* weight of a squared error: the squared gradient, and unless `scaled` divided
-                     * by the square of half the range */
+                    /* Weight of a squared error: the squared gradient. If `scaled` is false, it is
+                     * divided by half[j] squared. */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)

@@ -119,8 +119,8 @@ TEST(palu_after_dropped_tokens)
     }
 }
 
-/* Opens the method `text` and reads the ranks that it chose. Returns their sum. `drawn`: spectrum
- * for random projections, or NULL for calibration data. */
+/* Writes to `rank` the ranks that the method `text` chooses, and returns their sum. The ranks
+ * depend on the singular values `drawn` or, if NULL, on calibration data. */
 static int searched(const char *text, kvd_fisher *f, const kvd_spectrum *drawn,
                     int rank[LAYERS][HEADS][KVD_N_SIDES])
 {

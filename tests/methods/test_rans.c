@@ -247,8 +247,8 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
     }
 }
 
-/* Makes random cumulative frequencies of n integers; some have frequency 0. `escape`: weight of the
- * escape code for all other integers, which gets the rest of 2^14. */
+/* Fills start [n + 1] with random cumulative frequencies of n integers, some of which have
+ * frequency 0. `escape`: number of occurrences of all other integers. */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};

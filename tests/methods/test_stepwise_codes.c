@@ -1,4 +1,5 @@
-/* Compares methods that change K and V of one token after another with dense attention. */
+/* Tests methods that change K and V one token at a time. Compares their attention outputs with
+ * dense attention. */
 #include "common/linalg.h"
 #include "stepwise_case.h"
 
@@ -20,16 +21,16 @@ TEST(coded_entries)
             const double e = worst(got, want);
             assert_true(e > 1e-6 && e < 0.05);
             assert_true(a.coded > 0 && a.side > 0);
-            /* methods[1] is the method hetero, which stores 8 bits per number and 32 bits of scales
-             * per vector. */
+            /* The second method is hetero, which stores 8 bits per number and 32 bits of scales per
+             * vector. */
             if (m)
                 assert_true(fabs((a.payload + a.side) / a.dense - (8.0 + 32.0 / D) / 16) < 1e-12);
             kvd_plan_close(&plan);
         }
 }
 
-/* Makes a quantisation method quantise each token alone and at once: *newest, the number of newest
- * tokens left unquantised, is 0, and *block, the number of tokens quantised together, is 1. */
+/* Makes a quantisation method quantise every token separately when it arrives. *newest: number of
+ * newest tokens left unquantised. *block: number of tokens quantised together. */
 static void all_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     (void)v, (void)side;

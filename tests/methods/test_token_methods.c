@@ -1,4 +1,4 @@
-/* Compares which tokens methods keep or read with public implementations
+/* Tests which tokens methods keep or read. The expected tokens come from public implementations
  * (tests/oracle/make_token_methods.py). */
 #include "formats/trained.h"
 #include "token_rows.h"
@@ -99,8 +99,8 @@ TEST(retaining_heads_refused)
     refuse_plan("locret", PROMPT, &with_latents, "but a deepseek model caches latents");
 }
 
-/* Compares the pages that the method quest reads with those of its authors' code, which supports
- * only one query head per KV head. */
+/* Compares the pages that the method quest reads with the pages that its authors' code reads. That
+ * code supports only one query head per KV head. */
 TEST(pages_that_are_read)
 {
     static float q[N * KV * D];
@@ -302,8 +302,8 @@ TEST(budgets_of_the_cuda_engine)
             same_budget(text[i], l);
 }
 
-/* Checks that the GPU engine's budgets of layers agree with the method's function `rank`.
- * `shorter`: number of tokens by which `rank` may keep fewer than the budget. */
+/* Checks that, in each layer, the method's function `rank` keeps as many tokens as the GPU engine.
+ * `rank` may keep up to `shorter` tokens fewer. */
 static void same_budgets(const char *text, size_t shorter)
 {
     static float q[PROMPT * HEADS * D];

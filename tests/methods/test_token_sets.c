@@ -1,4 +1,4 @@
-/* Compares tokens that eviction and merging methods keep with public code
+/* Tests which tokens eviction and merging methods keep. The expected tokens come from public code
  * (tests/oracle/make_token_sets.py). */
 #include "token_rows.h"
 #include "unit.h"

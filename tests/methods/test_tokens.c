@@ -142,8 +142,8 @@ TEST(h2o)
             n++;
         }
         for (size_t t = prompt; t < ALL + 1; t++) {
-            /* Drops tokens as the method h2o does: first down to its budget of 11 tokens, then one
-             * per decode step. */
+            /* Drops the tokens that the method h2o drops, until its budget of 11 tokens is
+             * reached. */
             for (; n > 11; n--) {
                 size_t worst = ALL, newest = 0;
                 for (size_t i = ALL; i-- > 0;)
@@ -444,8 +444,8 @@ TEST(importance)
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 4);
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
-    /* With the parameter mean = 1, a token's softmax denominator is divided by its number of keys.
-     * Here all quotients are equal, so earlier tokens become important. */
+    /* With the parameter mean = 1, a token's importance is its softmax denominator divided by its
+     * number of keys. Here all tokens are equally important, so the earlier tokens are chosen. */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);
     const kvd_parameter_values mean = {.value = {0.5, 0, 0.95, 1}};

@@ -48,8 +48,9 @@ TEST(distortions_of_the_paper)
     }
 }
 
-/* Computes the errors of inner products q . x / (|q| |x|) of restored x, and the slope of their
- * regression on exact products. */
+/* Compares inner products of q and quantised vectors x with exact ones, divided by |q| |x|.
+ * Computes the mean error, the mean squared error, and the slope of the regression on exact
+ * products. */
 static void errors_of(const char *text, size_t seeds, const double *q, double *mean, double *square,
                       double *slope)
 {

@@ -167,8 +167,8 @@ TEST(sinks_and_no_rate)
     assert_true(count.payload - 16.0 * 2 * WIDE < 0.01 * N * WIDE);
 }
 
-/* Sums the bits that the GPU counts per number; bits of escape codes are rounded to sixteenths. The
- * sum must be the length of the coded stream. */
+/* Adds up, over all tokens and components, the bits that the GPU counts. The sum must be the length
+ * of the coded stream. */
 TEST(bits_of_one_stream)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump, .fisher = &fisher};

@@ -302,8 +302,8 @@ TEST(test_by_error_is_optimal_on_convex_curves)
 {
     kvd_err err;
     int32_t width[5] = {1, 2, 3, 4, 5};
-    /* Errors if Q-K keeps 1 to 5 dimensions, then if V does. They are convex, so removing one
-     * dimension at a time is optimal. */
+    /* Errors with 1 to 5 kept dimensions of Q and K, followed by errors with 1 to 5 kept dimensions
+     * of V. The errors are convex, so removing one dimension at a time is optimal. */
     double error[10] = {10, 6, 3, 1, 0, 2, 1.2, 0.6, 0.2, 0};
     kvd_error_table t = {
         .n_layers = 1, .n_kv_heads = 1, .d_head = 5, .n_widths = 5, .width = width, .error = error};
@@ -336,8 +336,8 @@ TEST(test_by_error_walks_the_hull)
 {
     kvd_err err;
     int32_t width[3] = {4, 8, 16};
-    /* Errors if Q-K keeps 4, 8 or 16 dimensions, then if V does. From 4 to 16 dimensions of Q-K,
-     * the error falls by 0.1 per dimension. */
+    /* Errors with 4, 8 and 16 kept dimensions of Q and K, followed by errors with 4, 8 and 16 kept
+     * dimensions of V. From 4 to 16 dimensions of Q and K, the error falls by 0.1 per dimension. */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
                          .n_kv_heads = 1,

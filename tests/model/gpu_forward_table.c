@@ -60,8 +60,9 @@ static void read_table(void)
     (void)fclose(f);
 }
 
-/* Asks the code of one column of the table in docs/checkpoints.md, such as the CPU's forward pass,
- * if it supports a model. Returns 0 if so, otherwise -1 with the reason in *err. */
+/* Checks whether a part of kvdim, such as the CPU's forward pass, supports the model of checkpoint
+ * c. `which`: a column of the table in docs/checkpoints.md. Returns 0, or -1 with the reason in
+ * *err. */
 static int ask(int which, const kvd_checkpoint *c, kvd_err *err)
 {
     const kvd_config *const config = kvd_checkpoint_config(c);

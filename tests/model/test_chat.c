@@ -43,7 +43,8 @@ static void put_config(json_t *config)
     json_decref(config);
 }
 
-/* Returns a template, allocated until the end of the test, that writes what a format does. */
+/* Returns a Jinja template for the chat format named in *form. The text is freed at the end of the
+ * test. */
 static char *template_of(const json_t *form)
 {
     const kvd_chat *const c = named(text_of(form, "form"));
@@ -214,10 +215,12 @@ TEST(edited_templates_are_unknown)
         if (!is_form(text, name))
             fail_msg("%s is not recognised", name);
         for (k = 0; k < sizeof edits / sizeof *edits; k++) {
-            /* Only edits of the first message show in formats of one turn. */
+            /* Edits 6 to 10 change only conversations of several turns, which this chat format does
+             * not support. */
             if (c->one_turn && k >= 6 && k <= 10)
                 continue;
-            /* Answers to these formats have no white space at their ends, or no reasoning. */
+            /* Skips edits that cannot be detected in this chat format. Edit 8 removes white space
+             * around answers, edit 9 removes reasoning. */
             if ((k == 8 && (c->trim || c->mark)) || (k == 9 && c->mark))
                 continue;
             if (is_form(edited(text, edits[k][0], edits[k][1]), name))
@@ -225,7 +228,8 @@ TEST(edited_templates_are_unknown)
         }
         if (!c->trim)
             assert_false(is_form(edited(text, "m['content']", "m['content'] | trim"), name));
-        /* edits that change no conversation of users and assistants */
+        /* These edits of the template do not change the text of conversations, so the chat format
+         * must still be recognised. */
         assert_true(
             is_form(edited(text, "{%- for",
                            "{% if tools %}{{ tools | tojson }}{% endif %}{%- set x = 1 -%}{%- for"),
@@ -236,8 +240,8 @@ TEST(edited_templates_are_unknown)
     }
 }
 
-/* Expected texts are those of jinja2 3.1.6 with the settings of tests/oracle/make_chat.py, NULL an
- * exception. The messages are "Hi", "Yes" and " Bye". */
+/* Expected texts come from jinja2 3.1.6 with the settings of tests/oracle/make_chat.py. NULL: the
+ * template must fail. The messages are "Hi", "Yes" and " Bye". */
 TEST(templates_run_as_in_jinja2)
 {
     static const struct {
@@ -306,7 +310,8 @@ TEST(templates_run_as_in_jinja2)
          "{{ messages | selectattr('tool') | list | length }}",
          " Bye10"},
         {"{{ strftime_now('%Y-%m-%d') }}", "2025-08-05"},
-        /* limits */
+        /* templates beyond the limits of kvdim's Jinja implementation, such as its number of loop
+         * iterations */
         {"{% for i in range(9999) %}{% for j in range(9999) %}{{ i }}{% endfor %}{% endfor %}",
          NULL},
         {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", NULL},

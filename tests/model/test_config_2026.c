@@ -164,7 +164,8 @@ TEST(test_olmo)
     assert_int_equal(c.rope_original_positions, 8192);
     for (int l = 0; l < c.n_layers; l++)
         assert_int_equal(kvd_config_window(&c, l), (l + 1) % 4 ? 4096 : 0);
-    /* Transformers 5 takes 500000 in layers with a window. */
+    /* In layers with a sliding window, Transformers 5 always uses rope_theta = 500000, so another
+     * value is refused. */
     refuse_config(olmo3, "'rope_theta':500000", "'rope_theta':10000",
                   "'rope_theta' is 10000, but the Hugging Face library takes 500000 in layers with "
                   "a window");

@@ -239,8 +239,8 @@ TEST(test_kinds_of_text)
     refused(&spec, "c.csv' are one text, which would count twice");
 }
 
-/* After '+', the hash of a text has a hash of the text's beginning, which must not depend on
- * max_tokens and seq_len. */
+/* A text's hash ends with '+' and a hash of the text's beginning. This second hash must not depend
+ * on max_tokens and seq_len. */
 TEST(test_hash_of_beginning)
 {
     enum { LONG = 600 };

@@ -144,8 +144,8 @@ TEST(test_names_without_base)
     } cases[] = {
         {"opt-before", "\"model\\.decoder", "      \"decoder", NULL},
         {"falcon-7b", "\"transformer\\.", "            \"", NULL},
-        /* An output head with weights of its own is named lm_head, whether or not other names have
-         * a prefix. */
+        /* The output head, if it has its own weights, is named lm_head. It must be found even if
+         * the other tensor names lose their prefix "model.". */
         {"llama-biases", "\"model\\.", "      \"", NULL},
         /* changes of tensor names to those that Transformers 4.52 and later may write */
         {"mistral3", "\"language_model\\.model\\.",

@@ -182,8 +182,8 @@ TEST(test_knows)
     assert_false(kvd_family_knows(&llama, "model.layers.12.self_attn.rotary_emb.inv_freq"));
 }
 
-/* Reads W_K from a tensor that holds W_Q, W_K and W_V of one KV head after the other, so that the
- * rows of W_K are not adjacent. */
+/* Reads W_K from one tensor that holds W_Q, W_K and W_V of KV head 0, then of KV head 1, and so on.
+ * The rows of W_K are not adjacent in this tensor. */
 TEST(test_read)
 {
     kvd_err err = {""};

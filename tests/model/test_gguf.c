@@ -569,7 +569,8 @@ TEST(test_yarn_keys)
     }
 }
 
-/* GLM-4 rotates half of a head unless the file says otherwise: also if it says a whole one. */
+/* In GLM-4, RoPE rotates half of each head by default. A GGUF file may set another number of
+ * dimensions, up to the whole head. */
 TEST(test_whole_heads_rotated)
 {
     static const char key[] = "glm4.rope.dimension_count";

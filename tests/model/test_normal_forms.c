@@ -1,5 +1,5 @@
-/* Compares Unicode normal forms with those of Hugging Face's tokenizers
- * (tests/oracle/make_tokenizers.py). */
+/* Compares Unicode normal forms with the output of Hugging Face's tokenizers, stored by
+ * tests/oracle/make_tokenizers.py. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +22,9 @@ static void put(kvd_buffer *text, uint32_t c)
     OK(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err));
 }
 
-/* Writes what the normalizer makes of character c. If `lower`, this is c in lower case, or nothing
- * if c does not change. Otherwise it is the normal form of a text with c twice, each before a
- * combining mark. */
+/* Writes the normalizer's result for character c to `text`. If `lower` is true, its input is c
+ * alone, and an unchanged c gives "". If `lower` is false, its input has c twice, before combining
+ * marks. */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {

@@ -76,7 +76,7 @@ static uint32_t next_random(uint32_t below)
 }
 
 /* Checks that prefixes of random texts give the first ids of the whole texts. Returns the number of
- * ids from all prefixes, divided by the number expected for their lengths. */
+ * these ids divided by the expected number, which for half a text is half of its ids. */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
 {

@@ -27,8 +27,8 @@ static int lookup(const vocabulary *v, const char *s, int len)
     return -1;
 }
 
-/* Encodes text s by the simple loop. Returns the number of ids in `out`, or -1 if a byte has no
- * id. */
+/* Encodes text s: merges the best-scoring pair of neighbouring tokens until no pair can be merged.
+ * Writes ids to `out`. Returns their number, or -1 if a byte has no id. */
 static int naive_encode(const vocabulary *v, const char *s, size_t len, int bos, int *out)
 {
     int n = 0;

@@ -14,7 +14,7 @@ static const char heading[] =
     "id,source,claim,published_table,published_column,published_low,published_high,unit,measure,test,limit,"
     "trend_measure,trend_test,trend_limit,beside,null,setting,rule,needs,cannot\n";
 
-/* Writes a file that contains the text a, then the text b. */
+/* Writes a file that contains text a followed by text b. */
 static void put_file(const char *name, const char *a, const char *b)
 {
     char *all = NULL;
@@ -68,8 +68,8 @@ static double expected_cv(void)
     return 100 * 2 * sqrt(2) / 8;
 }
 
-/* Writes a CSV file of claims that holds `row`, or no claim if `row` is "". A `row` without a
- * newline has only the columns from published_table to null. */
+/* Writes a CSV file with one claim, `row`, or with no claim if `row` is "". If `row` has no
+ * newline, the function adds columns at the beginning and the end of the row. */
 static void put_claim(const char *row)
 {
     char line[200];
@@ -141,8 +141,8 @@ TEST(test_measures)
                 {"trailing-share:k", 100 * 1.5 / 11.5},
                 /* 25 %, because one of each head's four singular values, 0.5, is below 1 */
                 {"below-one:k", 25},
-                /* 50 %: after division by the square root of the number of tokens, 4, two of each
-                 * head's four singular values, 1 and 0.5, are below 1 */
+                /* 50 %, because two of each head's four singular values are below 1 after division
+                 * by 2, the square root of the number of tokens */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         measure(&r, want[i].name, 1, &v);
@@ -152,8 +152,8 @@ TEST(test_measures)
     }
     assert_near(expected_cv(), want[0].value);
     measure(&r, "cv:qk", 0, &v);
-    /* Squared singular values are 36, 4, 1, 0.25 in head 0 and 100, 4, 1, 0.25 in head 1. To have
-     * 95 % of their sum, head 0 needs the first 2, head 1 the first 1. */
+    /* Squared singular values are 36, 4, 1, 0.25 in head 0 and 100, 4, 1, 0.25 in head 1. For 95 %
+     * of the sum, head 0 needs 2 of them, head 1 only 1. */
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.95) == (2 + 1) / 2.0);
     assert_true(kvd_dims_for_energy(&item.spectrum, KVD_PAIR_K, 0.99) == 3);
     static const char *const bad[][2] = {
@@ -196,11 +196,11 @@ TEST(test_verdicts)
      * "reproduced". */
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
-    /* The smaller half of the singular values has 13 % of their sum (measure trailing-share:k).
-     * Flat spectra may have 0 .. 50 %, so the measurement does not decide. */
+    /* The smaller half of the singular values has 13 % of their sum. For a flat spectrum 0 to 50 %
+     * is possible, so 13 % cannot be called lower. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
-    /* The claim asks for a comparison with a model with random weights. No result here is of such a
-     * model, so the range of a flat spectrum is taken. */
+    /* The claim asks for a comparison with a model with random weights, but there is no result of
+     * such a model. kvdim uses the range of a flat spectrum instead. */
     expect_words(",,,,%,trailing-share:k,below-null,,,,,,the same model with random weights", &r,
                  "; null: 0 to 50 % (a flat spectrum of independent rows)");
     expect_words(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, "; null: 36 to 37 % (words)");
@@ -213,8 +213,8 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
-/* A claim may have another measure for its trend than for its number. The result's text must name
- * this measure. */
+/* Tests a paper's claim that is judged by two measures, one for the published number and one for
+ * the trend. The result's text must name the measure of the trend. */
 TEST(test_trend_is_shown)
 {
     char name[] = "text";
@@ -299,12 +299,14 @@ TEST(test_similarity)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                /* squared norm of a text that the other text's rotation keeps, divided by what the
-                 * text's own rotation keeps: 0.72 / 0.8 for text b, 0.81 / 0.9 for text a */
+                /* Fraction of a text's energy (squared norm of Q and K) in the kept dimensions.
+                 * With the other text's rotation: 0.72 for text b, 0.81 for text a. With the text's
+                 * own rotation: 0.8 and 0.9. */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* squared norm of a text that the random text's rotation keeps, divided by what the
-                 * text's own rotation keeps: 0.75 / 0.9 for text a, 0.7 / 0.8 for text b */
+                /* Fraction of a text's energy (squared norm of Q and K) in the kept dimensions.
+                 * With the rotation of random tokens: 0.75 for text a, 0.7 for text b. With the
+                 * text's own rotation: 0.9 and 0.8. */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -372,8 +374,8 @@ TEST(test_tokens)
 }
 
 /* Makes the result of a calibration on 100 tokens, of which the fraction `prune` was removed. The
- * others were replaced by k centroids, or kept if k is 0. `sigma` multiplies the singular
- * values. */
+ * remaining tokens were replaced by k centroids; k = 0: not replaced. `sigma` multiplies the
+ * singular values. */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
 {
@@ -634,8 +636,8 @@ TEST(test_shipped_ledger)
         assert_int_equal(l.entry[k].verdict, KVD_NOT_MEASURED);
         assert_true(strlen(l.entry[k].rule) >= 11);
         assert_true(strlen(l.entry[k].needs) > 10 && strlen(l.entry[k].claim) > 10);
-        /* Without SHAPE the experiment runs on the CPU, whose times are not judged, so the command
-         * must set it. */
+        /* Without SHAPE, the serving experiment runs on the CPU, and kvdim does not judge times of
+         * CPUs. Therefore this make command must set SHAPE. */
         if (strstr(l.entry[k].needs, "make -C experiments/serving"))
             assert_non_null(strstr(l.entry[k].needs, "SHAPE=llama-3.1-8b TRACES="));
         if (strcmp(l.entry[k].id, "ZACK Table 4") == 0) {
@@ -672,8 +674,8 @@ TEST(test_rates_at_99)
          .value_hi = NAN},
         {.name = "zack", .own = true, .target = 0.99, .saving = 0.1},
         {.name = "fdc", .target = 0.9, .saving = 0.7, .saving_lo = 0.7, .saving_hi = 0.7}};
-    /* In a file of task results, each row is labelled with its task. If all rows have the same
-     * label, measures find the file by that label. */
+    /* Each row of a file of task results is labelled with its task. If all rows have the same
+     * label, kvdim finds the file by that label. */
     static const kvd_column columns[] = {{"label", KVD_COL_TEXT, "1", "l"}};
     kvd_err err = {""};
     kvd_rows *const rows = kvd_rows_new(columns, 1, &err);

@@ -40,8 +40,9 @@ TEST(test_triangle)
         const char *rows;
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
-                /* The epsilons differ by 0.0010 and the deltas add up to 0.0009. Rounding of the
-                 * printed numbers explains the difference, so it violates nothing. */
+                /* Column 4 is epsilon, column 5 delta. Epsilons of two texts may differ by at most
+                 * the sum of their deltas. Here the difference is 0.0010 and the sum 0.0009, which
+                 * rounding explains. */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
@@ -57,9 +58,9 @@ TEST(test_triangle)
     }
 }
 
-/* Papers print for each text epsilon (mean |R| of a rotation R) and delta (mean |R - R_ref| to a
- * reference text's rotation). For model m, every delta is |epsilon - 0.0505|. For model n, no
- * number x gives all deltas as |epsilon - x|. */
+/* Papers print for each text epsilon (mean |R| of a rotation R) and delta (mean |R - R_ref|, with
+ * R_ref a reference text's rotation). For model m, delta = |epsilon - 0.0505|. For model n, no
+ * number fits. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(
@@ -71,9 +72,8 @@ TEST(test_one_epsilon)
     assert_false(kvd_published_one_epsilon(&t.model[1]));
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
-    /* If a model's three deltas are in random order, one number x gives them all as |epsilon - x|
-     * with probability 1/6. Among two such models, 1/3 are expected, and at least one with
-     * probability 1 - (5/6)^2. */
+    /* f.expected: number of models expected to fit by chance. A model fits if its three deltas are
+     * |epsilon - x| for one number x. Each of the two models fits with probability 1/6. */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
     kvd_published_release(&t);

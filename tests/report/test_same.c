@@ -246,8 +246,9 @@ TEST(test_pairs_at_equal_p)
                {"zack", 0, 0.831, 28},
                {"zack", 0.8, 0, 24},
                {"zack", 0, 0.801, 24.6}};
-    /* n: number of results; pairs: number of expected comparisons; other: additional parameter of
-     * results that reduce V alone */
+    /* n: number of results, taken from `row`. pairs: expected number of comparisons between two of
+     * these results. other: parameter added to the settings of results that remove dimensions of
+     * V. */
     static const struct {
         size_t n, pairs;
         const char *other;

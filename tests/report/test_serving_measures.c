@@ -91,8 +91,9 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
     kvd_values_release(&v);
 }
 
-/* Checks results of method zack at several loads. own: highest request rate of the uncompressed
- * cache. load: request rates divided by `own`. */
+/* Checks results of method zack, compared with the uncompressed cache. own: highest sustained
+ * request rate with the uncompressed cache. load: request rates of the n results, divided by
+ * `own`. */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
     file x;
@@ -124,12 +125,12 @@ TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* The load, 2 divided by the highest uncompressed rate, is 1.0027, near enough to 1 to count as
-     * 1. */
+    /* The load is the request rate, 2, divided by the highest rate with the uncompressed cache. It
+     * is 1.0027, near enough to 1 to count as 1. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* At load 1, the highest uncompressed rate 2.2, results are interpolated between the rates 2
-     * and 2.4. */
+    /* The highest rate with the uncompressed cache is 2.2 requests/s. Times at this rate are
+     * interpolated between the results at 2 and 2.4 requests/s. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});

@@ -32,8 +32,8 @@ static const kvd_column columns[] = {
 
 typedef struct {
     const char *settings;
-    /* result of one run: the method's parameter, saved fraction of bytes, accuracy / uncompressed
-     * accuracy (+- 0.02) */
+    /* Result of one run. rate: the method's parameter. saving: saved fraction of bytes. share:
+     * accuracy / uncompressed accuracy, +- 0.02. */
     double rate, saving, share;
     int prompt, predictions;
 } point;
@@ -99,7 +99,8 @@ TEST(line)
 
 TEST(no_share)
 {
-    /* The uncompressed model predicts no token right, so accuracies have no shares. */
+    /* The uncompressed model predicts no token correctly, so accuracies divided by the uncompressed
+     * accuracy are undefined. */
     static const point p[] = {
         {"", 0.2, 0.2, NAN, 0, 0}, {"", 0.4, 0.4, NAN, 0, 0}, {"", 0.6, 0.6, NAN, 0, 0}};
     const kvd_target_result x = read_off("p", p, 3);
@@ -109,8 +110,8 @@ TEST(no_share)
 
 TEST(grid)
 {
-    /* Results that differ in two parameters (m.a, m.b) have no order, so all of them are
-     * considered, not only those before the first one that misses the accuracy. */
+    /* These results differ in two parameters, m.a and m.b, so they have no order. The search must
+     * consider all of them and must not stop at the first one whose accuracy is too low. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},

@@ -46,8 +46,8 @@ static size_t first_waiting(const watcher *w, size_t arrived)
     return i;
 }
 
-/* Checks that requests are preempted only if pages are short, and always the one that arrived
- * last. */
+/* Checks that requests are preempted only if the cache has too few pages. The preempted request
+ * must be the one that arrived last. */
 static void check_preempted(watcher *w, const kvd_batcher *b, size_t arrived)
 {
     size_t n;
@@ -347,8 +347,8 @@ TEST(test_preemption)
     kvd_batcher_free(b);
 }
 
-/* In layers with a sliding window, a request keeps up to window_share pages, and starts only if
- * that number of the window_pages pages is free. */
+/* In layers with a sliding window, a request keeps at most window_share pages. It starts only if
+ * window_share of the window_pages pages are free. */
 TEST(test_windows)
 {
     kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};

@@ -149,8 +149,8 @@ TEST(test_prompts_together)
     jct_fixture x;
     OK(jct_fixture_begin(&x, &err));
     add_bound(&x, false);
-    /* With method "measured", a batch of four prompts of 2048 tokens takes 10 us, not 20 us, for
-     * each token after the first 2048. */
+    /* For method "measured", a batch of four prompts of 2048 tokens was measured. Each token beyond
+     * 2048 tokens takes 10 us, not the 20 us of a single prompt. */
     x.setting.method = "measured";
     add_bound(&x, false);
     OK(jct_fixture_prompts(&x, 4, 2048,
@@ -171,9 +171,8 @@ TEST(test_prompts_together)
     takes(c, 0, 2, s + 2, bound_cost(2048) + 2 * attention_cost(1024, 0), 0);
     takes(m, 0, 8, s + 2, bound_cost(2048) + 1e-5 * 6144 + 8 * attention_cost(1024, 0), 0);
     takes(c, 2, 3, s, bound_cost(1026) + attention_cost(1024, 0), 0);
-    /* For the method with the name "whole", attention was measured only on prompts that are not
-     * split into chunks. For chunks its time is an estimate, so `beyond` (1 if outside the measured
-     * range) may have any value. */
+    /* Receives 1 if a cost is outside the measured range. The value is not checked, because costs
+     * of method "whole" were measured only for prompts that are not split. */
     int beyond;
     near(kvd_costs_of(w, &(kvd_iteration){.n_slices = 2, .slice = s + 2}, &beyond),
          bound_cost(2048) + 2 * attention_cost(1024, 0), 0.02);

@@ -50,8 +50,8 @@ static int teardown(void **state)
 /* A simple simulator, the reference: it scans all requests at every event. */
 
 typedef struct {
-    /* true if the request: has arrived, is in the batch, has finished, is in the current
-     * iteration */
+    /* here: true if the request has arrived. running: it is in the batch. gone: it has finished.
+     * now: it is in the current iteration. */
     bool here, running, gone, now;
     int replica;
     /* numbers of the request's tokens: in the cache, emitted, in the current iteration */
@@ -133,8 +133,8 @@ static void plain_preempt(plain *p, int replica)
     last->again = last->out;
 }
 
-/* Adds a decode step of request j to the iteration. Returns true if requests (perhaps j) had to be
- * preempted, because pages were short. */
+/* Adds a decode step of request j to the iteration. If there are too few free pages, preempts
+ * requests, perhaps j itself, and returns true. */
 static bool plain_step(plain *p, job *j)
 {
     bool preempted = false;

@@ -6,7 +6,7 @@
  * shard-mb=N          size of a file in MB (default 5000)
  * seed=N              seed of the weights (default 1)
  * config=1            config.json alone
- * tokenizer=FILE      also tokenizer.json: BPE tokenizer FILE, enlarged up to the vocabulary
+ * tokenizer=FILE      also tokenizer.json: BPE tokenizer FILE, extended to vocab_size tokens
  * KEY=NUMBER          replaces KEY in config.json */
 #include <jansson.h>
 

@@ -12,8 +12,8 @@
 #include "formats/error_table.h"
 #include "make_dump.h"
 
-/* Writes a file of made-up losses, for each head with 2, 4, 6 or 8 kept dimensions of Q and K (bqk)
- * or of V (bvw). */
+/* Writes a file of made-up losses. The file has, for each head, losses with 2, 4, 6 and 8 kept
+ * dimensions of Q and K, and with 2, 4, 6 and 8 kept dimensions of V. */
 static int write_error_table(const kvd_model_info *m, const char *path, const kvd_run *run,
                              kvd_err *err)
 {
