@@ -142,8 +142,8 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x)
     *x = (kvd_fit_proposal){.n = 0};
 }
 
-/* Returns the fraction of the dimensions of K and V that proposal i removes, averaged over tokens
- * and layers. */
+/* Returns the fraction of all dimensions of K and V that compression with parameters x->proposal[i]
+ * removes. */
 static double prompt_p(const kvd_fit_proposal *x, const kvd_rates *r, size_t i)
 {
     const int layers = r->model.n_layers;

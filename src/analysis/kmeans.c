@@ -103,9 +103,8 @@ static void centre(state *s, const float *X, const size_t *start)
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
-/* Replaces scores[i], the rounded product y . c_i of a vector and a centroid, by an upper bound of
- * the exact y . c_i - ||c_i||^2 / 2. Returns the largest lower bound of these k values, or `least`
- * if `least` is larger. */
+/* Replaces scores[i], the rounded product y . c_i, by an upper bound of y . c_i - ||c_i||^2 / 2.
+ * Returns the larger of `least` and the largest lower bound of y . c_i - ||c_i||^2 / 2. */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
 {

@@ -52,15 +52,15 @@ int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, i
 int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                            kvd_row_sink sink, void *ctx, kvd_err *err);
 
-/* Sets need[x] to true if tensor x (Q, K, V, or Q or K before RoPE) must be read for the `wanted`
- * decompositions, else to false. before_rope: true if Q and K are decomposed before RoPE. */
+/* Sets need[x] to true if a `wanted` singular value decomposition needs tensor x, such as Q, else
+ * to false. before_rope: true if Q and K are decomposed before RoPE. */
 void kvd_pair_tensors(const bool wanted[KVD_N_PAIRS], bool before_rope, bool need[KVD_N_X]);
 
 int kvd_source_rows(const kvd_source *from, kvd_x x, int layer, int head, kvd_row_sink sink,
                     void *ctx, kvd_err *err);
 
-/* Adds to *m the product X^T X of each matrix X of a layer that the `wanted` decompositions use: Q,
- * K, V and, if `weights` is true, W_O and W_V. */
+/* Adds X^T X to *m for each matrix X of a layer, such as Q, that a `wanted` decomposition uses.
+ * weights: true if the weight matrices W_O and W_V are included. */
 int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int layer,
                      bool before_rope, bool weights, kvd_moments *m, kvd_err *err);
 

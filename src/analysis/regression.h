@@ -40,8 +40,8 @@ typedef struct {
     kvd_tried *tried; /* [n] measured choices of parameters */
 } kvd_sweep;
 
-/* Reads, from a result file of kvdim-eval, measurements of compression method ZDC. Fails if the
- * measurements differ in settings that the regression does not fit. */
+/* Reads measurements of compression method ZDC from a result file of kvdim-eval. Fails if the
+ * measurements differ in more than compression rates and the share of important tokens. */
 int kvd_sweep_read(kvd_sweep *s, const char *path, kvd_err *err);
 void kvd_sweep_release(kvd_sweep *s);
 
@@ -55,7 +55,8 @@ typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
     /* range of the losses of the fitted measurements, beyond which the regression extrapolates */
     double loss_lo, loss_hi;
-    /* each model's fitted parameters for a compression that doubles the perplexity (loss 1) */
+    /* each language model's compression parameters that, by the regression, double its
+     * perplexity */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
     double slope[KVD_N_SET]; /* change of each parameter if the logarithm of the loss rises by 1 */
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
@@ -79,12 +80,12 @@ typedef struct {
  * measured models. */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns the fitted value of parameter `number` for a compression that doubles the perplexity
- * (loss 1). If model >= n_models, averages over all measured models. */
+/* Returns parameter `number` of the compression that, by the regression, doubles a language model's
+ * perplexity. If model >= n_models, averages over all measured models. */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
-/* Writes proposal *p as a value of option --method. Takes parameters that the proposal does not set
- * from the measurements *like. */
+/* Writes the proposed parameters *p to `text` as a value of option --method. Copies parameters that
+ * *p lacks from the measurements *like. */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
 /* largest number of sweeps (result files of kvdim-eval) that kvdim-fit --regression reads */

@@ -38,8 +38,10 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
  * of x: queries q, gradients dL/dq of the loss L, head outputs o, gradients dL/do. */
 double *kvd_sensitivity_sums(kvd_sensitivity *s);
 
-/* Computes, from the sums *s over n_tokens tokens, each head's projections for Q and K and for V
- * and W_O. The caller must have set model, n_layers and pairing in *out. */
+/* Computes projections that reduce the dimensions of each head's Q and K, and of its V and W_O.
+ *
+ * - s: sums of x x^T over n_tokens tokens, where x is a query, a head output or a gradient
+ * - out: the caller must have set its model, n_layers and pairing */
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
 

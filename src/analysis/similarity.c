@@ -246,8 +246,8 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/* Writes by how much the mean absolute element of other files' rotations differs from that of file
- * b's rotations, relative to `epsilon`. */
+/* For each file, computes how far the mean absolute element of its rotation matrices is from file
+ * b's. Divides the results by `epsilon`, file b's mean over all heads. */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {
     const size_t F = c->n_files, heads = c->n_layers * c->n_h;

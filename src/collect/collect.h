@@ -93,16 +93,20 @@ typedef struct {
 
 typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
 
-/* Opens the output files of a run. The caller zeroes *o, then sets run, key (text of all options
- * that affect results), the want_ flags of wanted files, dump.dtype, stats.n_kept, fisher.n_rows,
- * and, in sums, the model, layers and token counts.
+/* Opens the output files of a run. The caller zeroes *o, and then sets these fields:
+ *
+ * - run, dump.dtype, stats.n_kept, fisher.n_rows
+ * - key: text of all options that affect results
+ * - want_dump, want_moments, want_stats, want_fisher: true for each file to write
+ * - sums: its model, its layers and its token counts
+ *
+ * Arguments:
  *
  * - output: path of -o
- * - moments_file, stats_file, fisher_file: paths of these results; NULL for the file of -o
- * - *how: NEW; RESUMED if *o now holds an interrupted run's results; DONE if complete files exist
- *
- * If `resume` is true, continues an interrupted run, and fails if its files have another key. If
- * `resume` is false, replaces the files of an interrupted run. */
+ * - moments_file, stats_file, fisher_file: paths of these results; NULL: the path of -o
+ * - resume: true: continues an interrupted run, and fails if its key was another; false: replaces
+ *   the files of an interrupted run
+ * - how: NEW; RESUMED if *o now holds an interrupted run's results; DONE if complete files exist */
 int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_file,
                      const char *stats_file, const char *fisher_file, bool resume, kvd_opened *how,
                      kvd_err *err);

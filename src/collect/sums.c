@@ -298,8 +298,7 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* factor that slightly lowers the attention that counted tokens must receive together, so that
- * rounding errors do not add a token to the count */
+/* factor that lowers the limit that a sum of attention must reach, to tolerate rounding errors */
 static const double slack = 1 - 1e-12;
 
 /* Counts the fewest tokens that receive 90, 95 and 99 % of `mass`, the attention per token. Adds

@@ -6,9 +6,11 @@
 
 #include "common/err.h"
 
-/* Finds the folder that contains `file`, and stores its path in `found`. Tries only `given`, the
- * value of option `option`. If `given` is NULL, tries `in_tree` in the source tree, then
- * `installed` in the installation's data folder. */
+/* Stores in `found` the path of the first of these folders that contains `file`:
+ *
+ * - `given`, the value of option `option`; if it is not NULL, no other folder is tried
+ * - `in_tree` in the source tree
+ * - `installed` in the installation's data folder */
 int kvd_data_folder(const char *given, const char *option, const char *in_tree,
                     const char *installed, const char *file, char found[2 * PATH_MAX],
                     kvd_err *err);

@@ -22,10 +22,10 @@ typedef struct {
     /* Largest number of tokens in an iteration. Prompts that would exceed it are split over several
      * iterations. 0: prompts are never split. */
     size_t chunk;
-    /* number of cache pages, of 64 tokens each, in every layer without a sliding window */
+    /* number of cache pages, of 64 tokens each, in each layer without a sliding window */
     size_t pages;
-    /* cache pages in every layer with a sliding window: their number, and the largest number that
-     * one request keeps */
+    /* number of cache pages in each layer with a sliding window, and the largest number per
+     * request */
     size_t window_pages, window_share;
     kvd_admission admission;
 } kvd_batching_limits;

@@ -16,8 +16,8 @@
  * to uncompressed K and V. */
 
 typedef struct {
-    /* index, in the recorded arrays, of the batch's first prompt token; the caller sets this
-     * index */
+    /* index of the batch's first prompt token in the recorded Q, K and V of all prompts; set by the
+     * caller */
     size_t first;
     /* attention function that puts recorded K and V of the prompts before those of later tokens,
      * then calls `inner` */

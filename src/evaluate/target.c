@@ -334,8 +334,7 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* Resets the options of s->method to the values that the user gave. Only s->point has the value
-     * that the search tries. */
+    /* Restores the values of p and r that the user gave. */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -384,7 +383,7 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* If p is varied together with a second parameter, the range of that parameter limits p. */
+    /* If a second parameter depends on p, p is at most t->rate.least. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -445,7 +444,7 @@ static void name_target(const kvd_method_target *t, size_t n, const kvd_method *
     for (size_t i = 0; i < n; i++)
         if (!strcmp(t[i].name, name)) {
             snprintf(name + used, size - used, "-%d", ++same);
-            /* Compares the new name with the names of all searches again. */
+            /* Restarts the loop, because the changed name may also be taken. */
             i = (size_t)-1;
         }
 }

@@ -21,7 +21,7 @@ typedef struct {
     kvd_model_info info;
     kvd_method_files files;
     kvd_point point;
-    /* projections to multiply into the weights; `point` owns their matrices */
+    /* projections to multiply into the weights; field `point` of this struct owns their matrices */
     kvd_dims folded;
     kvd_rates_note note;
     kvd_folded_list list;

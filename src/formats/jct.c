@@ -361,8 +361,8 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /* The method is slower at this length, so the break-even is at a greater length. Noise
-             * at smaller lengths does not matter. */
+            /* Discards results at smaller lengths, because compression is slower here and thus
+             * breaks even later. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

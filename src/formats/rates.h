@@ -54,7 +54,7 @@ typedef struct {
     double *removal_rate;
     double *overall_p, *overall_p16;
     kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */
-    /* number of elements of table_r and table_p */
+    /* length of each of the arrays table_r and table_p */
     size_t n_table;
     /* [n_table] steps of a function p(r): p is table_p[i] for table_r[i] <= r < table_r[i + 1]. r:
      * share of the sum of singular values that may be removed. p: fraction of dimensions that this

@@ -96,8 +96,7 @@ static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space
                         (unsigned long long)dims[0], r->n);
     if (rank > 1)
         return 0;
-    /* Checks that the file has all bytes of the column before memory is allocated, because a
-     * damaged file may announce gigabytes. */
+    /* Fails before memory is allocated if the file is too short for column `name`. */
     char path[256];
     snprintf(path, sizeof path, "/rows/%s", name);
     if (kvd_h5_check_stored(dataset, f->path, path, err))

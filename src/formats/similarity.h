@@ -50,8 +50,8 @@ typedef struct {
      * absolute elements of the rotations of files a and b. head_means_over_epsilon: the difference
      * |m_a - m_b| is computed for each head and averaged over heads. */
     double *means_over_epsilon, *head_means_over_epsilon;
-    /* [n_files] the six arrays from delta_over_epsilon to head_means_over_epsilon, with a random
-     * rotation in place of file a's rotation */
+    /* [n_files] six measures of how much a random rotation differs from each file's rotation, in
+     * the order of the fields above */
     double *random[6];
     double *all; /* one block of memory for all arrays */
 } kvd_comparison;
@@ -87,8 +87,8 @@ typedef struct {
      * absolute elements of the rotations of files a and b. head_means: the difference |m_a - m_b|
      * is computed for each head and averaged over heads. NULL if the file lacks the arrays. */
     double *means, *head_means;
-    /* [n_files] the arrays delta_ratio, aligned_ratio, overlap and energy, with a random rotation
-     * in place of file a's rotation */
+    /* [n_files] delta_ratio, aligned_ratio, overlap and energy of a random rotation compared with
+     * each file's rotation */
     double *random[4];
 } kvd_similarity_pair;
 

@@ -36,8 +36,7 @@ struct kvd_gpu_dump {
     size_t bad_at;
     int n_parts, n_heads[KVD_SLAB_PARTS], first_head[KVD_SLAB_PARTS];
     cudaStream_t copies;
-    /* CUDA event that is recorded before the wait for a free buffer, and then moved to this
-     * buffer */
+    /* CUDA event that marks when the wait for a free buffer begins */
     cudaEvent_t asked;
     buffer buffer[BUFFERS];
     pthread_t writer[WRITERS];

@@ -323,8 +323,8 @@ static int flush(kvd_collect_engine *e, kvd_err *err)
         return -1;
     if (c->gradients.sums)
         kvd_information_flush(c->gradients.sums);
-    /* Marks the GPUs' copy of the second moments c->held as outdated, because the caller may change
-     * c->held. The caller does not change spec.sums. */
+    /* The caller may now change the second moments c->held in host memory, so the GPUs' copy
+     * becomes invalid. */
     if (c->held != c->spec.sums)
         c->held = NULL;
     return 0;

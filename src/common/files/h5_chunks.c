@@ -13,9 +13,9 @@
 typedef struct {
     int rank, cut;
     hsize_t dims[KVD_MAX_RANK];
-    /* length of a chunk along the axis that is divided, and number of chunks along that axis */
+    /* length of a chunk, and number of chunks, along the axis on which the dataset is cut */
     size_t piece, per_row;
-    /* product of the lengths of all axes after the axis that is divided */
+    /* product of the lengths of all axes after the axis on which the dataset is cut into chunks */
     size_t inner;
     size_t size;
     size_t n;

@@ -63,8 +63,7 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* Gives chunks length 1 along all axes before axis i, because axis i is already
-             * divided. */
+            /* Axis i does not fit into a chunk, so chunks have length 1 along each earlier axis. */
             inner = most;
     }
 }

@@ -16,9 +16,9 @@
 #include "common/files/h5_internal.h"
 
 enum { PROBE_SECONDS = 20 };
-/* most bytes of a dataset that are read by the child process that checks a file */
+/* largest number of bytes that a child process reads from a dataset to check a file */
 static const size_t probe_bytes = (size_t)16 << 20;
-/* most bytes that the child process that checks a file may allocate */
+/* memory limit, in bytes, of the child process that checks a file */
 static const size_t probe_memory = (size_t)2 << 30;
 
 typedef struct {

@@ -34,11 +34,12 @@ int kvd_output_clear(const char *path, kvd_err *err);
  * .lock). Fails if another process holds the lock. */
 int kvd_output_remove(const char *path, kvd_err *err);
 
-/* Flushes the unfinished file NAME.partial to disk, renames it to NAME, and releases the lock. */
+/* Flushes the unfinished file NAME.partial to disk, renames it to NAME, and releases the lock on
+ * NAME. */
 int kvd_output_commit(kvd_output *out, kvd_err *err);
 
-/* Releases the lock. If keep_partial is false, also removes the unfinished file NAME.partial. *out
- * may be all zeros. */
+/* Releases the lock on output file NAME. If keep_partial is false, also removes the unfinished file
+ * NAME.partial. *out may be all zeros. */
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
 /* an output of a program, with a list of endings of further files that belong to it; the list ends

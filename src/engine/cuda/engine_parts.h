@@ -34,7 +34,7 @@ typedef struct {
 } kvd_layer_codes;
 
 typedef struct {
-    /* Must be the first field. If several GPUs serve one model, only engine.facts is used. */
+    /* must be the first field, because pointers to it are cast to pointers to the whole struct */
     kvd_engine engine;
     kvd_engine_spec spec;
     int device;
@@ -137,8 +137,7 @@ int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd
  * requests. */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
-/* Fails if the requested GPUs do not exist, or if several GPUs together do not support the
- * method. */
+/* Fails if the requested GPUs do not exist, or if the method does not run on several GPUs. */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
 /* Open an engine on several GPUs, which divide heads and hidden units (kvd_engine_open_parallel) or

@@ -14,16 +14,16 @@ typedef struct {
     float *sum;
     /* K and V that this GPU received, in the order of the GPUs that sent them */
     char *in;
-    /* [GPUs + 1] in pinned memory, for the first token t of each GPU's part of the prompt: number
-     * of tokens before t that have the class of t (important or other) */
+    /* [GPUs + 1] in pinned memory: index of each GPU's first token among all tokens of its class,
+     * important or other. Last element: index of the prompt's last token in its class. */
     int32_t *place;
-    /* [GPUs + 1] in pinned memory: class of the first token of each GPU's part of the prompt,
-     * important (high) or other (low) */
+    /* [GPUs + 1] in pinned memory: class of each GPU's first token, important (high) or other
+     * (low). Last element: class of the prompt's last token. */
     uint8_t *level;
     /* [GPUs + 1] number of important tokens, and of other tokens, before each GPU's part of the
-     * prompt */
+     * prompt. Last element: numbers in the whole prompt. */
     int32_t (*before)[2];
-    /* true if the token counts in `before` belong to the current choice of important tokens */
+    /* true if this struct's token counts are valid for the current choice of important tokens */
     bool fetched;
 } kvd_sequence_sets;
 
@@ -39,9 +39,8 @@ typedef struct {
     kvd_step_batch batch;
     /* page tables of this GPU's part of the prompt, and of the whole prompt */
     kvd_pages slice_pages, own_pages;
-    /* [2 * max_pages] Two page tables in one array. From element max_pages on, the table maps page
-     * j of the prompt to j. From element max_pages - f on, the table maps it to j - f, where f is
-     * the first page of this GPU's part of the prompt. */
+    /* [2 * max_pages] in device memory: element i is i - max_pages. Parts of this array serve as
+     * page tables. */
     int32_t *pages;
     /* K and V to send to other GPUs, and Q or attention output received from them, ordered by
      * GPU */

@@ -276,9 +276,8 @@ typedef struct {
     kvd_phase phase;
     unsigned stage;            /* number of the check after the product */
     unsigned long long *began; /* as in kvd_few_rows */
-    /* Gains of two norms. `gain`: norm of the product, before it is added to the residual stream.
-     * `next`: norm of the residual stream after the addition. NULL if the model has no such
-     * norm. */
+    /* Gains of two norms: of the matrix product (`gain`), and of its sum with the residual stream
+     * (`next`). NULL: the model lacks the norm. */
     const float *gain, *next;
 } last_product;
 

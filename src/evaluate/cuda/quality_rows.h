@@ -9,9 +9,8 @@
 extern "C" {
 #endif
 
-/* Quality of one prediction. bad: first token whose logit is not finite. ref_bad: first such token
- * in the uncompressed model. Both fields are the vocabulary size if all logits are finite; only
- * then other fields are valid. */
+/* Quality of one prediction. Valid only if `bad` and `ref_bad` are the vocabulary size, so that all
+ * logits are finite. */
 typedef struct {
     /* -log p(next token), and KL divergence from the uncompressed model, 0 if its logits are not
      * given */
@@ -20,6 +19,8 @@ typedef struct {
     double ref_nll;
     /* token with the largest logit in this model, and in the uncompressed model */
     uint32_t best, ref_best;
+    /* first token whose logit is not finite, in this model and in the uncompressed model;
+     * vocabulary size: all logits are finite */
     uint32_t bad, ref_bad;
 } kvd_quality_row;
 

@@ -13,7 +13,7 @@
  * anew for each item */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /* EXAMPLE_TOKENS: largest number of tokens of the solved example in task "vt" (variable tracking).
- * ATTEMPTS: number of items of the smallest size to draw until one is short enough. */
+ * ATTEMPTS: largest number of random test questions of the smallest size that are tried. */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -143,8 +143,8 @@ typedef struct {
     size_t limit;
     /* number of words or lines of a trial item, which shows how many tokens a word or line has */
     size_t sample;
-    /* number of words or lines of the smallest item that the search tries. An item that is too long
-     * is shortened by this number. */
+    /* number of words or lines in the smallest item to try; also the amount by which items are
+     * shortened */
     size_t step;
     size_t least;
     /* number of tokens of the solved example in each prompt of task "vt" (variable tracking); 0 in
@@ -242,8 +242,7 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* Uses steps of 25 words if a prompt with 500 essay words is too long. RULER itself would keep
-     * steps of 500 words and search forever. */
+    /* If an item of 500 words is too long, the smallest item to try has 25 words. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)

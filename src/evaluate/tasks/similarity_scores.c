@@ -127,9 +127,8 @@ static int count_distinct(sentences *s, size_t n_words, kvd_err *err)
     return 0;
 }
 
-/* Finds the longest common subsequence of two sentences, x [n] and y [m], which are given as word
- * numbers. Sets in_union[w] to true for each word number w in it. Works like the Python package
- * rouge. */
+/* Sets in_union[w] to true for each word id w in the longest common subsequence of two sentences.
+ * Sentences x [n] and y [m] are arrays of word ids. */
 static int mark_common(const size_t *x, size_t n, const size_t *y, size_t m, bool *in_union,
                        kvd_err *err)
 {

@@ -11,7 +11,7 @@
  * - vf: the vector type, with v_load, v_store, v_set1 and v_fma.
  * - v_max(a, b): a > b ? a : b, hence b if either is NaN.
  * - v_keep(x, key, limit): key <= limit ? x : -inf.
- * - either V_EXP2 and v_exp2(x) = 2^x, or vi, a vector of int. */
+ * - vi: a vector of int, to compute 2^x. Not needed if V_EXP2 and v_exp2(x) = 2^x are defined. */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>
@@ -69,8 +69,8 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
         __builtin_prefetch((const void *)*line);
 }
 
-/* Computes attention scores of some keys for `nv` vectors of query rows, and raises the maximum
- * score of each query row. If `masked`, keys after the query get score -infinity. */
+/* Computes attention scores of TILE(nv) keys for nv * VL queries, and updates each query's maximum
+ * score. If `masked`, keys after the query get score -infinity. */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
                         const float *v, size_t v_step)

@@ -24,10 +24,12 @@ typedef struct {
     /* Number of tokens per entry of page_table: a power of 2 below 64 (ctas_per_task must then be
      * 0), or 0 for whole pages. With n = 64 / piece_tokens, entry x is part x % n of page x / n. */
     int32_t piece_tokens;
-    /* [batch] in device memory: number of tokens, at least 1, in each head of the second half of a
-     * request's KV heads. NULL: all KV heads of a request have equally many tokens. A row of
-     * page_table begins with the pages of the second half. kv_len is the number of tokens of the
-     * first half, plus 64 for each of these pages. */
+    /* [batch] in device memory: number of tokens per head in the second half of the KV heads, at
+     * least 1. NULL: all KV heads have kv_len tokens. If it is not NULL:
+     *
+     * - The pages of the second half come first in a request's row of page_table.
+     * - kv_len is 64 * (number of pages of the second half) + (tokens per head of the first
+     *   half). */
     const int32_t *second_len;
     /* Number of requests to compute, in device memory; NULL means all. */
     const int32_t *live;
@@ -35,8 +37,8 @@ typedef struct {
     const void *pool; /* pages of K and V on the device */
     /* [n_heads] on the device, or NULL: logits of attention sinks. */
     const float *sinks;
-    /* Length of `sinks`. If it is 0, all requests have the same n_heads sinks. If not, the sinks of
-     * request b begin at index (b * map.n_heads) % n_sinks. */
+    /* 0: all requests use the same n_heads elements of `sinks`. Else: length of `sinks`, where
+     * request b's elements begin at index (b * map.n_heads) % n_sinks. */
     int32_t n_sinks;
     void *o; /* output, device [batch][o_pitch] */
     /* Output, [batch][n_heads] on the device, or NULL: logs of the softmax denominators. */

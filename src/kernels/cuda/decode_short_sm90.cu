@@ -99,7 +99,8 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/* Lane i returns the page with this warp's block number `first` + i. A block has 16 tokens. */
+/* Lane i returns the index of the page that contains block first + i of this warp. A block has 16
+ * tokens. */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)

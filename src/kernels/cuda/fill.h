@@ -41,12 +41,11 @@ typedef struct {
     uint64_t seed;
     int tensor; /* a kvd_operand */
     int32_t batch, n_heads;
-    /* [n_heads] For each head of the tensor: index of the head in the model (query head for Q, KV
-     * head for K and V), and number of dimensions that receive test data. */
+    /* [n_heads] index of each head in the model (query head for Q, KV head for K and V), and number
+     * of its dimensions to fill */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
     int32_t padded; /* number of columns that are written, a multiple of 8 */
-    /* [batch] in device memory, for each request: number of tokens that receive test data, and
-     * number of keys */
+    /* [batch] in device memory, for each request: number of tokens to fill, and number of keys */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
     /* Number of elements between requests, between heads and between tokens of the tensor. Each is

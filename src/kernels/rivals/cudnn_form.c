@@ -71,8 +71,8 @@ void kvd_cudnn_heap_release(kvd_cudnn_heap *heap)
 
 #include "common/half.h"
 
-/* Largest number of operations in a graph, and smallest id of an intermediate tensor. Graph i has
- * at most 100 such ids, from UID_INNER + 100 * i on. */
+/* OPS_MAX: largest number of operations in a cuDNN operation graph. UID_INNER: smallest id of a
+ * tensor that passes from one operation to another. */
 enum { OPS_MAX = 24, UID_INNER = 100 };
 
 typedef struct {

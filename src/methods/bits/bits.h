@@ -49,22 +49,22 @@ struct kvd_bits_method {
     /* Returns true if the parameters give less important tokens (level KVD_LEVEL_LOW) fewer bits
      * than important ones. NULL: all tokens have equally many bits. */
     bool (*two_levels)(const kvd_parameter_values *v);
-    /* Name of the parameter with the number of first tokens that are stored exactly. NULL: there is
-     * no such parameter. */
+    /* Name of the parameter that sets how many of a request's first tokens are not quantised. NULL:
+     * there is no such parameter. */
     const char *exact_key;
     /* Names of the parameters that apply only to less important tokens (level KVD_LEVEL_LOW). The
      * last element is NULL. */
     const char *low_key[4];
-    /* True if all KV heads are quantised together. The method cannot be combined with methods that
-     * drop tokens or dimensions. */
+    /* True if all KV heads are quantised together. If so, the method cannot be combined with
+     * methods that drop tokens or dimensions. */
     bool all_heads;
-    /* True if decompression must begin with the first token. The method cannot be combined with
-     * methods that drop tokens. */
+    /* True if decompression must begin with the first token. If so, the method cannot be combined
+     * with methods that drop tokens. */
     bool stream;
     /* Returns the number of elements of kvd_bits_block.state. NULL: there is one element. */
     size_t (*states)(const void *self);
-    /* Returns true if the method requires calibration data with these parameters. NULL: only if
-     * info.needs says so. */
+    /* Returns true if the method requires calibration data with these parameters. NULL: info.needs
+     * tells if calibration data are required. */
     bool (*calibrated)(const kvd_parameter_values *v);
     /* Sets *window and *block. The newest `window` tokens stay exact; older tokens are quantised in
      * complete blocks of `block` tokens. NULL: all tokens are quantised. */
@@ -136,9 +136,10 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 /* Returns a matrix [wide][wide] whose columns are the principal components of K or V (method kvtc).
  * Sets *mean [wide] to the vector that is subtracted from a token before the projection. */
 const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean);
-/* Adds the DEFLATE-compressed size of n tokens and their scales, in bits, to *bits. `packed` has
- * the codes of the principal components, [n][size * bits / 8] bytes per group of components, and
- * room for n_groups more bytes. */
+/* Adds the DEFLATE-compressed size of n tokens and their scales, in bits, to *bits.
+ *
+ * - packed: codes of the principal components, for each group an array [n][size * bits / 8] of
+ *   bytes. The buffer must have n_groups more bytes. */
 int kvd_kvtc_count(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
                    double *bits, kvd_err *err);
 /* Compresses n bytes to a zlib stream (RFC 1950). The buffer `to` has `room` bytes;

@@ -36,12 +36,12 @@ typedef struct {
     /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Quantisation step of each channel; NULL if the
      * parameters need none. */
     float *step;
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised numbers. The
-     * first table is for the first tokens of groups. The others are for the differences of other
-     * tokens from them, one table per channel. NULL if the parameters need no table. */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised numbers: one for
+     * the first token of each group of tokens, then one per channel for all other tokens. NULL: the
+     * parameters need no table. */
     kvd_rans_table *table;
-    /* [wide] Frequency tables of each channel. anchor: for the first token of a group. difference:
-     * for the differences of other tokens from it. NULL if the parameters need no table. */
+    /* [wide] Frequency tables of each channel. anchor: for the first token of each group of tokens.
+     * difference: for all other tokens. NULL: the parameters need no table. */
     kvd_stream_component *anchor, *difference;
 } cachegen;
 
@@ -67,9 +67,9 @@ static uint8_t code_difference(float x, float anchor, float step)
     return (uint8_t)(ZERO + fminf(fmaxf(steps, -ZERO), ZERO));
 }
 
-/* Adds to `square` [d], for each channel, the squared differences between each token and the first
- * token of its group. If `count` is not NULL, counts quantised numbers instead. Returns the number
- * of tokens that are not the first of a group. */
+/* Adds each channel's squared differences between tokens and the first token of their group to
+ * square [d]. If `count` is not NULL, adds quantised numbers to histograms count [1 + d] instead.
+ * Returns the number of tokens that are not first in their group. */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
                         float *y, uint8_t *code)

@@ -9,8 +9,7 @@ typedef struct {
     const kvd_method_setup *setup;
     bool pre;
     size_t n;
-    /* cut: K or V of n calibration tokens in one KV head, [n][width]. rows: private scratch
-     * memory. */
+    /* cut [n][width]: K or V of n calibration tokens in one KV head. rows: scratch memory. */
     float *rows, *cut;
 } kvd_calibration_rows;
 

@@ -293,8 +293,8 @@ typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */
     /* [n_layers][n_kv_heads][2][1 + wide][KVD_STREAM_TABLE] Cumulative frequencies of quantised
-     * numbers. The first table is for the first tokens of groups. The others are for the
-     * differences of other tokens from them, one table per channel. */
+     * numbers: a table for the first token of each group of tokens, then a table per channel for
+     * all other tokens. */
     const uint16_t *table;
     bool drawn;
 } kvd_cachegen_coder;

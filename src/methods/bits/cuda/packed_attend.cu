@@ -401,8 +401,7 @@ template <bool ATTEND> struct gear_page {
     }
 
     /* Returns outlier e of this thread's key channel in the prompt, or 0 if the channel has at most
-     * e outliers. The multiplication computes e / room exactly, because both numbers are below
-     * 2^16. */
+     * e outliers. */
     __device__ __forceinline__ uint32_t outlier(int e) const
     {
         const int room = h.a.gear.k_room,
@@ -446,8 +445,8 @@ template <bool ATTEND> struct gear_page {
                 put_pairs(o.keys, lane + 32 * k, y[k], from, to);
     }
 
-    /* Returns the scales of the 8 keys of `o`, if all of them share the scales and shared memory
-     * has them. Otherwise, returns NULL. */
+    /* Returns the quantisation scales of the 8 keys in `o`. Returns NULL if the keys have different
+     * scales, or if the scales are not in shared memory. */
     __device__ __forceinline__ const uint32_t *near_scales(const octet &o) const
     {
         const int first = first_token(o), page = KVD_PAGE_TOKENS * o.p;

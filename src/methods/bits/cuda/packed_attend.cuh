@@ -49,8 +49,8 @@ __device__ __forceinline__ int tile_index(int t, int i)
     return i / 8 * BLOCK + 8 * t + i % 8;
 }
 
-/* Writes channel i of tokens `from` to `to` - 1 of a block of 8 tokens to `tile`. Each word of x
- * has two tokens. */
+/* Writes channel i of up to 8 tokens to `tile`: only tokens t with from <= t < to. x: two tokens
+ * per word. */
 __device__ __forceinline__ void put_pairs(uint16_t *tile, int i, const uint32_t (&x)[4], int from,
                                           int to)
 {

@@ -173,8 +173,7 @@ __device__ __forceinline__ void put_keys(uint32_t *at, int below, const uint32_t
     }
 }
 
-/* Writes the selected codes to a page, without gaps between codes. Bit i of a mask tells whether
- * code i is selected. Codes that are not selected do not change. */
+/* Packs 32 codes of B bits each into words at `at`. Writes code i only if bit i of `put` is 1. */
 template <int B>
 __device__ __forceinline__ void put_stream(uint32_t *at, const uint32_t (&code)[32], uint32_t put)
 {
@@ -382,8 +381,8 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if V of at most one token and K of no token is to be quantised. With
-     * quantisation levels (`levels`), K of one token is also allowed. */
+    /* Returns true if V of at most one token, and K of no token, is to be quantised. If `levels` is
+     * true, K of one token is also allowed. */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));

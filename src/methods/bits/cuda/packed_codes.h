@@ -44,13 +44,14 @@ enum { KVD_GEAR_PART = (KVD_WIDTH_NARROW + 2 * KVD_GEAR_RANK) * KVD_GEAR_RANK };
 
 typedef struct {
     kvd_packed_rows of;
-    /* Number of adjacent KV heads whose keys are rotated together. 0: keys are not rotated. */
+    /* Number of adjacent KV heads whose keys are multiplied together by a Walsh-Hadamard matrix. 0:
+     * keys are not multiplied. */
     int32_t turned;
     /* Factor by which a vector's range is narrowed before quantisation (method rotatekv). 0: the
      * range is not narrowed. */
     float clip;
     /* [n_kv_heads * d_head] in device memory: channel i of a stored key is channel order[i] of the
-     * rotated key. NULL: channels are stored in their original order. */
+     * key after its Walsh-Hadamard rotation. NULL: channels are not reordered. */
     const uint32_t *order;
 } kvd_packed_row_codes;
 
@@ -157,7 +158,8 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /* Quantises prompts from a->rows with method turboquant. */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
 /* Quantises the newest tokens with method turboquant, before attention in decode steps. Rotates
- * queries q [n][q_pitch] in place, and writes their random projections to `sketched`, or NULL. */
+ * queries q [n][q_pitch] in place. If `sketched` is not NULL, writes random projections of the
+ * queries to it. */
 cudaError_t kvd_packed_turn_steps(const kvd_packed_args *a, void *q, void *sketched,
                                   cudaStream_t stream);
 /* Rotates attention outputs o [n][o_pitch] back, in place (method turboquant). */

@@ -13,8 +13,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
     static constexpr bool ZEROS = true;
     typedef words_ahead<B, N, true> words;
     const char *table;
-    /* [3][N / 2][32] RoPE cosines and sines in shared memory. Element [i][u][lane] rotates by 8 i +
-     * lane / 4 positions. It is for four of the channel pairs 16 u to 16 u + 15. */
+    /* [3][N / 2][32] RoPE cosines and sines in shared memory. Element [i][u][lane] rotates 4
+     * channel pairs by 8 i + lane / 4 positions. */
     const uint4 *turn;
     const uint4 *tile; /* shared-memory tile of mma operands for outliers */
     uint32_t places;

@@ -246,7 +246,7 @@ __device__ __forceinline__ void prefetch_bytes(const void *from, int bytes, int 
 #endif
 }
 
-/* Prefetches a page's tokens that are not quantised from the ring buffer into the L2 cache. */
+/* Prefetches a page's unquantised tokens, which are in the ring buffer, into the L2 cache. */
 __device__ __forceinline__ void prefetch_ring(const packed_params &p, const cursor &at, int lane)
 {
     const int first = KVD_PAGE_TOKENS * at.page, left = min(at.m - first, (int)KVD_PAGE_TOKENS);
@@ -360,8 +360,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* Loads block i + AHEAD (16 dimensions) of K or V into the registers of block i, which must no
-     * longer be needed. The block is loaded from `same` or, after the last block, from `next`. */
+    /* Replaces block i (16 dimensions of K or V) in registers by block i + AHEAD. same, next:
+     * addresses of the K or V being read, and of the V or K that is read next. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {
