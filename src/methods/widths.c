@@ -265,8 +265,7 @@ static int by_error(const kvd_error_table *t, int side, double wanted_p, kvd_wid
     }
     qsort(edges, m, sizeof *edges, compare_edges);
 
-    /* Removes the dimensions that add the least error first. Edges are sorted by slope, the error
-     * per removed dimension. A head's errors are convex, so its edges stay in order. */
+    /* Removes dimensions in rising order of the error that they add. */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
         const int32_t cut = (double)edges[i].dims <= left ? edges[i].dims : (int32_t)left;

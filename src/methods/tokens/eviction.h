@@ -171,15 +171,20 @@ typedef struct {
     /* For KVD_READ_CLUSTERS: number of tokens in a large cluster of adjacent tokens. Large clusters
      * are divided into small ones. */
     int32_t large;
-    /* For KVD_READ_CLUSTERS. first: fraction of the large clusters whose small clusters are scored.
-     * alpha: weight in a cluster's score of the largest element of each key channel; the smallest
-     * element has weight 1 - alpha. A prompt token stays cached if one of the last queries gives it
-     * at least the probability `threshold`. The last queries are a fraction `rows` of all. */
+    /* For KVD_READ_CLUSTERS:
+     *
+     * - first: fraction of the large clusters whose small clusters are scored
+     * - alpha: in a cluster's score, weight of each key channel's maximum; its minimum has the rest
+     * - rows: fraction of the prompt's queries, counted from its end, that choose the tokens to
+     *   cache
+     * - threshold: a token stays cached if one of these queries gives it at least this
+     *   probability */
     double first, alpha, rows, threshold;
-    /* For KVD_READ_LANDMARKS, which stores most prompt keys as a low-rank matrix. rank: rank of the
-     * matrix. outliers: number of the prompt's selection pages (groups of `page` tokens) that are
-     * also stored exactly. last: number of the prompt's last selection pages that are only stored
-     * exactly. Decode steps always read both kinds of pages. */
+    /* For KVD_READ_LANDMARKS, which stores most prompt keys as a low-rank matrix:
+     *
+     * - rank: rank of this matrix
+     * - outliers: number of groups of `page` prompt tokens whose keys are also stored exactly
+     * - last: number of groups at the prompt's end whose keys are only stored exactly */
     int32_t rank, outliers, last;
 } kvd_read_rule;
 

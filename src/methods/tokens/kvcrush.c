@@ -40,9 +40,8 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n of the tokens that are marked as dropped, evenly spaced in rising order of `distance`.
- * distance[t], 0 to `most`, is the Hamming distance of token t's bits (one per query head) from
- * reference bits. */
+/* Keeps n of the dropped tokens, evenly spaced in rising order of `distance`, which is at most
+ * `most`. */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

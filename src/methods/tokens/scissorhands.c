@@ -41,9 +41,8 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Estimates how many of the `history` recent queries gave the token less attention than the mean
- * over tokens, counted in all query heads. Returns the estimate times `history`, which is an
- * integer. */
+/* Returns `history` times the estimated number of recent queries that gave the token less attention
+ * than average. */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

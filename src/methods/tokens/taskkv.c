@@ -34,8 +34,7 @@ static void find_distances(const kvd_prompt_attention *p, size_t n_heads, size_t
                                     (double)p[g].v[t * p[g].ld + c] / (double)rows / p[g].group;
     for (size_t g = 0; g < n_heads; g++) {
         distance[g] = 0;
-        /* With two heads, the distances stay 0: they would be equal, and rounding errors must not
-         * decide which is larger. */
+        /* Two heads are always equally far from their mean; their distances are left at 0. */
         for (size_t c = 0; n_heads > 2 && c < d; c++) {
             double centre = 0;
             for (size_t i = 0; i < n_heads; i++)

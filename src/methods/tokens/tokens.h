@@ -134,11 +134,11 @@ struct kvd_tokens_method {
     /* Returns the rule by which the CUDA engine chooses the tokens that a decode step reads. NULL:
      * the engine cannot choose tokens for this method. */
     kvd_read_rule (*read_rule)(const kvd_parameter_values *v);
-    /* For methods whose rule is KVD_READ_CODES: returns the centroids of keys. `self` is the
-     * method's private data. */
+    /* Returns the centroids of keys, for methods that compare queries with centroids
+     * (KVD_READ_CODES). `self` is the method's private data. */
     kvd_read_codes (*read_codes)(const void *self);
-    /* For methods that rank tokens by KVD_EVICT_TRAINED: returns the token-scoring networks. `self`
-     * is the method's private data. */
+    /* Returns the token-scoring networks of methods that have trained ones (KVD_EVICT_TRAINED).
+     * `self` is the method's private data. */
     const struct kvd_retaining_heads *(*retaining)(const void *self);
     /* Returns how many of the prompt's last queries have their attention probabilities in
      * kvd_prompt_attention.recent. If the function is NULL, there are none. */
@@ -185,11 +185,11 @@ struct kvd_tokens_method {
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
-    /* `merge` chooses the kept tokens into which dropped tokens merge, after prompts and, if
-     * merges_steps is true, after decode steps. into[i] is the index of the kept token into which
-     * token i merges, or n if token i does not merge. weight[i] is the weight of token i. Before
-     * the call, into[i] is n and weight[i] is 1. NULL: no merging. */
-    bool merges_steps;
+    bool merges_steps; /* true if tokens also merge after decode steps, not only after prompts */
+    /* Chooses for each dropped token a kept token into which it merges. NULL: no merging.
+     *
+     * - into: index of this kept token; initially n, which means that the token does not merge
+     * - weight: weight of each token; initially 1 */
     int (*merge)(const void *self, void *state, const kvd_merge_choice *c, size_t *into,
                  double *weight, kvd_err *err);
     /* Approximates the keys of a prompt in a KV head by a low-rank matrix. Writes the approximate

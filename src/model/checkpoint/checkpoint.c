@@ -164,9 +164,8 @@ static int find_stored(const kvd_checkpoint *c, const char *name, kvd_tensor *ou
 static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
-    /* unused error message: the search also fails if the tensor is in the file, but with an
-     * unsupported type */
     kvd_err ignored;
+    /* true also for a tensor of an unsupported type */
     return find_stored(c, name, &t, &ignored) != 1;
 }
 

@@ -127,10 +127,11 @@ int kvd_cfg_rope_part(const json_t *root, double absent, kvd_config *c, kvd_err 
 int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_config *c,
                           kvd_err *err);
 
-/* keys of config.json for routed experts: how many a layer has, how many a token uses, and their
- * hidden size. The integers are default values; if one is 0, config.json must have the key. */
+/* keys of config.json for routed experts, and their default values */
 typedef struct {
+    /* names of the keys: experts in a layer, experts that a token uses, hidden size of an expert */
     const char *experts, *chosen, *width;
+    /* default values of these keys; if 0, config.json must have the key */
     int n_experts, n_chosen, d_expert;
 } kvd_routed_keys;
 

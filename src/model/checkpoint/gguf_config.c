@@ -114,7 +114,7 @@ static bool is(const builder *b, const char *arch)
     return strcmp(b->arch, arch) == 0;
 }
 
-/* Fails if the GGUF file sets `key`, which is true or false, to another value than `only`. */
+/* Fails if the GGUF file sets the flag named `key` to a value other than `only`. */
 static int refuse_flag(const builder *b, const char *key, bool only, kvd_err *err)
 {
     char full[KEY];
@@ -166,8 +166,7 @@ static int refuse(const builder *b, kvd_err *err)
         "rope.scaling.finetuned_layers", "expert_group_count",          "expert_group_used_count",
         "leading_dense_block_count",     "nextn_predict_layers",        "full_attention_interval",
         "attention.shared_kv_layers",    "attention.temperature_length"};
-    /* The first N_ZERO keys of list `reals` may be 0, all others may be 0 or 1. These values have
-     * no effect. */
+    /* The first N_ZERO keys in list `reals` must be 0 if set; the other keys may also be 1. */
     enum { N_ZERO = 3 };
     static const char *const reals[] = {"router_logit_softcapping",
                                         "attention.temperature_scale",

@@ -29,8 +29,8 @@ size_t kvd_layer_buffer_size(const kvd_weight *part);
 /* Points *w to float32 weights in the mapped file, or to converted copies in `buffer`. */
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
-/* Releases pages of the mapped file from memory. If in_place, releases the float32 weights that are
- * used directly, else the weights that have been converted to copies. */
+/* Releases pages of the mapped checkpoint file from memory. in_place: true for the pages of weights
+ * used directly in the file, false for the pages of all other weights. */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
 /* Normalises each row of x (RMS norm or layer norm) and writes it to y [rows][d_model]. y may be

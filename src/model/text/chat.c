@@ -197,8 +197,8 @@ static const char *answer_for(const kvd_chat *c)
                      : " \n" PROBE_REASONING PROBE_ANSWER "\t\n";
 }
 
-/* Returns a test conversation of `n` user messages, with an answer after each message but the last,
- * which is very long. text [n] receives the user messages. */
+/* Returns a test conversation of `n` user messages and the answers between them. text [n] receives
+ * the user messages; the last message is very long. */
 static json_t *probe(const kvd_chat *c, size_t n, char *text[N_PROBES])
 {
     json_t *const messages = json_array();
@@ -234,10 +234,10 @@ static char *written(const kvd_chat *c, char *const *text, size_t n)
     return s;
 }
 
-/* Returns the variables that Transformers passes to a chat template. A special token that chat
- * format *c does not use gets a text that no format contains. */
+/* Returns the variables that Transformers passes to a chat template. */
 static json_t *names_for(const kvd_chat *c, json_t *messages, bool dated)
 {
+    /* text of each special token that chat format *c does not use */
     static const char other[] = "<|another special token|>";
     return json_pack("{s:O, s:b, s:n, s:n, s:s, s:s, s:s, s:s, s:s*}", "messages", messages,
                      "add_generation_prompt", 1, "tools", "documents", "bos_token",

@@ -22,11 +22,9 @@ typedef struct {
     /* true if the format is correct only for conversations of one turn */
     bool one_turn;
     bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
-    /* text at the beginning of an answer, or NULL. Templates write it before earlier answers; the
-     * model itself generates it before a new answer. */
+    /* text that the template inserts before earlier answers but not before a new answer, or NULL */
     const char *head;
-    /* text that occurs in every template of this format, or NULL. If it is not NULL, templates
-     * remove the reasoning of earlier answers. */
+    /* text that identifies templates that remove the reasoning from earlier answers, or NULL */
     const char *mark;
 } kvd_chat;
 

@@ -141,9 +141,10 @@ void kvd_jinja_assign(run *r, const char *name, json_t *value);
 /* Opens a frame for the variables of a loop or macro. Returns false at the limit of nesting. */
 bool kvd_jinja_push_frame(run *r);
 
-/* Evaluates a template expression. If `live` is false, only parses it. kvd_jinja_disjunction does
- * not read a following `if B else C`. */
+/* Evaluates a template expression. If `live` is false, only parses it. */
 json_t *kvd_jinja_expression(run *r, bool live);
+/* Evaluates a template expression up to a following `if B else C`. If `live` is false, only parses
+ * it. */
 json_t *kvd_jinja_disjunction(run *r, bool live);
 
 /* Runs the template from node i on, up to a tag whose first word is in `ends`, or to the end if

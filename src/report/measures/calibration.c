@@ -227,9 +227,11 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/* Finds the calibrations with the fewest and the most K-means centroids (if `pruning`: sequences
- * left out) among the calibrations that differ from calibration i in nothing else. Returns false if
- * all have equally many, or if calibration i is not the first among them. */
+/* Finds the calibrations with the fewest and the most K-means centroids, and otherwise the
+ * parameters of calibration i. Returns false if the two numbers are equal, or if `point` has such a
+ * calibration before i.
+ *
+ * - pruning: compares the number of left-out sequences instead of centroids */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {

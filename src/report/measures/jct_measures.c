@@ -209,8 +209,8 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/* Appends by how many percentage points the share of some phases in the job completion time grows
- * from the first input size in q->sizes to the last. q->rest names the phases. */
+/* Appends to *out how much the share of some phases in a job's time grows, in percentage points.
+ * Compares the first and the last input size in q->sizes; q->rest names the phases. */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -277,8 +277,10 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/* Appends to *out by how many percent the perplexity of method A exceeds the perplexity of method B
- * at equal job completion times: the times of A's jobs if `of_a`, else the times of B's jobs. */
+/* Appends to *out by how many percent method A's perplexity exceeds method B's when their jobs take
+ * equally long.
+ *
+ * - of_a: compares at the times of A's jobs, else at the times of B's jobs */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
 {
@@ -327,9 +329,8 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /* If every setting of one method is faster than every setting of the other, each
-             * perplexity of the slower method is compared with the lowest perplexity of the faster
-             * method. */
+            /* If the two methods have no overlapping job times, compares with the faster method's
+             * lowest perplexity. */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

@@ -1,17 +1,18 @@
-/* Ledger of claims: for every figure and table of the papers, the printed number, the measured
- * number and a verdict. The rules are in ledger.csv.
+/* Ledger of claims: compares the numbers that the papers print with measured numbers.
  *
- * Columns of ledger.csv:
+ * Columns of ledger.csv, with one row per claim:
  *
- * - id, source, claim: "ZACK Table 4", the place of the claim, the claim in our words
- * - published_table, published_column: table of tables.csv with the published range, and its
- *   column; "*_cv_percent" means all columns with that ending
+ * - id: name of the claim, such as "ZACK Fig. 14 (arXiv)"
+ * - source: place of the claim in the paper
+ * - claim: the claim in our words
+ * - published_table, published_column: table and column of tables.csv with the published numbers;
+ *   "*_cv_percent" means all columns with that ending
  * - published_low, published_high: published range if no table gives it
  * - unit: unit of all numbers of the claim
  * - measure, test, limit: a measure and the test of its values, as in docs/definitions.md
- * - trend_measure, trend_test, trend_limit: likewise, for the verdict "trend holds"
- * - beside: other measures to show, separated by blanks; NAME=UNIT changes the unit
- * - null: range of the measure if the claim were false, as words or "LO:HI words"
+ * - trend_measure, trend_test, trend_limit: measure and test for the verdict "trend holds"
+ * - beside: further measures to show, separated by blanks; NAME=UNIT changes the unit
+ * - null: range expected if the claim is false, in words or as "LO:HI words"
  * - setting: models, texts and machines of the paper
  * - rule: the tests in words
  * - needs: programs to run if nothing was measured
@@ -101,8 +102,8 @@ typedef struct {
     kvd_figure_counts figures;
 } kvd_ledger;
 
-/* Judges every claim of ledger.csv, and fills *out, which the caller releases. Fails if a diagram
- * or table of the papers has neither a claim in ledger.csv nor a stated reason for having none. */
+/* Gives a verdict on every claim in ledger.csv, a file in folder `paper`. The caller must release
+ * *out. Fails if a figure in figures.csv has neither a claim nor a reason for having none. */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
@@ -111,17 +112,14 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
 /* Writes a text such as "104 figures and tables of the papers: 40 measured here, ...". */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
-/* Writes the range of a claim's measured values, such as "-20 to -3 %". For a claim on request
- * rates, adds the share of the rates at which it holds, such as ", at 35 % of the loads". */
+/* Writes the range of the values measured for a claim, such as "-20 to -3 %". For a claim about
+ * several request rates, also writes the fraction of the rates at which the claim holds. */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
 /* Writes a published range, such as "0.07 to 0.351 %", or "none printed" for NaN. */
 void kvd_ledger_range(double low, double high, const char *unit, char *buf, size_t size);
 
-/* Largest number of data sets in a published table. For the rotation matrix R calibrated on each
- * data set, the table prints epsilon (mean |R_ij| over elements) and delta (mean |R_ij - S_ij|,
- * where S is a reference data set's rotation). */
-
+/* largest number of data sets in a published table */
 enum { KVD_MOST_DATASETS = 6 };
 
 /* number printed in a paper, and half a unit of its last digit, which bounds its rounding error */
@@ -133,6 +131,8 @@ typedef struct {
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
+    /* epsilon: mean |R_ij| of the rotation R calibrated on a data set. delta: mean |R_ij - S_ij|,
+     * where S is the rotation calibrated on a reference data set. */
     kvd_printed epsilon[KVD_MOST_DATASETS], delta[KVD_MOST_DATASETS];
     size_t n;
 } kvd_published_model;
@@ -148,25 +148,23 @@ typedef struct {
 int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
-/* Number of pairs of data sets, and of pairs whose printed numbers cannot all be right, because
- * |epsilon_a - epsilon_b| > delta_a + delta_b. epsilon: mean |R_ij| of the rotation R of a data
- * set; delta: mean |R_ij - S_ij|, where S is a reference's rotation. */
+/* pairs: number of pairs of data sets. violated: number of these pairs whose printed numbers
+ * contradict each other, because |epsilon_a - epsilon_b| > delta_a + delta_b. */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
 kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, size_t a, size_t b);
 
-/* A paper prints numbers epsilon and delta for each data set of a model. Returns true if delta =
- * |epsilon - x|, up to rounding, for one number x and all data sets. In that case delta may be a
- * difference of means, contrary to the paper's definition. */
+/* Tests whether the numbers epsilon and delta that a paper prints for a model satisfy delta =
+ * |epsilon - x|. Returns true if one number x fits all data sets, up to rounding. */
 bool kvd_published_one_epsilon(const kvd_published_model *m);
 
 /* A published table prints a pair (epsilon, delta) for each model and data set. A model fits if
  * delta = |epsilon - x| in all its pairs, for one number x.
  *
  * - fits: number of models that fit
- * - expected: number of models that would fit on average if the deltas were in random order
- * - probability: probability of at least `fits` such models in that case */
+ * - expected: mean number of models that fit if the deltas are in random order
+ * - probability: probability that at least `fits` models fit if the deltas are in random order */
 typedef struct {
     size_t fits;
     double expected, probability;
@@ -176,8 +174,8 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 /* two columns of different published tables that have equal digits in most rows */
 typedef struct {
     char table[2][64], column[2][64];
-    /* Number of rows that two published tables have in common, and number of these rows in which a
-     * column of one table and a column of the other print equal digits. */
+    /* shared: number of rows that are in both tables. equal: number of these rows with equal digits
+     * in the two columns. */
     size_t shared, equal;
 } kvd_published_twin;
 

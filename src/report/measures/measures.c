@@ -140,9 +140,9 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/* Projection to half of a rotation's dimensions keeps a part of the squared norm of a text's
- * vectors. Sets the range of this part for random rotations, in percent of the part that the text's
- * own rotation keeps. */
+/* Sets the range of the squared norm that projections to half the dimensions keep with random
+ * rotations. Its unit is percent of the squared norm kept with the rotation calibrated on the same
+ * text. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -247,9 +247,11 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
     return 0;
 }
 
-/* Appends values of measure `name`. For tokens-delta: relative difference between the rotations of
- * a text and of a reference text, for each number of calibration tokens. For tokens-fall: the
- * difference at the most tokens / the difference at the fewest tokens. */
+/* Appends the values of measure `name`:
+ *
+ * - tokens-delta: relative difference between rotations calibrated on a text and on a reference
+ *   text, for each number of calibration tokens
+ * - tokens-fall: this difference with the most tokens / with the fewest tokens */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;

@@ -32,8 +32,8 @@ typedef struct {
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
-/* Lists how much the rotations of a text differ from the rotations of a reference text, for each
- * number of calibration tokens. The caller frees *points. */
+/* Compares rotations calibrated on a text and on a reference text, for each number of calibration
+ * tokens. The caller must free *points. */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
 /* Returns true if calibrations a and b used the same text: their labels or their text hashes are
@@ -123,8 +123,8 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
 /* Returns true if `name` is a measure of the strongest compression that keeps 99 % of a score, such
  * as "p99-zack". docs/definitions.md lists these measures. */
 bool kvd_rate_measure_known(const char *name);
-/* Computes a measure of the strongest compression that keeps 99 % of a score. Reads the result
- * files whose text or task has `text` in its name. */
+/* Computes a measure of the strongest compression that keeps 99 % of a score. Reads only results on
+ * texts or tasks whose names contain `text`. */
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err);
 
@@ -139,7 +139,8 @@ bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
 /* Parameters that kvdim-fit --regression proposed for an allowed loss, and the loss and cache size
- * that were measured with these parameters (ZDC paper, section 8). */
+ * that were measured with these parameters (ZDC paper, section 8). Fields oracle_* are for caches
+ * with other parameters. */
 
 typedef struct {
     const kvd_result *file;     /* kvdim/rates file with the proposed parameters */
@@ -149,15 +150,14 @@ typedef struct {
     double asked;          /* allowed loss: perplexity / perplexity of the uncompressed model - 1 */
     kvd_interval measured; /* measured loss, and its confidence interval */
     double share;          /* size of the cache as a fraction of a 16-bit cache */
-    /* Smallest cache that parameters not proposed by kvdim-fit reach within the allowed loss, as a
-     * fraction of a 16-bit cache. NaN if there is no such result. */
+    /* Size of the smallest cache whose loss is at most `asked`, as a fraction of a 16-bit cache, or
+     * NaN. */
     double oracle_asked;
-    /* Smallest cache that parameters not proposed by kvdim-fit reach within the measured loss of
-     * the proposed parameters, as a fraction of a 16-bit cache. NaN if there is no such result. */
+    /* Size of the smallest cache whose loss is at most `measured`, as a fraction of a 16-bit cache,
+     * or NaN. */
     double oracle_measured;
-    /* Smallest cache that parameters not proposed by kvdim-fit reach, as a fraction of a 16-bit
-     * cache. The loss is at most the lower end (oracle_lo) or the upper end (oracle_hi) of the
-     * confidence interval of the measured loss. NaN if there is no such result. */
+    /* Sizes of the smallest caches whose loss is at most the lower or the upper end of the
+     * confidence interval of `measured`. They are fractions of a 16-bit cache, or NaN. */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 

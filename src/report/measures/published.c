@@ -137,16 +137,16 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/* Returns true if |x - m->epsilon[i]| equals m->delta[order[i]], up to rounding of the printed
- * numbers. */
+/* Returns true if epsilon and delta, two printed numbers of a published table, satisfy delta =
+ * |epsilon - x| up to rounding. */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
     return fabs(fabs(x - e->value) - d->value) <= (e->half + d->half) * (1 + 1e-9);
 }
 
-/* Returns true if, for some number x and all i, |x - m->epsilon[i]| equals m->delta[order[i]] up to
- * rounding of the printed numbers. */
+/* Returns true if one number x satisfies delta = |epsilon - x| for all pairs (epsilon, delta) that
+ * a published table prints for a model. */
 static bool one_epsilon(const kvd_published_model *m, const size_t *order)
 {
     static const double sign[] = {-1, 1};
@@ -192,8 +192,8 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /* p[k]: probability that k models fit by chance, with their printed deltas in random order. A
-     * model fits if delta = |epsilon - x| for one number x and all its data sets. */
+    /* p[k]: probability that exactly k models satisfy delta = |epsilon - x| if their published
+     * deltas are reordered at random */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;

@@ -489,8 +489,8 @@ __global__ void __launch_bounds__(32) first_kernel(const __grid_constant__ kvd_e
     const kvd_evict_budget budget = a.budget[slot];
     if (n <= budget.limit || budget.recent < 1)
         return;
-    /* Decode steps overwrite the cached tokens at the last `recent` indices in turn, one token per
-     * step. `turns` is the number of tokens overwritten so far. */
+    /* turns: number of earlier decode steps that overwrote a cached token. place: index of the
+     * token to overwrite now. */
     const int turns = (int)a.at[b] - max(budget.prompt, budget.limit),
               place = budget.limit - budget.recent + turns % budget.recent;
     for (int c = (int)threadIdx.x; c < pieces_of(a, g); c += 32)

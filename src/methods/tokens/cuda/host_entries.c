@@ -156,9 +156,8 @@ static int code_side(const kvd_host_entries *e, const kvd_slot_entries *slot, si
     return status ? kvd_in(err, "layer %d, KV head %zu", layer, i % e->heads) : 0;
 }
 
-/* Appends the new cached tokens of KV head i, quantises blocks of tokens that are now full, and
- * copies the changed tokens to e->rows. Heads are counted over all layers. `taken` has K and V of
- * the new tokens. */
+/* Appends K and V of new tokens, `taken`, to the cache of KV head i (counted over all layers).
+ * Quantises blocks of tokens that are now full, and copies these blocks to e->rows. */
 static int code_head(kvd_host_entries *e, const kvd_slot_entries *slot, size_t i,
                      const uint16_t *taken, scratch *memory, kvd_err *err)
 {

@@ -208,9 +208,7 @@ typedef struct {
     /* Output [n_heads][n_q8]: attention that each token received from later tokens, in each query
      * head. */
     float *mass;
-    /* Scratch [n_kv_heads][n_q8]: indices of the tokens that stay. In the elements of a prompt,
-     * high-precision tokens are listed from the first element up, low-precision tokens from the
-     * last element down. */
+    /* Scratch [n_kv_heads][n_q8]: indices of the prompt tokens that stay in the cache. */
     int32_t *source;
 } kvd_leankv_prompts;
 

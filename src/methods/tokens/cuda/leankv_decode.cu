@@ -430,8 +430,8 @@ __device__ __forceinline__ void write_out(const kvd_leankv_steps &s, int row, in
         s.lse2[(size_t)(row * s.pool.n_kv_heads + g) * HEADS + j] = most + log2f(sum);
 }
 
-/* Writes this CTA's part of the attention output. Returns true if all other CTAs of the KV head
- * have already written their parts, which the caller must then merge. */
+/* Writes this CTA's part of a KV head's attention output. Returns true if all parts are now
+ * written, so that the caller must merge them. */
 template <int F>
 __device__ bool leave_part(const kvd_leankv_steps &s, size_t head, int j, int lane, const part &all,
                            const float (&out)[F / 32])

@@ -7,8 +7,8 @@ namespace
 
 enum { WARPS = 32, THREADS = 32 * WARPS, HEADS = 8, AT_ONCE = 2 };
 
-/* Token with the smallest significance at one precision, among the tokens older than the window of
- * newest tokens. If several tokens have this significance, the oldest of them. */
+/* The least significant token among a KV head's cached tokens of one precision (high or low). The
+ * newest tokens are excluded. */
 struct least {
     /* Sort key: bit pattern of the significance (a float) in the upper 32 bits, position of the
      * token in the lower 32 bits. */

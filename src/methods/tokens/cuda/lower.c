@@ -1,6 +1,5 @@
 /* Method pair `lower+hetero` on the GPU: lower chooses the important tokens, and hetero quantises
- * the others with fewer bits. In layers with a sliding window, bf16 pages hold all tokens, rounded
- * to numbers that high precision can represent. */
+ * the others with fewer bits. */
 #include "methods/tokens/cuda/lower.h"
 
 #include <stdlib.h>

@@ -70,9 +70,8 @@ typedef struct {
     /* [batch * n_kv_heads][groups] Indices of the groups of adjacent tokens that are read, in
      * rising order. */
     int32_t *chosen;
-    /* [batch * n_kv_heads][groups] Page table for the attention over the chosen tokens. It has one
-     * entry per chosen group of adjacent tokens. With KVD_READ_LANDMARKS, its entries are pages of
-     * `rows` instead. */
+    /* [batch * n_kv_heads][groups] Page table of the chosen tokens, for attention. With
+     * KVD_READ_LANDMARKS, it lists the pages of array `rows`, to which these tokens are copied. */
     int32_t *table;
     /* For KVD_READ_LANDMARKS: bf16 pages to which the chosen tokens are copied, row_pages pages per
      * KV head. */
@@ -142,9 +141,8 @@ typedef struct {
      * [n_slots][n_kv_heads][rule.outliers * rule.page][d_qk]. */
     uint16_t *values, *keys, *outliers;
     const int32_t *table;
-    /* Output of kvd_selection_landmark_lengths: for each KV head of each request, index of the
-     * matrix from which its keys are rebuilt. The index is slot * n_layers * n_kv_heads + KV head,
-     * counted from the layer's first matrix. */
+    /* Output [batch * n_kv_heads]: index of the matrix that turns each KV head's latent vectors
+     * back into keys. Indices are relative to the layer's first matrix. */
     int32_t *matrix;
     int32_t n_layers;
 } kvd_selection_shadow;

@@ -393,8 +393,8 @@ static size_t unread_of(const selection *e, size_t slot)
     return n ? n - kvd_selection_marked(&e->rule, e->shadow.prompt[slot], n) : 0;
 }
 
-/* Returns the bits of a request in the cache: V, exact keys, latent vectors of keys, and the
- * singular vectors from which keys are rebuilt. */
+/* Returns how many bits a request takes in the cache, including the singular vectors of its
+ * keys. */
 static double shadow_bits(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;
@@ -406,8 +406,8 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/* Returns a correction, at most 0, to the bits that the latest decode step did not read. The caller
- * counts unread keys as uncompressed, but they are stored as latent vectors, which are smaller. */
+/* Returns a number, at most 0, to add to the caller's count of unread bits. The caller counts
+ * unread keys as uncompressed, but they are stored as smaller latent vectors. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;

@@ -52,9 +52,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns the sort key by which token t of KV head g is compared with the tokens of other heads. A
- * token that the head keeps by its own budget gets the largest possible score; its sort key within
- * the head is at least `own`. */
+/* Returns the sort key that compares token t of KV head g with tokens of other heads. Tokens whose
+ * sort key within the head is at least `own` rank first. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -263,9 +262,7 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/* Returns the index in u.spread at which the elements of query head h of prompt b begin. Each page
- * of tokens has two elements: sums over its tokens of -p log p and of the variance of p, where p
- * are attention probabilities. */
+/* Returns the index at which the values of query head h in prompt b begin in u.spread. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);

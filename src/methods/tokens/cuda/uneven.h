@@ -18,9 +18,9 @@ typedef struct {
     /* n_all: number of KV heads of this layer on all GPUs. first: index of this GPU's first KV
      * head, counted over all GPUs. */
     int32_t n_all, first;
-    /* Scratch [batch][n_all + 1] in device memory: smallest sort keys with which tokens stay.
-     * Element g < n_all is for KV head g and the tokens that it keeps by its own scores. The last
-     * element is for the token budget that all heads share. */
+    /* Scratch [batch][n_all + 1] in device memory: smallest sort key (score and index) of the
+     * tokens that stay, for each KV head. The last element is for the token budget that all KV
+     * heads share. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
     /* [batch * n_kv_heads][max_pages] in device memory: page table of each KV head. The entries are
@@ -73,10 +73,12 @@ cudaError_t kvd_uneven_runs(const kvd_uneven_prompts_args *args, cudaStream_t st
 /* Writes the scores of prompt tokens to args->rank and, with KVD_EVICT_SPREAD, entropy and variance
  * of the layer's attention to args->statistic. */
 cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* For n_layers layers that share one token budget: computes the smallest sort key with which a
- * token stays, for each prompt, and writes it to args->least. `args` is for the first of the
- * layers. rank [n_layers][n_all][n_q8] has the scores. budget.keep_old is the mean number of tokens
- * per KV head. If scores are equal, tokens of later layers stay. */
+/* Finds the smallest sort key (score and index) of the tokens that stay, for n_layers layers with a
+ * shared token budget. Writes it to args->least.
+ *
+ * - args: arguments of the first of these layers
+ * - args->rank: scores [n_layers][n_all][n_q8]
+ * - args->prompt.budget: member keep_old is the mean number of tokens that stay in a KV head */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
 /* Scores each group of rule.review adjacent tokens by the attention that they received, summed over

@@ -30,9 +30,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     for (size_t i = 0; i < it->n_steps; i++) {
         const kvd_slice *const s = &it->slice[i];
         const size_t known = z->slot[s->slot].tokens;
-        /* If a prompt of `known` tokens was processed in the slot, its number of less important
-         * tokens is already set. Timing runs may skip tokens after the prompt, so that `known` is
-         * below s->before. */
+        /* If the slot's prompt has been processed, its number of less important tokens is already
+         * set. */
         if (known && known <= s->before)
             continue;
         kvd_zdc_levels_suppose(&z->levels, m->plan, (int)kvd_zdc_layers(z), s->slot, s->before);
@@ -545,9 +544,8 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
            pruned_bits(z, pruned_near(z, slot, n));
 }
 
-/* Returns a correction, at most 0, to the bits that the latest decode step did not read: minus the
- * bits of the pruned key channels of the token that has left the sliding windows. These channels
- * were not stored. */
+/* Returns minus the bits of pruned key channels, which the caller counts as unread although they
+ * are not stored. */
 static double think_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;

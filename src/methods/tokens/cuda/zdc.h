@@ -1,9 +1,8 @@
-/* Functions of method zdc (ZDC section 5): important prompt tokens keep all dimensions of K and V
- * after projection, less important tokens only the first dimensions.
+/* Functions of method zdc (ZDC paper, section 5). Important prompt tokens keep all dimensions of K
+ * and V after projection, less important tokens only the first dimensions.
  *
- * In each layer, the first pages of a request have its less important tokens; important and later
- * tokens are in the pages after them. Attention treats each head as two, one per kind of token, and
- * kvd_zdc_merge averages the two outputs. */
+ * The less important tokens are in separate pages, the first pages of a request in each layer.
+ * Attention runs separately over each kind of token, and kvd_zdc_merge combines the two outputs. */
 #ifndef KVD_METHODS_TOKENS_CUDA_ZDC_H
 #define KVD_METHODS_TOKENS_CUDA_ZDC_H
 
@@ -259,8 +258,8 @@ static __device__ __forceinline__ int zdc_low(const kvd_zdc_pages &p, int b)
     return p.n_low[(size_t)p.slot[b] * (size_t)p.n_layers + p.layer];
 }
 
-/* Returns the index in a page at which 8 dimensions of token t begin, from dimension 8 * block on,
- * for vectors of `width` dimensions. */
+/* Returns the index in a page at which dimensions 8 * block to 8 * block + 7 of token t begin.
+ * `width`: number of dimensions of a vector. */
 static __device__ __forceinline__ int zdc_in_page(int t, int width, int block)
 {
     return t / 8 * 8 * width + block * 64 + t % 8 * 8;

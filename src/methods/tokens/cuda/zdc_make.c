@@ -73,9 +73,7 @@ static const kvd_cache_layer *high_of(const kvd_zdc *z, int l)
     return &z->method.cache->layer[kvd_paged_full_layer(z->method.cache, (size_t)l)];
 }
 
-/* Makes the page layouts of layer l, an index among the layers without a sliding window. Kernels of
- * KVD_ATTENTION_STOCK need heads of equal widths: for them, less important tokens get the width of
- * the widest head. */
+/* Makes the page layouts of layer l, an index among the layers without a sliding window. */
 static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;
@@ -91,6 +89,7 @@ static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
         most[0] = low.d_qk[g] > most[0] ? low.d_qk[g] : most[0];
         most[1] = low.d_v[g] > most[1] ? low.d_v[g] : most[1];
     }
+    /* The stock attention kernels need KV heads of equal widths. */
     for (int g = 0; c->attention == KVD_ATTENTION_STOCK && g < low.n_kv_heads; g++) {
         low.d_qk[g] = most[0];
         low.d_v[g] = most[1];

@@ -25,10 +25,10 @@ int kvd_gpu_zdc_together(const kvd_gpu_method *m);
  * kvd_gpu_zdc_low_map returns the layout of the layer's pages for less important tokens. */
 const kvd_zdc_head *kvd_gpu_zdc_heads(const kvd_gpu_method *m, int layer);
 const kvd_attn_map *kvd_gpu_zdc_low_map(const kvd_gpu_method *m, int layer);
-/* Arrays in device memory with an element per prompt token, for the latest layer. level: flags that
- * mark important tokens. place: index among the important or among the less important tokens. */
+/* Device arrays with one element per prompt token, for the layer that was computed last. */
 typedef struct {
-    const uint8_t *level;
+    const uint8_t *level; /* flags that mark important tokens */
+    /* index of each token among the important tokens, or among the less important tokens */
     const int32_t *place;
 } kvd_zdc_sets;
 kvd_zdc_sets kvd_gpu_zdc_sets(const kvd_gpu_method *m);

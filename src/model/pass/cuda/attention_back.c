@@ -9,7 +9,7 @@
 
 static const char what[] = "gradient of attention";
 
-/* numbers of the matrices that the backward pass of attention uses for one head of one sequence */
+/* indices of the matrices that attention's backward pass uses for one head of one sequence */
 enum {
     Q,
     K,

@@ -20,7 +20,7 @@ extern "C" {
  * and V) of a unit; KVD_SCORE_UNITS: largest number of units in one batched matrix product. */
 enum { KVD_UNIT_MATRICES = 11, KVD_SCORE_UNITS = 4096 };
 
-/* addresses of one matrix, such as Q, of all units; a unit is one head of one sequence */
+/* memory locations of one kind of matrix, such as Q, for each head of each sequence */
 typedef struct {
     char *base;
     size_t sequence, head; /* bytes from one sequence, or head, to the next */

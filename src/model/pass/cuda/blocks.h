@@ -120,7 +120,7 @@ typedef struct {
     const void *q_raw;
     void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
-/* Writes K and V of latent attention to a->qkv, and the dimensions of Q that RoPE rotates. */
+/* Writes K, V and the dimensions of Q that RoPE will rotate to a->qkv. */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
 /* Computes y [n][ffn], the activation function of `in` + bias. With a gate, a row of `in` has ffn

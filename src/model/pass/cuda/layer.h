@@ -167,8 +167,8 @@ int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
  * Checks are numbered in the order of execution. */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
-/* Writes the name of the values that check number `stage` tests for NaN and infinity, such as
- * "embedding", "layer 3" or "final norm". */
+/* Writes the name of the model part, such as "layer 3", whose values a check for NaN and infinity
+ * tests. `stage`: number of the check. */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 
 #endif

@@ -52,9 +52,11 @@ struct kvd_gpu_backward {
     char engine[320];
 };
 
-/* Backward pass of the steps that follow attention in a layer. Turns w->dx from the gradient of the
- * layer's output into the gradient of its input, for a constant attention output. Writes the
- * gradient of the attention output to w->d_o. */
+/* Computes the backward pass of the part of a layer that follows attention.
+ *
+ * - w->dx: on entry, gradient of the layer's output; on return, gradient of the layer's input
+ *   without the contribution through attention
+ * - w->d_o: receives the gradient of the attention output */
 int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err);
 /* Computes w->d_qkv, the gradients of Q, K and V, from w->d_o, the gradient of the attention
  * output. */

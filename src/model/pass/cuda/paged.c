@@ -24,7 +24,7 @@ struct kvd_gpu_paged {
     int32_t *table, *next;
     kvd_prefill_tile *tile;
     kvd_dense_lists lists;
-    /* sequences for which table, tile and args have been filled, or NULL */
+    /* sequences for which the arguments of the attention kernels are prepared, or NULL */
     const kvd_dense_run *prepared;
     kvd_prefill_args args;
 };

@@ -421,9 +421,11 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
     return 0;
 }
 
-/* Writes Unicode normal form k of `in` to `out`. If `open`, leaves out the text's end, which may
- * combine with later text. *first is the number of leading bytes of `in`, on return of `out`, that
- * come from the document's first character. */
+/* Writes Unicode normal form k of `in` to `out`.
+ *
+ * - open: if true, leaves out the end of the text, which may combine with later text
+ * - first: length in bytes of the document's first character, in `in` on entry and in `out` on
+ *   return */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {

@@ -21,8 +21,7 @@ void kvd_buffer_release(kvd_buffer *b);
 
 typedef struct {
     size_t begin, len; /* range in the buffer; unused if is_id */
-    /* length in bytes of the document's first character in this piece, after normalization; 0 if
-     * the piece does not contain the character */
+    /* number of leading bytes in this piece that belong to the first character of the document */
     size_t first;
     uint32_t id;
     bool is_id;

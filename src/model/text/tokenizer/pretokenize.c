@@ -21,8 +21,7 @@ typedef struct {
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
-    /* true if the pattern is applied to ByteLevel's form of the text, which has one character for
-     * each byte */
+    /* true if `pattern` is matched against text in which each byte is replaced by one character */
     bool spelled;
     char replacement[4];
     unsigned width;
@@ -32,7 +31,7 @@ typedef struct {
 } step;
 
 struct kvd_pretokenizer {
-    /* all steps in the order of execution; a step Sequence is replaced by its elements */
+    /* pretokenization steps in the order of execution, as a flat list */
     step *step;
     size_t n, capacity;
     bool byte_level;

@@ -227,8 +227,8 @@ typedef struct {
 /* Starts a word, whose ids will be appended to *ids. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
-/* Appends a symbol to the current word. If the word is long, merges its beginning as far as later
- * symbols cannot change the result. */
+/* Appends a symbol to the current word. May already merge earlier symbols that no later symbol can
+ * affect. */
 int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err);
 
 /* Joins the symbols, smallest priority first, leftmost on ties, and appends their ids. If `open`,
