@@ -9,8 +9,8 @@
 #include "formats/rates.h"
 
 /* Returns how many of a head's d dimensions are kept at removal rate r in [0, 1), at least 1. The
- * smallest singular values are removed, as long as their sum is at most r times the sum of all. If
- * `energy` is true, squares are summed instead. sigma [d] must be sorted, largest first. */
+ * removed singular values (if `energy`: their squares) sum to at most r times the sum of all. sigma
+ * [d] must be sorted, largest first. */
 int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
 /* Sets *w to the number of dimensions that each head keeps at removal rate r. Each head loses at

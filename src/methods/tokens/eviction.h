@@ -11,24 +11,25 @@
 
 struct kvd_parameter_values;
 
-/* Token budget: number of tokens that stay in each KV head. After a prompt, these are the
- * `keep_new` newest tokens and the `keep_old` older ones with the largest scores. If more than
- * `limit` tokens are cached, a decode step drops at least `drop` tokens, but none of the `recent`
- * newest. */
+/* Token budget: numbers of tokens that stay in each KV head */
 typedef struct {
+    /* numbers of newest and of older tokens that stay after a prompt */
     int32_t keep_new, keep_old;
+    /* limit: number of cached tokens above which decode steps drop tokens. recent: number of newest
+     * tokens that they do not drop. */
     int32_t limit, recent;
-    int32_t drop; /* number of entries dropped at once, where 0 means one */
-    /* For methods with kvd_evict_rule.fixed. at: decode steps never drop the first `at` tokens.
-     * place: cache index of the token that the next step drops, or -1 for none. share: if above 0,
-     * the limit on cached tokens is this fraction of all tokens, and `limit` is ignored. */
+    int32_t drop; /* number of tokens dropped at once, where 0 means one */
+    /* For methods whose decode steps drop tokens without scores. at: number of first tokens that
+     * always stay. place: cache index of the token that the next step drops, or -1 for none. */
     int32_t at, place;
+    /* For methods whose decode steps drop tokens without scores: limit on cached tokens as a
+     * fraction of all tokens, or 0 to use `limit`. */
     double share;
     /* Number of tokens of the prompt, and number of decode steps over which the softmax temperature
      * rises from rule.tau0 to rule.tau1 (method keyformer). */
     int32_t prompt, steps;
-    /* Number of old tokens that each KV head keeps by its own scores. The rest of keep_old is
-     * shared: it goes to the tokens with the largest scores in any head. */
+    /* Number of older tokens that each KV head keeps by its own scores. The rest of keep_old goes
+     * to the tokens with the largest scores in any head. */
     int32_t keep_own;
 } kvd_evict_budget;
 

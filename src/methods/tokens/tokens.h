@@ -172,11 +172,12 @@ struct kvd_tokens_method {
      * method's state for this head. The elements of `level` are KVD_LEVEL_HIGH before the call. */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
-    /* After a decode step, sets the precision level [n] of a KV head's tokens. That of the newest
-     * token is KVD_LEVEL_HIGH before the call, and no level may rise. `forget` reduces the state to
-     * the n tokens that remain: kept[i] is the index that token i had before. */
+    /* After a decode step, sets the precision level [n] of a KV head's tokens. No level may rise;
+     * the newest token has KVD_LEVEL_HIGH before the call. */
     int (*step)(const void *self, void *state, const kvd_step_attention *a, uint8_t *level,
                 kvd_err *err);
+    /* Reduces the state to the n tokens that remain cached. kept[i] is the previous index of token
+     * i. */
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
     /* Like `prompt` and `step`, but for all n_heads KV heads of a layer in one call. A method sets
      * at most one of `prompt` and `prompt_heads`, and at most one of `step` and `step_heads`. A

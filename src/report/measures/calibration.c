@@ -255,9 +255,8 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
     return *least != *most;
 }
 
-/* Computes a ratio of perplexities or of calibration times, as `name` says: the value for the
- * largest fraction of sequences left out (or the most K-means centroids) / the value for the
- * smallest fraction (or the fewest centroids). */
+/* Computes measure `name`: perplexity or calibration time with the most K-means centroids (or
+ * left-out sequences) / with the fewest. */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
     const bool pruning = strncmp(name, "prune-", 6) == 0, time = strstr(name, "-time") != NULL;

@@ -67,9 +67,10 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /* Tests a claim at every simulated request rate, separately for each serving setup (such as model
- * and method). Sets *least and *most to the smallest and the largest fraction of the request rates
- * at which the claim holds in a setup. Returns the number of setups, or 0 if the rule does not test
- * request rates. */
+ * and method). Returns the number of setups, or 0 if the claim is not about request rates.
+ *
+ * - least, most: smallest and largest fraction of the request rates at which a setup meets the
+ *   claim */
 size_t kvd_verdict_loads(const kvd_verdict_rule *rule, const kvd_measured *v, double *least,
                          double *most);
 

@@ -169,9 +169,8 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
     return one_epsilon(m, as_printed);
 }
 
-/* Permutes order[k] and all later elements in every way. *n counts the permutations. *fit counts
- * the permutations for which some number x has |x - m->epsilon[i]| = m->delta[order[i]] for all
- * i. */
+/* Permutes order[k] and all later elements in every way. *n counts the permutations, *fit the
+ * permutations for which one number x satisfies delta = |epsilon - x| everywhere. */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {

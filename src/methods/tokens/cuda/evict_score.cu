@@ -63,9 +63,12 @@ __device__ __forceinline__ void fetch(const side &s, int tile, int n, uint32_t t
         kvd_copy_16(to + 16u * (uint32_t)i, i < there ? from + 8 * i : from, i < there ? 16 : 0);
 }
 
-/* Result of a kernel. LOGS: log of each query's softmax denominator. The others are per key: SUMS:
- * sum of its probabilities; LARGEST: its largest probability; COUNTS: minus the number of its
- * probabilities below the mean. */
+/* Result of a kernel:
+ *
+ * - LOGS: log of each query's softmax denominator
+ * - SUMS: sum of each key's attention probabilities
+ * - COUNTS: for each key, minus the number of its attention probabilities below the mean
+ * - LARGEST: each key's largest attention probability */
 enum kind { LOGS, SUMS, COUNTS, LARGEST };
 
 /* Returns -1 if p is below the mean of the probabilities of query t, which is 1 / (t + 1), else
@@ -122,9 +125,8 @@ __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, cons
     }
 }
 
-/* If KIND is LOGS, writes the log of each query's softmax denominator to a.lse. Otherwise writes
- * one number per token to a.mass, from the attention probabilities that it received: their sum
- * (SUMS), their maximum (LARGEST), or minus the number of probabilities below the mean (COUNTS). */
+/* If KIND is LOGS, writes the log of each query's softmax denominator to a.lse. For other kinds,
+ * writes one score per token to a.mass. */
 template <kind KIND, int WIDTH>
 __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     pass_kernel(const __grid_constant__ score_params p)

@@ -18,9 +18,11 @@ enum {
     LAYER_WARPS = 32,
     DROP = 512
 };
-/* Ways in which a decode step updates the score of a token. SUMS: adds the probability. TEMPERED:
- * adds a probability with temperature and noise. COUNTS: appends a bit, 1 if the probability is
- * below the mean. */
+/* Ways in which a decode step updates a token's score:
+ *
+ * - SUMS: adds the attention probability
+ * - TEMPERED: adds a probability computed with a temperature and noise
+ * - COUNTS: appends a bit, 1 if the attention probability is below the mean */
 enum kind { SUMS, TEMPERED, COUNTS };
 
 /* Waits for all CTAs of a KV head. Afterwards, each CTA can read the shared memory of the
@@ -193,9 +195,8 @@ __device__ __forceinline__ void add(const head &w, int i, float p, float score, 
         take_less(least, {(unsigned long long)__float_as_uint(sum) << 32 | position, i});
 }
 
-/* Method keyformer: adds to each token's score the attention probability of this decode step,
- * computed with a softmax temperature. Returns, of this thread's tokens that may be dropped, the
- * token with the smallest score. */
+/* Method keyformer: adds this decode step's attention probabilities to the scores. Returns the
+ * token with the smallest score among this thread's tokens that may be dropped. */
 __device__ __forceinline__ candidate add_noted(const head &w, int group, shared &s)
 {
     const int j = (int)threadIdx.x % w.wide, each = THREADS / w.wide;
@@ -465,9 +466,8 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* `holes` is the number of freed indices, `movers` the number of tokens that move to them. In
-     * timing runs with equal scores the two numbers may differ; the minimum keeps the copies in
-     * bounds. */
+    /* In timing runs, the numbers of freed indices (`holes`) and of moved tokens (`movers`) may
+     * differ. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)

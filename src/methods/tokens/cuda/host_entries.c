@@ -213,8 +213,8 @@ static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first,
                          what, err);
 }
 
-/* Copies K and V of tokens of n KV heads. If `back` is false, copies the new tokens from the pages
- * to e->taken, otherwise the changed tokens from e->rows to the pages. */
+/* Copies K and V of new tokens from the pages of n KV heads to e->taken. If `back`, copies newly
+ * quantised tokens from e->rows to the pages instead. */
 static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n, bool back,
                 kvd_err *err)
 {

@@ -193,9 +193,9 @@ typedef struct {
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
-    /* Thresholds for sums of significance, as fractions of the total. Significances are summed from
-     * the least significant token up. Tokens below `tl` are dropped, and tokens from `tl` to `th`
-     * get low precision. */
+    /* Thresholds for the sum of significance, counted from the least significant token, as
+     * fractions of the total. Tokens below `tl` are dropped; tokens from `tl` to `th` get low
+     * precision. */
     double th, tl;
     /* [n] in device memory: slot, first row of Q and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;

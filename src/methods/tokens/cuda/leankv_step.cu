@@ -96,8 +96,10 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
     }
 }
 
-/* Decides which tokens of a KV head get low precision or are dropped in this decode step. `body` is
- * the number of tokens older than the window, `sum` the sum of their significances. */
+/* Decides which tokens of a KV head get low precision or are dropped in this decode step.
+ *
+ * - sum: sum of the significances of all tokens older than the window of newest tokens
+ * - body: number of these older tokens */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
     decision d = {-1, -1, h.n[KVD_LEANKV_HIGH], {h.n[KVD_LEANKV_HIGH], h.n[KVD_LEANKV_LOW]}};
@@ -240,9 +242,8 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/* Adds this decode step's attention probabilities to each token's sum of received attention. Thread
- * 0 gets the sum of significances (received attention per later token) of tokens older than the
- * window and, for each precision, the token with the smallest significance. */
+/* Adds this decode step's attention probabilities to the tokens' scores. Thread 0 gets the sum of
+ * the older tokens' significances, and the least significant token of each precision. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)

@@ -63,9 +63,11 @@ cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, i
  * KV head g of request b. */
 typedef struct {
     const void *q; /* device [batch][q_pitch] queries */
-    /* Scratch memory [batch * n_kv_heads][k][groups]: scores of groups of adjacent tokens. groups:
-     * number of groups that fill max_pages cache pages. k: number of query heads per KV head for
-     * KVD_READ_CODES and KVD_READ_LANDMARKS, 2 for KVD_READ_CLUSTERS, otherwise 1. */
+    /* Scratch [batch * n_kv_heads][k][groups]: scores of groups of adjacent tokens.
+     *
+     * - k: number of query heads per KV head for KVD_READ_CODES and KVD_READ_LANDMARKS, 2 for
+     *   KVD_READ_CLUSTERS, otherwise 1
+     * - groups: number of groups in max_pages cache pages */
     float *score;
     /* [batch * n_kv_heads][groups] Indices of the groups of adjacent tokens that are read, in
      * rising order. */

@@ -175,8 +175,8 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns how many of a request's n tokens are not in a selection page (a group of adjacent prompt
- * tokens with a mean key). These are the newest tokens. The result is at least 1. */
+/* Returns how many of a request's n tokens are too new for a group of tokens with a mean key. The
+ * result is at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;

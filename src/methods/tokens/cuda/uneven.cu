@@ -371,9 +371,8 @@ __global__ void __launch_bounds__(RANK)
         smooth<RANK>(to, before_window(a.rule, n), a.rule.smooth, u.rank + ranked);
 }
 
-/* Writes the largest attention probability that each token got in any query head of a KV head as
- * its score. Tokens t < rule.sink get the score 1 + rule.sink - t instead, which is above every
- * probability. */
+/* Scores each token by the largest attention probability that it got in any query head of a KV
+ * head. The first rule.sink tokens get scores above every probability. */
 __global__ void __launch_bounds__(SUM)
     largest_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {

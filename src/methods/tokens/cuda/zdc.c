@@ -529,9 +529,8 @@ static double pruned_bits(const kvd_zdc *z, size_t tokens)
     return 8.0 * sizeof *z->store * (double)(near_heads(z) * tokens * (d - z->kept));
 }
 
-/* Returns the bits of a request's K and V in the cache, plus one mask bit per key channel for each
- * KV head with pruned keys. In layers with a sliding window, pruned key channels count as not
- * stored. */
+/* Returns the number of bits of a request's K and V in the cache, including a mask of the pruned
+ * key channels. In layers with a sliding window, pruned key channels count as not stored. */
 static double think_bits(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;

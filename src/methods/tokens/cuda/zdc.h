@@ -76,10 +76,8 @@ typedef struct {
     int32_t *place;
 } kvd_zdc_choose_args;
 
-/* Chooses the fraction args->share of each prompt's tokens, those with the largest importance, as
- * important. Importance is the log of the sum of exp(lse) over query heads, where exp(lse) is the
- * softmax denominator of the token's query. If importances are equal, earlier tokens come first.
- * Layers that use an earlier layer's choice ignore the result. */
+/* Marks the most important tokens of each prompt, as many as the fraction args->share of its
+ * tokens. A token's importance is the log of its softmax denominators' sum over query heads. */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /* Writes the importance of each token, computed from this GPU's heads alone, to `to` [n_q8]. This
  * is an input of kvd_zdc_choose. */
@@ -98,10 +96,11 @@ typedef struct {
     /* Output [slots][n_layers][n_kv_heads][d_qk] in device memory: order in which key channels are
      * stored, the most important first. Each element is the original index of a channel. */
     int16_t *order;
-    /* Outputs [n_q8] in device memory, with an element per prompt token. level: flags that mark the
-     * important tokens, which are the newest `window` ones of each prompt. place: index among the
-     * important or among the less important tokens of the prompt. */
+    /* Output [n_q8] in device memory: flags that mark the newest `window` tokens of each prompt as
+     * important. */
     uint8_t *level;
+    /* Output [n_q8] in device memory: index of each token among its prompt's important tokens, or
+     * among its less important tokens. */
     int32_t *place;
 } kvd_zdc_channels_args;
 cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *args, cudaStream_t stream);
@@ -192,9 +191,10 @@ typedef struct {
     int32_t batch, rows;
     /* [batch] in device memory: number of tokens of each request, including the newest one. */
     const int32_t *kv_len;
-    /* Outputs [n_layers][rows] in device memory, with an element per request. end: number of token
-     * rows in the request's pages up to the newest token. low_len: number of less important tokens,
-     * but at least 1. */
+    /* Outputs [n_layers][rows] in device memory, for each request:
+     *
+     * - end: number of rows for tokens in the request's pages, up to the newest token
+     * - low_len: number of less important tokens, but at least 1 */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
