@@ -120,8 +120,8 @@ static void gather_channels(const kvd_head *h, size_t n, float *x, float *y, boo
             }
 }
 
-/* Copies into x the rows of cached tokens with index i, `from` <= i < `to`. `rows` has a row of
- * `wide` elements for each position of the sequence. */
+/* Copies the rows of cached tokens `from` .. `to` - 1 to `x`. `rows` has a row of `wide` elements
+ * for each position of the sequence. */
 static void gather_rows(const kvd_head *h, const float *rows, size_t wide, size_t from, size_t to,
                         float *x)
 {
@@ -132,8 +132,8 @@ static void gather_rows(const kvd_head *h, const float *rows, size_t wide, size_
     }
 }
 
-/* Copies into x K or V of cached tokens with index i, `from` <= i < `to`. Returns false without
- * copying if these tokens are contiguous in h->x. */
+/* Copies K or V of cached tokens `from` .. `to` - 1 to `x`. Returns false, without copying, if h->x
+ * can be read directly. */
 static bool gather(const kvd_head *h, int side, size_t from, size_t to, float *x)
 {
     if (h->p->bits->all_heads)
@@ -238,8 +238,8 @@ static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
     return h->p->bits->two_levels && there[KVD_LEVEL_LOW] && there[KVD_LEVEL_HIGH];
 }
 
-/* Quantises K or V of cached tokens with index i, `from` <= i < `to`. Keys must be pruned (some
- * channels removed) in all of these tokens or in none. */
+/* Quantises K or V of cached tokens `from` .. `to` - 1. Keys must be pruned (some channels removed)
+ * in all of these tokens or in none. */
 static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_err *err)
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
@@ -508,7 +508,7 @@ static void basis_widths(kvd_head *h, int side)
                                               : (size_t)low->d_v;
 }
 
-/* Writes the projection of K or V of one KV head to the array `a` [d][n_basis]. */
+/* Writes the projection matrix [d][n_basis] for K or V of one KV head to `a`. */
 static int find_basis(const kvd_head *h, int side, float *a, kvd_err *err)
 {
     const kvd_dims_head *const widths = kvd_head_dims(h->p->widths, h->in->layer, h->g);

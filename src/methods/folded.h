@@ -53,8 +53,8 @@ bool kvd_folds_qk(const kvd_config *c);
 
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 
-/* Callback that receives the next n elements of a tensor in x. `stored`: the same elements as they
- * are in the checkpoint file, or NULL if a projection has changed them. */
+/* Callback that receives the next n elements x of a weight tensor. `stored`: their bytes in the
+ * checkpoint file, or NULL if x has changed values. */
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);
 

@@ -65,7 +65,7 @@ typedef struct {
     /* [most] Sum of the attention probabilities that each cached token received. */
     double *mass;
     double *seen;
-    /* [most] Bits of each cached token: `payload` for the numbers, `side` for scales. */
+    /* [most] Bits of each cached token: `payload` for the elements of K or V, `side` for scales. */
     double *payload[KVD_N_SIDES], *side[KVD_N_SIDES];
     /* Number of oldest cached tokens that are quantised: one number for K, one for V. */
     size_t coded[KVD_N_SIDES];
@@ -84,8 +84,8 @@ typedef struct {
     /* [d] Factors that scale key channels before quantisation, if `balanced` is true. */
     float *balance;
     bool balanced;
-    /* Bits of all cached tokens. held_payload: bits of the numbers. held_side: bits of scales,
-     * tables and indices. */
+    /* Bits stored for all cached tokens. held_payload: bits of the elements of K and V. held_side:
+     * bits of scales, tables and indices. */
     double held_payload, held_side;
     void *state;
 
@@ -97,9 +97,8 @@ typedef struct {
      * reads, and 0 for the others. */
     uint8_t *decision;
     size_t *kept;
-    /* [5 + group][n0] For each prompt token: five sums over queries, such as the attention that the
-     * token received, then the attention that it received from recent queries of each of `group`
-     * query heads. */
+    /* [5 + group][n0] Statistics of each of the n0 prompt tokens, such as the attention probability
+     * that it received. */
     double *statistics;
     kvd_stepwise_account *account;
     /* Clock time (kvd_clock_s) in seconds at which the latest timed part (kvd_stepwise_part)

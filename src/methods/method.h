@@ -51,11 +51,11 @@ typedef struct {
     const kvd_error_table *table;
     const char *spectrum_path, *rates_path, *table_path;
     /* The following fields are private. */
-    /* Default parameters "KEY=VALUE,..." of a name that combines methods, such as mikv. NULL for
-     * other names. */
+    /* Default parameters "KEY=VALUE,..." if the method is a named combination, such as mikv
+     * (lower+hetero). Otherwise NULL. */
     const char *usual;
-    /* Parameter that trades bytes for quality, if the user gave a name that combines methods, such
-     * as zdc. NULL for other names. */
+    /* Parameter that trades bytes for quality, if the method is a named combination, such as zdc
+     * (importance+zack). Otherwise NULL. */
     const kvd_tradeoff *tradeoff;
 } kvd_method;
 
@@ -111,8 +111,8 @@ typedef struct {
     /* True if a sweep takes geometric steps, false for equal steps. */
     bool geometric;
     bool p;
-    /* Private: name of a second parameter that depends on this one, or "". A sweep sets the second
-     * parameter to at + slope * (value of this parameter). */
+    /* Name of a second parameter that a sweep also sets, or "". For example, a sweep of p sets p_u
+     * to at + slope * p. */
     char with[64];
     double at, slope;
 } kvd_method_tradeoff;

@@ -214,8 +214,7 @@ static int widths_at(const kvd_method *m, int side, double p, double *removal_ra
 }
 
 /* Removes the fraction p[0] of the dimensions of Q and K, and the fraction p[1] of the dimensions
- * of V. Sets *removal_rate to the removed fraction of a head's sum of singular values, or to NaN if
- * Q-K and V differ in this fraction. */
+ * of V. Sets *removal_rate to r of Eq. 6 in the ZACK paper, or to NaN if Q-K and V differ in r. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {
@@ -234,9 +233,9 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
     return 0;
 }
 
-/* Undoes the removal of dimensions in layers that stay uncompressed. If m->cut is KVD_CUT_V, also
- * undoes it for Q and K; if it is KVD_CUT_QK, for V. Then sets p and *overall_p to the fractions of
- * dimensions that are removed. */
+/* Drops the projections of uncompressed layers, and all projections of Q-K or of V if m->cut
+ * excludes them. Sets p[0] (Q-K), p[1] (V) and *overall_p to the fractions of dimensions
+ * removed. */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
 {

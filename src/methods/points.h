@@ -45,9 +45,8 @@ int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err 
 void kvd_method_files_say_unused(const kvd_method_files *files, const kvd_method_paths *given,
                                  const kvd_method *method, size_t n, const char *program);
 
-/* Warns if the file of kept dimensions was computed for other rotation matrices than the file of
- * rotation matrices has, or if the file of measured errors does not say for which rotation matrices
- * it was measured. */
+/* Warns if the file of kept dimensions, or the file of measured errors, may belong to other
+ * rotation matrices. */
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err);
 
 typedef struct {
@@ -55,16 +54,16 @@ typedef struct {
     /* Rule that chose how many dimensions each head keeps: "none", "uniform" (the same number for
      * all heads), "eq6" (ZACK paper, Eq. 6), "error" (from measured errors), ... */
     const char *rule;
-    /* Removed fraction of a head's sum of singular values (r in the ZACK paper, Eq. 6), or NaN if r
-     * was not used. */
+    /* r of Eq. 6 in the ZACK paper: fraction of its sum of singular values that a head may lose.
+     * NaN if r was not used. */
     double removal_rate;
     /* Fraction of dimensions that the user asked to remove, or NaN if the user gave none. */
     double p_wanted;
     double overall_p;
-    /* Fractions of elements that are not stored: of Q and K (index 0), and of V (index 1). */
+    /* Fractions of dimensions that are removed: from Q and K (index 0), and from V (index 1). */
     double side_p[2];
-    /* For tokens at low precision: fractions of dimensions that are not stored, of Q and K (index
-     * 0) and of V (index 1). NaN if there are no such tokens. */
+    /* Fractions of dimensions that are removed for tokens at low precision: from Q and K (index 0),
+     * and from V (index 1). NaN if there are no such tokens. */
     double low_p[2];
     /* Projection matrices of all heads. `head` is NULL if nothing is projected. */
     kvd_dims dims;
@@ -78,15 +77,15 @@ typedef struct {
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
-/* Makes *point, which removes at least the fraction `p` of the dimensions, and as little more as
- * possible. Method uniform removes the fraction nearest to `p`. The caller must call
+/* Computes projections that remove at least the fraction `p` of the dimensions, and as little more
+ * as possible. Method uniform removes the fraction nearest to `p`. The caller must call
  * kvd_point_release. */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
-/* Makes *point, which removes as many dimensions as the parameters of *m say: p, or p.qk and p.v,
- * or r. The caller must call kvd_point_release. */
+/* Computes projections that remove as many dimensions as the parameters of *m say, for example
+ * `zack,p=0.5`. The caller must call kvd_point_release. */
 int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
-/* Makes *point, with the numbers of kept dimensions in entry i of the --rates file. The caller must
- * call kvd_point_release. */
+/* Computes projections with the numbers of kept dimensions in entry i of the --rates file. The
+ * caller must call kvd_point_release. */
 int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err *err);
 void kvd_point_release(kvd_point *point);
 
@@ -99,7 +98,7 @@ kvd_plan kvd_point_plan(const kvd_point *point);
 int kvd_point_largest(const kvd_method *m, double *p, kvd_err *err);
 
 /* Builds projections that remove no dimensions: each head keeps d_head. If m->cut is KVD_CUT_QK, V
- * gets no projection; if it is KVD_CUT_V, Q and K get no projection. */
+ * gets no projection; with KVD_CUT_V, Q and K get no projection. */
 int kvd_point_full(const kvd_method *m, kvd_dims *dims, kvd_err *err);
 
 #endif

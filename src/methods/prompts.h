@@ -26,9 +26,9 @@ typedef struct {
     /* [n_layers][n_sequences] Stored bits divided by uncompressed bits. NaN for layers that are not
      * merged with other layers. */
     double *share[KVD_N_SIDES];
-    /* For each prompt token: log of the sum of its softmax denominators over heads. NULL if the
-     * method does not need it. Prompt s has an array [layers][tokens] that begins at index
-     * n_layers * offset[s]. Layers with a sliding window shorter than the sequence are left out. */
+    /* Log of the sum, over heads, of each prompt token's softmax denominators. NULL if the method
+     * does not need it. Prompt s has an array [layers][tokens] at index n_layers * offset[s]. The
+     * array has no rows for layers with a sliding window shorter than the sequence. */
     double *log_denominator;
     /* Numbers by which the method ranks prompt tokens, for each sequence and layer, or NULL. */
     double *observed;

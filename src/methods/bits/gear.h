@@ -53,7 +53,7 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
  *   v_list  outliers of V [64][v_apart]
  *   left    left low-rank factors of K and of V, float16 [64][columns_left]
  *   area    in pages with prompt tokens: scales of K [k_groups][d_qk] and outliers of K
- *           [k_room][d_qk]; then a record for each later block that begins in the page
+ *           [k_room][d_qk]; then a record for each block after the prompt that begins here
  * A record has scales of K [k_groups_later][d_qk], outliers of K [k_later][d_qk], and right
  * low-rank factors of K [d_qk][columns_later] and of V [d_v][columns_later].
  * A scale is a word: float16 step in the lower half, float16 zero point in the upper half. An
@@ -63,7 +63,7 @@ typedef struct {
     int32_t v, v_side, v_list, left[2], area, prompt, record;
     int32_t v_groups, v_apart, k_groups, k_groups_later, k_later;
     /* Numbers of columns of low-rank factors. columns: right factors of the prompt. columns_later:
-     * right factors of later blocks. columns_left: left factors. */
+     * right factors of blocks of tokens after the prompt. columns_left: left factors. */
     int32_t columns, columns_later, columns_left;
 } kvd_gear_page;
 

@@ -31,8 +31,9 @@ static const kvd_parameter parameters[] = {
 };
 static const kvd_idle_key idle[] = {{"block", "lanes", 1, 1}, {NULL, NULL, 0, 0}};
 
-/* A group has at most UNIT * 2^k principal components, where k < N_SIZES. N_KINDS: number of
- * possible bit widths. SAMPLES: number of tokens on which quantisation errors are measured. */
+/* UNIT * 2^k, with k < N_SIZES: possible numbers of components in a group with a common scale.
+ * N_KINDS: number of possible bit widths. SAMPLES: number of tokens on which quantisation errors
+ * are measured. */
 enum { UNIT = 8, N_SIZES = 8, N_KINDS = 3, SAMPLES = 256 };
 static const int bits_of[N_KINDS] = {2, 4, 8};
 

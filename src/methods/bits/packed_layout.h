@@ -81,12 +81,11 @@ KVD_PACKED_INLINE int kvd_packed_row_words(const kvd_packed_rows *r, int side, i
     return (n + 31) / 32 * r->bits[side] + kvd_packed_row_groups(r, side, n);
 }
 
-/* Parameters of method zipcache, which stores salient tokens (class 1) with more bits than other
- * tokens (class 0). Arrays have one element per class. Token n of a class is record n % room of
- * page n / room, where `room` is the element for this class. */
+/* Parameters of method zipcache, which stores salient tokens (class 1) with more bits than ordinary
+ * tokens (class 0). Arrays have one element per class. Page n / room stores token n of a class. */
 typedef struct {
     int32_t bits[2];
-    int32_t room[2]; /* number of records per page, for each class */
+    int32_t room[2]; /* number of tokens per page, for each class */
     /* Number of tokens per block. A prompt is one block, whatever its length. */
     int32_t block;
     double share; /* fraction of a block's tokens that are salient */
@@ -116,18 +115,19 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
                  : 0;
 }
 
-/* Layout of a page of method zipcache. Parts of a page, in this order:
+/* Layout of a page of method zipcache, which stores salient tokens with more bits than ordinary
+ * tokens. Parts of a page, in this order:
  *   header  2 words: bit t is 1 if token t is salient
  *           1 word: number of salient tokens in earlier pages; 1 unused word
- *   codes   records of K of other tokens, then of salient tokens; records of V likewise
- *   area    for each block of tokens that begins in the page: scales of K, one word for each class
- *           and channel [2][d_qk], then bf16 largest magnitudes of the channels of V [d_v]
- * A record has the codes of one token: for every 32 codes, word j has bit j of each code. A record
- * of V ends with a scale. A scale is a word: float16 step in the lower half, float16 zero point in
- * the upper half. */
+ *   codes   K of ordinary tokens, K of salient tokens, V of ordinary tokens, V of salient tokens
+ *   area    for each block of tokens that begins in the page: scales of K of ordinary tokens and
+ *           of salient tokens [2][d_qk], then bf16 largest magnitudes of the channels of V [d_v]
+ * K or V of a token is stored as words: for every 32 codes, word j has bit j of each code. V ends
+ * with a scale. A scale is a word: float16 step in the lower half, float16 zero point in the upper
+ * half. */
 typedef struct {
-    /* [K, V][other tokens, salient tokens] codes: byte offset of the records in a page. words:
-     * number of words of a record. */
+    /* [K, V][ordinary tokens, salient tokens] codes: byte offset of their codes in a page. words:
+     * number of 32-bit words per token. */
     int32_t codes[2][2], words[2][2];
     int32_t area, area_bytes, bytes;
 } kvd_packed_class_page;
@@ -224,17 +224,17 @@ KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_p
 /* Norms are stored divided by this power of two, so that probability times norm fits in float16. */
 #define KVD_PACKED_NORM 8.0f
 
-/* Byte offsets of the parts of a quantised page, multiples of 16. The page begins with the codes of
- * K. Then follow:
+/* Byte offsets of the parts of a quantised page, multiples of 16. The page begins with codes of K.
+ * Then follow:
  *   v       codes of V
- *   k_side  scales of K: an array of kvd_packed_scale per 16 channels, [64 / k_group][d / 16]
- *   v_side  scales of V: an array of kvd_packed_scale per 16 tokens, [groups of channels][4]
- *   k_norm  norms of K (turboquant), then norms of their quantisation errors (with `sketch`)
- *   v_list  outliers of V [64 tokens][v_apart]
- *   k_list  number of outliers of K (16 bytes), then outliers of K [k_apart]
- * Scales of floating-point codes are bytes [blocks of channels][64 tokens]. An outlier is a word:
- * float16 value in the lower half, position in the upper half. The position is the dimension (V),
- * or dimension + 128 * (token % 64) (K). */
+ *   k_side  scales of K [64 / k_group][d / 16][16 scales and 16 zero points]
+ *   v_side  scales of V [groups of channels][4][16 scales and 16 zero points]
+ *   k_norm  norms of K (turboquant), then norms of the errors of K (turboquant with qjl=1)
+ *   v_list  outliers of V [64 tokens][outliers per token]
+ *   k_list  number of outliers of K (16 bytes), then the outliers of K
+ * Scales of floating-point codes are bytes [blocks of channels][64 tokens] instead. An outlier is a
+ * word: float16 value in the lower half, position in the upper half. The position of an outlier of
+ * V is its dimension, of an outlier of K its dimension + 128 * (token % 64). */
 typedef struct {
     int32_t v, k_side, v_side, k_norm, v_list, k_list, bytes;
 } kvd_packed_parts;
@@ -282,7 +282,7 @@ KVD_PACKED_INLINE int kvd_packed_key_lane(int t, int i)
     return t % 8 * 4 + i % 8 / 2;
 }
 
-/* Returns the index of element i of token t's K among the 32 codes of its lane. */
+/* Returns which of the 32 codes of a warp lane is the code of element i of token t's K. */
 KVD_PACKED_INLINE int kvd_packed_key_number(int t, int i)
 {
     return 8 * (t / 16) + i % 16 / 8 * 4 + t % 16 / 8 * 2 + i % 2;
@@ -295,7 +295,7 @@ KVD_PACKED_INLINE int kvd_packed_value_lane(int t, int i)
     return i % 8 * 4 + t % 8 / 2;
 }
 
-/* Returns the index of element i of token t's V among the 32 codes of its lane. */
+/* Returns which of the 32 codes of a warp lane is the code of element i of token t's V. */
 KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 {
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
@@ -321,9 +321,9 @@ typedef struct {
     int word, shift, width;
 } kvd_packed_piece;
 
-/* Returns where a lane stores the code with index n, from bit `below` of the code on. If `levels`
- * is true, codes follow each other without gaps. Otherwise, codes are split into planes of 8, 4, 2
- * or 1 bits. */
+/* Returns the location of bit `below` of code n, and of the code's next bits in the same word.
+ * levels: true if codes are stored whole, one after another; false if they are split into planes of
+ * 8, 4, 2 or 1 bits. */
 KVD_PACKED_INLINE kvd_packed_piece kvd_packed_piece_of(bool levels, int bits, int n, int below)
 {
     kvd_packed_piece p;

@@ -30,8 +30,7 @@ enum {
     KVD_STREAM_POSITIONS = 64,
     KVD_STREAM_WORD_BITS = 16,
     KVD_STREAM_EXCEPTION_BITS = 64,
-    /* Bits per stream for the states of the lanes, the number of words and the number of
-     * exceptions. */
+    /* Size in bits of the header of an entropy-coded stream: a state per lane, and two counts. */
     KVD_STREAM_HEADER_BITS = 32 * KVD_LANES + 2 * 16
 };
 #define KVD_STREAM_LEAST (1u << 16)
@@ -92,22 +91,22 @@ KVD_STREAM_INLINE bool kvd_stream_has(kvd_stream_component c, int32_t q)
     return q >= c.least && q < c.least + c.n;
 }
 
-/* Returns true if the encoder must write a word before it encodes a symbol of frequency f in state
- * x. */
+/* Returns true if the encoder, in state x, must write a word before it encodes an integer of
+ * frequency f. */
 KVD_STREAM_INLINE bool kvd_stream_pushes(uint32_t x, uint32_t f)
 {
     return (x >> (32 - KVD_STREAM_SHIFT)) >= f;
 }
 
-/* Returns the encoder's state after a symbol of frequency f. `start` is the sum of the frequencies
- * of smaller integers. */
+/* Returns the encoder's state after it encodes an integer of frequency f. `start`: sum of the
+ * frequencies of all smaller integers. */
 KVD_STREAM_INLINE uint32_t kvd_stream_put(uint32_t x, uint32_t start, uint32_t f)
 {
     return ((x / f) << KVD_STREAM_SHIFT) + x % f + start;
 }
 
-/* Returns the decoder's state after a symbol. If the state is below KVD_STREAM_LEAST, the decoder
- * must then read a word. */
+/* Returns the decoder's state after it decodes an integer of frequency f. If the state is below
+ * KVD_STREAM_LEAST, the decoder must then read a word. */
 KVD_STREAM_INLINE uint32_t kvd_stream_take(uint32_t x, uint32_t start, uint32_t f)
 {
     return f * (x >> KVD_STREAM_SHIFT) + (x & ((1u << KVD_STREAM_SHIFT) - 1)) - start;
@@ -129,18 +128,18 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
     return low;
 }
 
-/* Lookup table of the decoder: finds the integer that the low 14 bits of a coder state encode. In
- * the arrays below, `lanes` is 1 if all lanes share a table, otherwise KVD_LANES. */
+/* Lookup table that maps a 14-bit number, the low bits of a decoder's state, to an integer. In the
+ * arrays below, `lanes` is 1 if all lanes share a table, otherwise KVD_LANES. */
 typedef struct {
-    /* Byte offset of an array uint16_t [buckets][lanes]. A bucket is a range of 2^shift numbers;
-     * its array element is the table entry at which a search begins. Offset 0: there is no
-     * table. */
+    /* Byte offset of an array uint16_t [2^14 / 2^shift][lanes]. Element i: offset of the table
+     * entry at which the search for a 14-bit number begins, with i = number / 2^shift. Offset 0:
+     * there is no lookup table. */
     uint32_t bucket;
-    /* Byte offset of the table's entries uint32_t [entries][lanes]. An entry is start + 2^16 * end,
-     * where start to end - 1 are the numbers that encode one integer. */
+    /* Byte offset of the table's entries uint32_t [entries][lanes]. Entry start + 2^16 * end: the
+     * 14-bit numbers start .. end - 1 encode one integer. */
     uint32_t row;
-    /* Bits 0 to 7: log2 of the number of 14-bit numbers in a bucket. Higher bits: index of the last
-     * table entry. */
+    /* Bits 0 to 7: log2 of how many 14-bit numbers share an element of the array at `bucket`.
+     * Higher bits: index of the last table entry. */
     uint32_t shift;
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
@@ -193,8 +192,8 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* Each table entry has a range of numbers, which ends at least 1 later than the range of the
-     * previous entry. So at most `rows` entries must be searched. */
+    /* Upper bound of the entries to search, because the upper 16 bits increase from entry to
+     * entry. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -217,8 +216,7 @@ KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lo
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* The wanted entry is start + 2^16 * end with start <= number < end. It is the first table
-     * entry that is larger than `key`. */
+    /* The first table entry above `key` is start + 2^16 * end, with start <= number < end. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -265,8 +263,8 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
-    /* [wide] Additional code length, in 1/16 bit, of an integer that a component's frequency table
-     * lacks, compared with integer 0. NULL: not used. */
+    /* [wide] An integer that the frequency table of component j lacks takes escape[j] / 16 more
+     * bits than integer 0. NULL: not used. */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
@@ -286,9 +284,8 @@ enum {
     KVD_CACHEGEN_CODES = 2 * KVD_CACHEGEN_ZERO + 1
 };
 
-/* Quantisation steps and frequency tables of method cachegen. The first token of every `group`
- * tokens is quantised to 256 symbols. The differences of the other tokens from it are quantised to
- * KVD_CACHEGEN_CODES symbols. */
+/* Quantisation steps and frequency tables of method cachegen. A group of tokens stores its first
+ * token (256 symbols), and how the other tokens differ from it (KVD_CACHEGEN_CODES symbols). */
 typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */

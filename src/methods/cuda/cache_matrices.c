@@ -217,8 +217,6 @@ static int pad_head(const kvd_dims_head *from, size_t d, int d_qk, int d_v, kvd_
 {
     int status = 0;
     const size_t qk = (size_t)from->d_qk, v = (size_t)from->d_v;
-    /* A head without projections keeps all d_head dimensions. d_qk and d_v are then d_head as well,
-     * because they are the largest numbers of dimensions in the layer. */
     *to = (kvd_dims_head){.d_qk = d_qk, .d_v = d_v};
     to->a_q = padded(from->a_q, d, qk, d, (size_t)d_qk, &status, err);
     to->a_k =

@@ -15,8 +15,7 @@ int kvd_gpu_queue_after(cudaStream_t later, cudaStream_t earlier, cudaEvent_t ev
                : 0;
 }
 
-/* Returns true if method p->maker has yet to compute the plan's projections, or if keys are rebuilt
- * from latent vectors. */
+/* Returns true if the GPU must run method p->maker, to compute projections or to rebuild keys. */
 static bool makes_more(const kvd_plan *p)
 {
     return p->maker && !(p->dims && !p->dims->rebuild);

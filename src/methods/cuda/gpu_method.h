@@ -116,11 +116,11 @@ struct kvd_gpu_method {
     void (*drop)(kvd_gpu_method *m, size_t slot);
     /* Returns how many bytes the compressed K and V of all running requests take. */
     double (*held)(const kvd_gpu_method *m);
-    /* Returns the bits of a request's K and V, without other data that the method stores per token
-     * (entry_bits). NULL if K and V are uncompressed. */
+    /* Returns the number of bits that store a request's K and V, without other data that the method
+     * stores per token (entry_bits). NULL if K and V are uncompressed. */
     double (*bits)(const kvd_gpu_method *m, size_t slot);
-    /* Returns the bits of a request's stored tokens that the latest decode step did not read,
-     * because these tokens had left the window. NULL means 0. */
+    /* Returns how many stored bits of a request the latest decode step did not read, because their
+     * tokens had left the window. NULL means 0. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
     /* For methods whose decode steps read a part of the cache. *side gets the bits that a step
      * reads to choose tokens, which the callback `bits` does not count. *unread gets the mean
@@ -128,8 +128,8 @@ struct kvd_gpu_method {
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
     /* If `ended` failed because there was no room for all key outliers, returns the value of
-     * kvd_paged_cache.outliers that would have sufficed. Returns 0 after other failures. May be
-     * NULL. */
+     * kvd_paged_cache.outliers that would have sufficed. Returns 0 after other failures. NULL if
+     * the method stores no key outliers. */
     size_t (*lacking)(const kvd_gpu_method *m);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -192,8 +192,8 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 /* Returns the GPU code that runs the compression methods of `plan`, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/* Returns the compression methods' GPU code for text generation, or NULL if they have none. If only
- * quantisation on the CPU supports the plan, returns the code that lets the CPU quantise. */
+/* Returns the GPU code that runs the compression methods of `plan` in text generation, or NULL. If
+ * only the CPU can compress generated K and V, returns the code that uses the CPU. */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
@@ -223,19 +223,18 @@ const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 
-/* This function and the next ones call the compression method's callback of the same name, for
- * example `make`, if it is not NULL. If the CPU compresses K and V, they also call the functions
- * that do so. */
+/* Calls the compression method's callback `make`, if it has one. The functions down to
+ * kvd_gpu_method_free call the callbacks of their own names, for example `begin`. */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
 int kvd_gpu_method_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
 int kvd_gpu_method_ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-/* Waits until all bits are counted. Must be called before kvd_gpu_method_held and
- * kvd_gpu_method_bits. */
+/* Waits until the stored bits of all requests' K and V are counted. Must be called before
+ * kvd_gpu_method_held and kvd_gpu_method_bits. */
 int kvd_gpu_method_finish(kvd_gpu_method *m, kvd_err *err);
 void kvd_gpu_method_drop(kvd_gpu_method *m, size_t slot);
 double kvd_gpu_method_held(const kvd_gpu_method *m);
-/* Returns the bits of a request's K and V, or NaN if they are uncompressed. */
+/* Returns the number of bits that store a request's K and V, or NaN if they are uncompressed. */
 double kvd_gpu_method_bits(const kvd_gpu_method *m, size_t slot);
 double kvd_gpu_method_unseen(const kvd_gpu_method *m, size_t slot);
 void kvd_gpu_method_free(kvd_gpu_method *m);

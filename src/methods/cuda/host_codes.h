@@ -65,15 +65,16 @@ int kvd_host_codes_add_prompts(kvd_host_codes *k, kvd_err *err);
  * the GPU's cache. Waits for the GPU. */
 int kvd_host_codes_ended(kvd_host_codes *k, const kvd_iteration *it, kvd_err *err);
 void kvd_host_codes_drop(kvd_host_codes *k, size_t slot);
-/* Waits until the bits of all iterations are counted. */
+/* Waits until the stored bits of all requests' K and V are counted. */
 int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err);
-/* Returns the bits of K and V of the request in `slot`. kvd_host_codes_finish must be called
- * before. */
+/* Returns the number of bits that store K and V of the request in `slot`. kvd_host_codes_finish
+ * must be called before. */
 double kvd_host_codes_bits(const kvd_host_codes *k, size_t slot);
-/* Returns the bytes of K and V of all requests. kvd_host_codes_finish must be called before. */
+/* Returns the number of bytes that store K and V of all requests. kvd_host_codes_finish must be
+ * called before. */
 double kvd_host_codes_held(const kvd_host_codes *k);
-/* Returns the bits of stored tokens that the latest decode step did not read, because these tokens
- * had left the window. */
+/* Returns how many stored bits the latest decode step did not read, because their tokens had left
+ * the window. */
 double kvd_host_codes_unseen(const kvd_host_codes *k, size_t slot);
 
 /* Attention probabilities that tokens receive, for methods that rank tokens by them (zipcache). */
@@ -126,8 +127,8 @@ int kvd_host_entries_ended(kvd_host_entries *e, const kvd_iteration *it, kvd_err
 void kvd_host_entries_drop(kvd_host_entries *e, size_t slot);
 double kvd_host_entries_bits(const kvd_host_entries *e, size_t slot);
 double kvd_host_entries_held(const kvd_host_entries *e);
-/* Returns the bits of stored tokens that the latest decode step did not read, because these tokens
- * had left the window. */
+/* Returns how many stored bits the latest decode step did not read, because their tokens had left
+ * the window. */
 double kvd_host_entries_unseen(const kvd_host_entries *e, size_t slot);
 
 #endif

@@ -8,8 +8,7 @@
 
 #define KVD_HOST_CODES_WHAT "codes on the CPU" /* in messages */
 
-/* State of a request with n tokens. K and V of the tokens before index `first` are quantised. In
- * later tokens, K or V, or K and V, are not quantised. */
+/* State of a request with n tokens. K and V of the tokens before index `first` are quantised. */
 typedef struct {
     size_t n, first;
     size_t coded[KVD_N_SIDES];

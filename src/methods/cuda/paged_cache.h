@@ -21,8 +21,7 @@ typedef struct {
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Index of the group of layers for which `tile` has been filled in this iteration, or -1.
-     * Layers with equal head dimensions form a group. */
+    /* Group of layers (with equal head dimensions) whose attention tiles are listed now, or -1. */
     int prepared;
 } kvd_paged_prompts;
 
@@ -119,8 +118,8 @@ const char *kvd_paged_cache_kernels(const kvd_paged_cache *c);
 
 /* Returns the size in bytes of the array `works` that kvd_paged_cache_describe fills. */
 size_t kvd_paged_cache_works_bytes(const kvd_paged_cache *c);
-/* Writes a description of the decode attention of n requests to the array `works` in host
- * memory. */
+/* Writes the arguments of the decode attention of n requests, such as array addresses, to `works`
+ * in host memory. */
 int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kvd_err *err);
 /* Divides the decode attention of n requests among CTAs. `works` is a copy, in device memory, of
  * the array that kvd_paged_cache_describe filled. */

@@ -73,11 +73,12 @@ typedef struct {
      * values of the tokens. */
     size_t n, d;
     const float *x;
-    /* 0 unless `stacks` is true. For K, q has the queries of n_q tokens and `group` query heads;
-     * successive tokens are ldq floats apart. For V, moment [d][d] has the second moments of
-     * W_O. */
+    /* Number of query tokens, number of query heads, and distance in floats between the queries of
+     * successive tokens. */
     size_t n_q, group, ldq;
+    /* [n_q][group][d] Queries of the prompt, if `project` needs them for K. Otherwise NULL. */
     const float *q;
+    /* [d][d] Second moments of W_O, if `project` needs them for V. Otherwise NULL. */
     const double *moment;
 } kvd_channels_rows;
 typedef struct {

@@ -26,10 +26,11 @@ struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
     /* True if `merge` needs keys before RoPE, and returns such keys. */
     bool keys_before_rope;
-    /* Fails if the method's parameters do not suit the model. The callback `group` is called only
-     * after `check` has succeeded. May be NULL. */
+    /* Fails if the method's parameters do not suit the model. NULL if all parameters suit all
+     * models. */
     int (*check)(const kvd_parameter_values *v, const kvd_config *c, kvd_err *err);
-    /* Returns how many layers are merged together, from `layer` on; 1 if `layer` is not merged. */
+    /* Returns how many layers, from `layer` on, are merged together; 1 if `layer` is not merged.
+     * Called only after `check` has succeeded. */
     int (*group)(const kvd_parameter_values *v, const kvd_config *c, int layer);
     int (*merge)(const kvd_parameter_values *v, const kvd_layers_block *b, kvd_layers_count *count,
                  kvd_err *err);

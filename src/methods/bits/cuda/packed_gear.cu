@@ -152,8 +152,7 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
-/* Overwrites the NaN that marks an outlier in the ring buffer with 0. Does nothing while prompts
- * are quantised. */
+/* Sets *number to 0 if it is the NaN that marks an outlier. Does nothing for prompts. */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
     if (!a.q_len && *number == APART)

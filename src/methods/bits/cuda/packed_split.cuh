@@ -10,8 +10,7 @@ namespace
 
 enum { THREADS = 256, WIDE = KVD_WIDTH_MAX };
 
-/* Group of tokens that one record stores. They are the tokens from token `first` on, in KV head g
- * of request b. */
+/* Tokens of request b that are quantised together in KV head g, starting at token `first`. */
 struct group_of {
     const kvd_packed_args &a;
     int b, g, first;

@@ -159,9 +159,8 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
             q[r * (int)blockDim.x + i] = to_bits(x[r]);
 }
 
-/* Computes S q for the rotated queries q, and S e for the quantisation error e of the key, with a
- * random matrix S. Returns the sign of element i of S e. Begins and ends with a barrier of the
- * CTA. */
+/* Multiplies the queries and the quantisation error of the key by a random matrix. Thread i of the
+ * CTA returns the sign of element i of the multiplied error. */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
                                                 uint16_t *sketched, int b, int g,
                                                 const float (&y)[ROWS], float *rest, int i)

@@ -385,8 +385,8 @@ __device__ float replace_group(const head_page &h, const kvd_stream_batch &a, in
     return bits;
 }
 
-/* Adds a number of sixteenths of a bit to the size of a request's codes: whole 16-bit words to
- * units[slot], the remainder to part[slot]. */
+/* Adds `sixteenths` / 16 bits to the size of a request's codes. This size is units[slot] 16-bit
+ * words plus part[slot] sixteenths of a bit. */
 __device__ __forceinline__ void add_bits(uint32_t *units, uint32_t *part, int slot, int sixteenths)
 {
     atomicAdd(units + slot, (uint32_t)sixteenths / (16 * KVD_STREAM_WORD_BITS));

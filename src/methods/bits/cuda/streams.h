@@ -82,16 +82,16 @@ typedef struct {
 /* Sets *bytes to the shared memory that the decoder has for the lookup tables of one entropy-coded
  * stream. */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
-/* Decodes the components of all tokens, except the newest token of each request, into bf16 latent
- * vectors [pages][latent_page]. Then appends a component 1, by which the inverse transform adds the
- * mean, and zeros. */
+/* Decodes the components of all tokens, except each request's newest token, into bf16 latent
+ * vectors [pages][latent_page]. Each vector has its components, then a 1 (the factor of the mean),
+ * then zeros. */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
-/* Encodes at most `most` new tokens per request. y: one array [tokens][ld] of components of K, one
- * of V; both may be overwritten. Adds the number of 16-bit words written for each request to
- * `units` [slots]. If a stream exceeds its room, *beyond becomes at least the stream's number of
- * words. */
+/* Encodes at most `most` new tokens per request. y: components of K and of V, each [tokens][ld];
+ * both arrays may be overwritten. Adds the number of 16-bit words of each request to `units`
+ * [slots]. If a stream does not fit into its buffer, *beyond becomes max(*beyond, number of words
+ * of the stream). */
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
                              uint32_t *beyond, cudaStream_t stream);
@@ -123,14 +123,13 @@ typedef struct {
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
 /* Encodes the pages that new tokens complete, and copies incomplete pages to the ring buffer. Adds
- * the number of 16-bit words written for each request to `units` [slots]. If a stream exceeds its
- * room, *beyond becomes at least the stream's number of words. */
+ * the number of 16-bit words of each request to `units` [slots]. If a stream does not fit into its
+ * buffer, *beyond becomes max(*beyond, number of words of the stream). */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
 /* Overwrites complete blocks of tokens in l->rows with their decoded numbers. The codes are not
- * stored, but their size is added: whole 16-bit words to `units` [slots], the remainder in 1/16 bit
- * to `part` [slots]. */
+ * stored; their size is added to units[slot] (16-bit words) and part[slot] (1/16 bit). */
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
@@ -141,16 +140,16 @@ typedef struct {
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /* [wide] Additional code length, in 1/16 bit, of an integer that a component's frequency table
-     * lacks, compared with integer 0. */
+    /* [wide] An integer that the frequency table of component j lacks takes escape[j] / 16 more
+     * bits than integer 0. */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld;
 } kvd_whole_stream;
 /* Quantises and decodes components of at most `most` new tokens per request, except the request's
- * first n_sink tokens. The codes are not stored, but their size is added: whole 16-bit words to
- * `units` [slots], the remainder in 1/16 bit to `part` [slots]. */
+ * first n_sink tokens. The codes are not stored; their size is added to units[slot] (16-bit words)
+ * and part[slot] (1/16 bit). */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);

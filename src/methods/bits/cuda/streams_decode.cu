@@ -314,8 +314,8 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/* Completes a decoded page. Writes the components that are stored outside the entropy-coded stream,
- * then a component 1 (factor of the mean), then zeros as padding. */
+/* Writes the numbers of a page that are not in its entropy-coded stream. After its components, each
+ * vector gets a 1 (the factor of the mean), then zeros. */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -499,8 +499,8 @@ cudaError_t most_memory(size_t *bytes)
     return e;
 }
 
-/* Launches a kernel that decodes the y * z entropy-coded streams of every page. A CTA decodes only
- * one of these streams, but in many pages. */
+/* Launches a kernel that decodes entropy-coded pages. y, z: sizes of the grid; y * z is the number
+ * of streams per page. */
 template <typename ARGS>
 cudaError_t launch(void (*kernel)(const ARGS), const ARGS &a, size_t lookup, unsigned y, unsigned z,
                    cudaStream_t stream)

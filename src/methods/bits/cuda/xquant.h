@@ -26,11 +26,15 @@ typedef struct {
     int32_t ring_pages;
 } kvd_xquant_form;
 
-/* Layout of a quantised page of 64 tokens. Members are offsets of its parts in 32-bit words, and
- * the number of words of a page (words). Codes of K are at offset 0.
+/* Offsets, in 32-bit words, of the parts of a quantised page of 64 tokens. The parts are, in this
+ * order:
+ *   offset 0       codes of K
  *   channel_scale  scales of K [64 / min(group, 64)][rank]
- *   token          codes of V or, without form.channels, of the token's only vector
- *   token_scale    scales of these vectors [rank / group][64]
+ *   token          codes of V
+ *   token_scale    scales of V [rank / group][64]
+ * words: size of the page. If a token has only one vector, this vector takes the place of V, and K
+ * is missing.
+ *
  * Codes are [(rank + 31) / 32][bits][64 tokens]: 32 successive codes of a token fill `bits` words
  * without gaps, lowest bits first. A scale is a word: float16 step in the lower half, float16 zero
  * point in the upper half. */
@@ -61,8 +65,8 @@ typedef struct {
     uint32_t *codes; /* device [pages][page.words] */
     uint16_t *ring;  /* newest tokens, device [slots][ring_pages][page of bf16 vectors] */
     uint16_t *pages; /* restored vectors, device [pages][page of bf16 vectors] */
-    /* Vectors of new tokens to quantise, in device memory: one vector per token, [tokens][rank]. If
-     * form.channels is set, two vectors per token, for K and then for V, [tokens][2 rank]. */
+    /* Vectors of new tokens to quantise, in device memory: [tokens][rank], or [tokens][2 rank] if a
+     * token has K and V. */
     const uint16_t *rows;
     int32_t n, max_pages;
     const int32_t *kv_len, *slot; /* device [n] */

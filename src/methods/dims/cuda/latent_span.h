@@ -38,9 +38,9 @@ cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, v
  * columns, the columns are orthogonal. */
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
-/* One step of a shifted power iteration: turns y = X^T X q into X^T X q - root * f * q, with X a
- * prompt's keys or values. f is the fraction of |X|^2 outside the span of q: max(1 - sum of `part`
- * - KVD_SPAN_NOISE, 0). y and q are [batch][n]. */
+/* Step of a shifted power iteration: replaces y = X^T X q by y - root * f * q, [batch][n], for
+ * matrices X of norm 1. f = max(1 - |X q|^2 - KVD_SPAN_NOISE, 0), where `part` has partial sums of
+ * |X q|^2. */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /* Polynomial a x + b x^3 + c x^5 that moves the singular values of a matrix towards 1. x is a

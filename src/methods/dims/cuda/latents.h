@@ -100,16 +100,17 @@ typedef struct {
     /* [n][max_pages] in device memory: page numbers of each request's latent vectors. NULL: those
      * in page_table. Must be NULL if KV heads share projections (columns > 0). */
     const int32_t *latent_table;
-    /* window: number of tokens in the layer's sliding window, or 0 for no window; must be 0 if
-     * columns > 0. q_len [n], in device memory: number of each request's newest tokens. Pages
-     * outside the windows of these tokens are not restored. */
+    /* Number of tokens in the layer's sliding window, or 0 for no window. Must be 0 if KV heads
+     * share projections. */
     int32_t window;
+    /* [n] in device memory: number of new tokens of each request. Pages outside the sliding windows
+     * of these tokens are not restored. */
     const int32_t *q_len;
     /* [n][max_pages * KVD_PAGE_TOKENS] in device memory: RoPE position of each cached token.
      * Negative: the token's K and V are not restored. NULL: positions are 0, 1, 2, ... */
     const int32_t *position;
-    /* Offset in elements at which a page of latent vectors stores the RoPE positions of its tokens.
-     * 0: pages have no positions, and `position` is used. */
+    /* Offset, in elements, of its tokens' RoPE positions in a page of latent vectors. 0: pages
+     * store no positions. */
     int32_t positions;
     /* [n] in device memory: slot of each request. The projections of slot i begin at element i *
      * matrix_slot of `matrix`. NULL: all requests share the projections. */
@@ -129,9 +130,9 @@ typedef struct {
     /* [position][d_head / 2] Cosines and sines of RoPE. NULL: the keys get no RoPE. */
     const float *cosine, *sine;
     int32_t interleaved;
-    /* 0: each KV head has its own projection [d_head][rank]. Otherwise `columns` / d_head adjacent
-     * KV heads share a projection [rank / 8][columns][8]. Sharing requires that kvd_latent_joins
-     * returns true, and that `position` and `positions` are not set. */
+    /* `columns` / d_head adjacent KV heads share a projection, stored as [rank / 8][columns][8]. 0:
+     * each KV head has its own projection [d_head][rank]. Not 0 only if kvd_latent_joins returns
+     * true, and RoPE positions are 0, 1, 2, ... */
     int32_t columns;
     bool keys_alone; /* V is not written; requires `columns` */
     void *pages;
@@ -184,9 +185,9 @@ typedef struct {
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
-/* For each matrix i, writes the leading eigenvectors, largest eigenvalue first, to `to`, as the
- * projection that basis[i] describes. Unless `padded` is NULL, also writes them to padded
- * [n][d][wide], with zero columns up to `wide`. */
+/* For each of n matrices [d][d], writes the eigenvectors with the largest eigenvalues to `to`, in
+ * bf16, as projection basis[i]. If `padded` is not NULL, also writes them to padded [n][d][wide],
+ * with columns of zeros after them. */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
@@ -225,14 +226,14 @@ typedef struct {
  * method kvquant. An outlier (a number stored exactly) takes one 32-bit word: the bf16 number is in
  * the upper half, its index in the lower half. */
 typedef struct {
-    /* first: index of the vector's first element in a token. n: number of elements of the vector
-     * without padding. Index 0 is for K, index 1 for V. */
+    /* [K, V] first: index of the first element of latent K or V among a token's elements. n: number
+     * of these elements without padding. */
     int32_t first[2], n[2];
     /* The v_apart largest and the v_apart smallest elements of each token's latent V are stored as
      * outliers. */
     int32_t v_apart;
-    /* Index of the word that stores the range of a token's latent V without outliers: half the
-     * width and the middle of the range, as float16. The token's next words are the outliers. */
+    /* Index of a token's word with float16 (max - min) / 2 and (max + min) / 2 of latent V,
+     * outliers excluded. The next words are the outliers of V. */
     int32_t v_at;
     /* Index of the word in which a page stores its number of outliers of K. The next words are
      * these outliers. */
@@ -271,9 +272,8 @@ typedef struct {
     int32_t room;
     /* Slot of the dummy requests that pad a batch. The outliers of their K are not stored. */
     int32_t idle;
-    /* prompts: true if the new tokens are whole prompts. The lists of outliers in the prompts'
-     * pages are then emptied before quantisation. recounts: true if the number of outliers of each
-     * prompt (`apart`) is then also set to 0. */
+    /* prompts: true if the new tokens are whole prompts, whose pages have no outliers yet.
+     * recounts: true if the counts `apart` of these prompts start at 0. */
     bool prompts, recounts;
     /* apart [slots]: number of outliers of K of each request. beyond [1]: largest number of
      * outliers for which a page had no room. */
@@ -501,7 +501,7 @@ int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaS
                           kvd_err *err);
 /* Quantises the latent vectors of the requests' new tokens. */
 int kvd_latent_codes_put(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
-/* Decodes the latent vectors of the requests' earlier tokens. */
+/* Decodes the quantised latent vectors of all tokens before the new tokens. */
 int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r, kvd_err *err);
 /* Records the prompt length of each request whose prompt began in this iteration. Must be called
  * after each iteration. */

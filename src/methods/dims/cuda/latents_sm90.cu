@@ -325,8 +325,8 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
             if (turns)
                 apply_rope(x, by[i], i, a.interleaved);
-            /* For tokens after the request's last token, writes zeros, but only if all tokens are
-             * restored (a.newest is 0). */
+            /* Writes zeros after the restored tokens, unless the newest tokens, which must stay,
+             * are there. */
             if (there || !a.newest)
                 write_row(to, x, i, there);
         }

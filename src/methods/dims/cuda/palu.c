@@ -518,8 +518,8 @@ static bool runs_hosted(const kvd_plan *plan)
 
 static unsigned computes(const kvd_plan *plan)
 {
-    /* When a token leaves a sliding window, its bits are subtracted. Outliers of K are not counted
-     * per token, so with outliers, sliding windows are not supported. */
+    /* Sliding windows are not supported with outliers, because the bits of outliers are not counted
+     * per token. */
     const bool outliers = plan->bits && kvd_gpu_packed_value(plan, "outliers") > 0;
     return KVD_GPU_SINKS | KVD_GPU_SCALE | KVD_GPU_WIDE | (outliers ? 0 : KVD_GPU_WINDOWS);
 }

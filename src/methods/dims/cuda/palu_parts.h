@@ -44,9 +44,8 @@ typedef struct {
     int n_clusters;
     void *workspace;
     uint16_t *o; /* attention output as latents: [max_slices][n_heads * rank_v] */
-    /* [n_layers][3][n_heads] Device addresses of the matrices of a batched product, for each query
-     * head. Index 0: projection that restores V. Index 1: attention output from latent V. Index 2:
-     * product of these two matrices. */
+    /* [n_layers][3][n_heads] Device addresses of three matrices per query head: projection B, which
+     * restores V; attention output o in latent dimensions; and o B. */
     const void **factor;
 } kvd_palu;
 

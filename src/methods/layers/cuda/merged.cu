@@ -48,8 +48,8 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 
 /* Eight tokens of K or V of one KV head, which one warp reads. */
 struct octet {
-    /* page: index of the page in a.first and a.second. at: index in these arrays of the first
-     * element that this lane reads. at_rows: index of the same element in a.rows. */
+    /* page: number of the page with the stored K and V. at: index, in the stored pages, of this
+     * lane's first element. at_rows: its index in the pages that attention reads. */
     size_t page, at, at_rows;
     int token;
     int lane, n_runs;
@@ -69,8 +69,8 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
             a.d_head / 8};
 }
 
-/* Calls f for every 8 elements that this lane reads. The arguments of f are the index of these
- * elements in a.first and a.second, and their index in a.rows. */
+/* Calls f(i, j) for every 8 elements that this lane reads. i: their index in the stored pages. j:
+ * their index in the pages that attention reads. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = 0;

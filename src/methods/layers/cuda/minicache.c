@@ -260,8 +260,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* In layers with a sliding window, merging saves S(n) bits for a request of n tokens. Returns S(n)
- * - S(n - 1), which is at most 0, because merged prompt tokens leave the window. */
+/* Returns the change, in the latest step, of the bits that sliding-window layers save by merging.
+ * At most 0. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);
@@ -320,8 +320,8 @@ static int make_slots(merged *k, size_t slots, kvd_err *err)
     return 0;
 }
 
-/* Allocates the pages that store merged K and V, and the norms of their vectors. For timing runs,
- * fills the pages with random numbers, and sets all norms to the same value. */
+/* Allocates the pages of K and V of merged layers, and the norms of their vectors. Fills the pages
+ * with random numbers, which timing runs read. */
 static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream, kvd_err *err)
 {
     merged *const k = of(m);

@@ -204,8 +204,8 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t
     return 0;
 }
 
-/* Copies K and V of the prompts to this layer's columns of k->x. If the method needs keys to which
- * RoPE has not been applied, copies such keys. */
+/* Copies this layer's K and V of prompt tokens to k->x, next to the K and V of other layers. Copies
+ * K before RoPE if the method needs it so. */
 static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -363,9 +363,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* In layers with a sliding window, shared latent vectors save S(n) bits for a request of n tokens.
- * Returns S(n) - S(n - 1), which is at most 0, because prompt tokens, which share them, leave the
- * window. */
+/* Returns the change, in the latest step, of the bits that sliding-window layers save by sharing
+ * latent vectors. At most 0. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);

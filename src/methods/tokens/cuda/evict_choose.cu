@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(CHOOSE)
 }
 
 /* Method kvcrush: a token has one bit per query head, 1 if that head alone would keep the token.
- * Counts, for each token, the bits that differ from reference bits (the anchor). */
+ * Counts each token's bits that differ from a common bit pattern. */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -136,9 +136,8 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
         a.kept[(size_t)g * a.n_q8 + at] = t;
 }
 
-/* Method kvcrush: keeps the tokens with the largest scores. Sorts the other tokens by the Hamming
- * distance of their bits (one per query head) from reference bits, and keeps every n-th of them,
- * where n is `every`. */
+/* Method kvcrush: keeps the tokens with the largest scores. Sorts the other tokens by a.distance,
+ * and keeps one in `every` of them. */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -161,8 +160,7 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* In rising order of d, keeps every n-th of the tokens that would be dropped (n is `every`). d
-     * is the Hamming distance of a token's bits from reference bits. */
+    /* Sorts the tokens that would be dropped by an integer distance d, and keeps one in `every`. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)

@@ -61,8 +61,8 @@ template <int THREADS> static __device__ double sum_over(double x)
     return part[0];
 }
 
-/* Returns the index in a cache page at which 8 dimensions of token t begin, from dimension
- * 8 * block on. A vector has d dimensions. */
+/* Returns the index of dimension 8 * block of token t in a cache page. The next 7 dimensions follow
+ * it. */
 static __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
@@ -151,8 +151,8 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
     }
 }
 
-/* Returns the index in the page pool at which 8 dimensions of token t begin, from dimension
- * 8 * block on. `page` is the page table. */
+/* Returns the index of dimension 8 * block of token t in the page pool. `page` is the page
+ * table. */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
 {
