@@ -78,8 +78,7 @@ static void store_plain(kvd_head *h, int side, size_t i)
              8.0 * share * (double)(stored_of(h, side, i) * kvd_dtype_bytes(h->p->type)), 0);
 }
 
-/* Applies RoPE to the keys of cached tokens with index i, `from` <= i < `to`. Writes these keys to
- * h->k_read. */
+/* Applies RoPE to the keys of cached tokens `from` .. `to` - 1. Writes these keys to h->k_read. */
 static void read_keys(kvd_head *h, size_t from, size_t to)
 {
     if (!h->before_rope)
@@ -228,8 +227,7 @@ static int code_level(kvd_head *h, int side, size_t from, size_t to, uint8_t lev
     return status;
 }
 
-/* Returns true if cached tokens with index i, `from` <= i < `to`, have different numbers of
- * bits. */
+/* Returns true if cached tokens `from` .. `to` - 1 have different numbers of bits. */
 static bool has_two_levels(const kvd_head *h, size_t from, size_t to)
 {
     bool there[KVD_N_LEVELS] = {false};

@@ -214,7 +214,7 @@ static int widths_at(const kvd_method *m, int side, double p, double *removal_ra
 }
 
 /* Removes the fraction p[0] of the dimensions of Q and K, and the fraction p[1] of the dimensions
- * of V. Sets *removal_rate to r of Eq. 6 in the ZACK paper, or to NaN if Q-K and V differ in r. */
+ * of V. Sets *removal_rate to r (ZACK paper, Eq. 6), or to NaN if r differs between Q-K and V. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {

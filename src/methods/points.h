@@ -54,7 +54,7 @@ typedef struct {
     /* Rule that chose how many dimensions each head keeps: "none", "uniform" (the same number for
      * all heads), "eq6" (ZACK paper, Eq. 6), "error" (from measured errors), ... */
     const char *rule;
-    /* r of Eq. 6 in the ZACK paper: fraction of its sum of singular values that a head may lose.
+    /* Fraction of its sum of singular values that each head may lose (r in the ZACK paper, Eq. 6).
      * NaN if r was not used. */
     double removal_rate;
     /* Fraction of dimensions that the user asked to remove, or NaN if the user gave none. */

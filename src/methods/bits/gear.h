@@ -91,8 +91,8 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
     return p;
 }
 
-/* Returns the byte offset of the record of the block of tokens that begins at token `first`. The
- * offset is counted from kvd_gear_page.area. */
+/* Returns the offset in bytes, from kvd_gear_page.area on, of the scales, outliers and factors of
+ * one block. The block begins at token `first`. */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
 {

@@ -128,8 +128,9 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
     return low;
 }
 
-/* Lookup table that maps a 14-bit number, the low bits of a decoder's state, to an integer. In the
- * arrays below, `lanes` is 1 if all lanes share a table, otherwise KVD_LANES. */
+/* Lookup table that maps 14-bit numbers, the low bits of a decoder's state, to the integers that
+ * they encode. In the arrays below, `lanes` is 1 if all lanes share a table, otherwise
+ * KVD_LANES. */
 typedef struct {
     /* Byte offset of an array uint16_t [2^14 / 2^shift][lanes]. Element i: offset of the table
      * entry at which the search for a 14-bit number begins, with i = number / 2^shift. Offset 0:
@@ -209,9 +210,8 @@ __noinline__
     return high;
 }
 
-/* Finds the range start <= number < end that contains `number`, the low bits of a coder state.
- * Returns the table entry of this range, start + 2^16 * end, and sets *offset to the offset of the
- * entry. */
+/* Finds the table entry start + 2^16 * end with start <= number < end. `number`: low bits of a
+ * decoder's state. Returns the entry, and sets *offset to the offset of the entry. */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)

@@ -73,7 +73,7 @@ typedef struct {
      * values of the tokens. */
     size_t n, d;
     const float *x;
-    /* Number of query tokens, number of query heads, and distance in floats between the queries of
+    /* Numbers of query tokens and of query heads, and number of floats between the queries of
      * successive tokens. */
     size_t n_q, group, ldq;
     /* [n_q][group][d] Queries of the prompt, if `project` needs them for K. Otherwise NULL. */

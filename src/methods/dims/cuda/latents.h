@@ -97,8 +97,8 @@ typedef struct {
     /* In device memory. kv_len [n]: number of tokens of each request. page_table [n][max_pages]:
      * numbers of each request's pages in the cache. */
     const int32_t *kv_len, *page_table;
-    /* [n][max_pages] in device memory: page numbers of each request's latent vectors. NULL: those
-     * in page_table. Must be NULL if KV heads share projections (columns > 0). */
+    /* [n][max_pages] in device memory: page numbers of each request's latent vectors. NULL:
+     * page_table has them. Must be NULL if KV heads share projections. */
     const int32_t *latent_table;
     /* Number of tokens in the layer's sliding window, or 0 for no window. Must be 0 if KV heads
      * share projections. */
@@ -109,8 +109,8 @@ typedef struct {
     /* [n][max_pages * KVD_PAGE_TOKENS] in device memory: RoPE position of each cached token.
      * Negative: the token's K and V are not restored. NULL: positions are 0, 1, 2, ... */
     const int32_t *position;
-    /* Offset, in elements, of its tokens' RoPE positions in a page of latent vectors. 0: pages
-     * store no positions. */
+    /* Offset, in elements, at which a page of latent vectors has its tokens' RoPE positions. 0:
+     * pages store no positions. */
     int32_t positions;
     /* [n] in device memory: slot of each request. The projections of slot i begin at element i *
      * matrix_slot of `matrix`. NULL: all requests share the projections. */
@@ -226,8 +226,8 @@ typedef struct {
  * method kvquant. An outlier (a number stored exactly) takes one 32-bit word: the bf16 number is in
  * the upper half, its index in the lower half. */
 typedef struct {
-    /* [K, V] first: index of the first element of latent K or V among a token's elements. n: number
-     * of these elements without padding. */
+    /* [K, V] Latent K and latent V of a token. first: index of the first element among all elements
+     * of the token. n: number of elements without padding. */
     int32_t first[2], n[2];
     /* The v_apart largest and the v_apart smallest elements of each token's latent V are stored as
      * outliers. */
@@ -507,11 +507,11 @@ int kvd_latent_codes_restore(const kvd_latent_codes *c, const kvd_paged_rows *r,
  * after each iteration. */
 void kvd_latent_codes_note(kvd_latent_codes *c, const kvd_iteration *it);
 double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
-/* Returns the bits of the request's tokens that left the sliding window in the latest decode step,
- * so that the step did not read them. */
+/* Returns how many stored bits of the request the latest decode step did not read, because their
+ * tokens had left the sliding window. */
 double kvd_latent_codes_unseen(const kvd_latent_codes *c, size_t slot);
-/* If a page had no room for all its outliers of K in the latest iteration, returns the largest
- * number of outliers that a page had. Otherwise returns 0. */
+/* Returns the largest number of outliers of K in a page, if the page had no room for them.
+ * Otherwise returns 0. */
 size_t kvd_latent_codes_lacking(const kvd_latent_codes *c);
 
 /* For tests only: returns the method that drops tokens from the cache of method palu, or NULL if

@@ -72,8 +72,8 @@ __device__ __forceinline__ void advance(place &p)
     p.parity ^= p.stage == 0;
 }
 
-/* Work of a thread block: K or V of KV heads 2 * tile and 2 * tile + 1 of request b, for 128 tokens
- * from number `token` on. */
+/* Work of a thread block: K or V of KV heads 2 * tile and 2 * tile + 1 of request b, for tokens
+ * `token` .. `token` + 127. */
 struct task {
     int b, length, token, side, tile;
 };

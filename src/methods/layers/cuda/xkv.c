@@ -164,7 +164,8 @@ static int multiply(const xkv *k, cublasHandle_t blas, size_t rows, size_t colum
         what, err);
 }
 
-/* Decomposes K or V (`side`) of `batch` prompts of equal length, from prompt number `first` on. */
+/* Decomposes K or V (`side`) of `batch` prompts of equal length, beginning with prompt number
+ * `first`. */
 static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t batch, int side,
                      kvd_err *err)
 {
