@@ -21,7 +21,8 @@ typedef struct {
     int32_t *next;
     void *plan;
     kvd_prefill_args args;
-    /* Group of layers (with equal head dimensions) whose attention tiles are listed now, or -1. */
+    /* Group of layers (with equal head dimensions) for which `tile` lists the attention tiles, or
+     * -1. */
     int prepared;
 } kvd_paged_prompts;
 

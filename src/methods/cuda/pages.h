@@ -81,8 +81,8 @@ void kvd_pages_give_back(kvd_pages *p, size_t slot);
 
 /* Writes the page numbers of the request in `slot` to row `row` of the page table. */
 void kvd_pages_row(kvd_pages *p, size_t row, size_t slot);
-/* Fills row `row` of the page table, which has no request, with the number of the padding page (a
- * dummy page). */
+/* Fills row `row` of the page table, which belongs to no request, with the number of the padding
+ * page (a dummy page). */
 void kvd_pages_row_idle(kvd_pages *p, size_t row);
 /* Starts copying changed parts of the page table, which must not change before the copy ends. */
 int kvd_pages_upload(kvd_pages *p, cudaStream_t stream, kvd_err *err);

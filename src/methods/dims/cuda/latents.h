@@ -272,8 +272,8 @@ typedef struct {
     int32_t room;
     /* Slot of the dummy requests that pad a batch. The outliers of their K are not stored. */
     int32_t idle;
-    /* prompts: true if the new tokens are whole prompts, whose pages have no outliers yet.
-     * recounts: true if the counts `apart` of these prompts start at 0. */
+    /* prompts: true if the new tokens are whole prompts; the outlier lists of their pages are
+     * emptied first. recounts: true if their outlier counts (`apart`) are also set to 0. */
     bool prompts, recounts;
     /* apart [slots]: number of outliers of K of each request. beyond [1]: largest number of
      * outliers for which a page had no room. */
