@@ -223,7 +223,7 @@ static int add_row(kvd_eval_run *v, const char *purpose, const kvd_point *p, con
            kvd_accuracy_add(&v->accuracy, purpose, p, c, &summary, full_rank_error, err);
 }
 
-/* With --sweep, fails if compression had no effect in one of n evaluations. The reason is then in
+/* Fails if compression had no effect in one of n evaluations. The reason is then in
  * c[k].inert, which is empty otherwise. */
 static int check_acted(kvd_eval_run *v, const kvd_choice *c, size_t n, kvd_err *err)
 {
@@ -400,7 +400,7 @@ static int all_at_once(kvd_eval_run *v, const char *program, kvd_err *err)
 
 int kvd_eval_points(kvd_eval_run *v, const char *program, kvd_err *err)
 {
-    v->evaluator.reports_inert = v->cfg->in.sweep > 0;
+    v->evaluator.reports_inert = true;
     const int status =
         v->cfg->in.resume ? one_by_one(v, program, err) : all_at_once(v, program, err);
     v->evaluator.reports_inert = false;

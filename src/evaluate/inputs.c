@@ -276,9 +276,19 @@ int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err)
 {
     for (size_t i = 0; i < in->cfg->n_methods; i++)
         for (size_t j = 0; j < in->n_points[i]; j++)
-            if (check_plan(in, &in->point[i][j], err) && kvd_inputs_leave_out(in, i, program, err))
+            if (check_plan(in, &in->point[i][j], err) &&
+                (!in->cfg->sweep || kvd_inputs_leave_out(in, i, program, err)))
                 return -1;
     return kvd_inputs_check_left(in, false, err);
+}
+
+/* Returns true if a compressed method other than method i is not left out. */
+static bool has_others(const kvd_inputs *in, size_t i)
+{
+    bool found = false;
+    for (size_t k = 0; k < in->cfg->n_methods && !found; k++)
+        found = k != i && !in->left_out[k] && !kvd_method_is_none(&in->cfg->method[k]);
+    return found;
 }
 
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err)
@@ -286,12 +296,16 @@ int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err 
     const kvd_method *const m = &in->cfg->method[i];
     kvd_method_tradeoff rate;
     kvd_err unused;
-    if (!in->cfg->sweep || !in->unsuited || kvd_method_is_none(m) ||
-        kvd_method_tradeoff_find(m, NULL, &rate, &unused))
+    if (!in->unsuited || kvd_method_is_none(m) ||
+        (in->cfg->sweep ? kvd_method_tradeoff_find(m, NULL, &rate, &unused) : !has_others(in, i)))
         return -1;
     in->unsuited = false;
-    fprintf(stderr, "%s: warning: %s=%.6g is left out of the sweep: %s\n", program, rate.name,
-            kvd_method_tradeoff_value(m, &rate), err->msg);
+    if (in->cfg->sweep)
+        fprintf(stderr, "%s: warning: %s=%.6g is left out of the sweep: %s\n", program, rate.name,
+                kvd_method_tradeoff_value(m, &rate), err->msg);
+    else
+        fprintf(stderr, "%s: warning: '%s' is left out: %s\n", program,
+                m->settings[0] ? m->settings : kvd_method_name(m), err->msg);
     if (!(in->left_out[i] = strdup(err->msg)))
         return kvd_no_memory(err, "a message", strlen(err->msg));
     kvd_points_free(in->point[i], in->n_points[i]);
@@ -313,13 +327,20 @@ static bool has_points(const kvd_inputs *in, size_t i)
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err)
 {
     const char *why = NULL;
+    size_t n = 0, n_compressed = 0;
     for (size_t i = 0; i < in->cfg->n_methods; i++) {
+        n_compressed += !kvd_method_is_none(&in->cfg->method[i]);
         if (every && in->n_points[i] && !kvd_method_is_none(&in->cfg->method[i]))
             return 0;
+        n += in->left_out[i] != NULL;
         if (!why && in->left_out[i] && !has_points(in, i))
             why = in->left_out[i];
     }
-    return why ? kvd_fail(err, "--sweep: no value is left of a method: %s", why) : 0;
+    if (in->cfg->sweep)
+        return why ? kvd_fail(err, "--sweep: no value is left of a method: %s", why) : 0;
+    return n ? kvd_fail(err, "%zu of %zu methods %s left out, see above", n, n_compressed,
+                        n > 1 ? "were" : "was")
+             : 0;
 }
 
 int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
@@ -330,7 +351,7 @@ int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t 
             if (kvd_prompts_check(&in->cfg->method[i].plan, in->model, s, at[s + 1] - at[s],
                                   max_len, err)) {
                 in->unsuited = true;
-                if (kvd_inputs_leave_out(in, i, program, err))
+                if (!in->cfg->sweep || kvd_inputs_leave_out(in, i, program, err))
                     return -1;
             }
     return 0;

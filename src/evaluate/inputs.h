@@ -68,8 +68,7 @@ typedef struct {
     size_t n_points[KVD_EVAL_METHODS];
     /* true if the latest failure came from the parameter values of a method, not from the inputs */
     bool unsuited;
-    /* for each method: why --sweep skips the method, as an allocated message; NULL if the method is
-     * not skipped */
+    /* for each method: why it is left out, as an allocated message; NULL if it is not left out */
     char *left_out[KVD_EVAL_METHODS];
 } kvd_inputs;
 
@@ -112,11 +111,12 @@ int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
  * --sweep, leaves out parameter values that a method cannot take, and fails only if no value is
  * left. */
 int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
-/* Call it after method i failed. With --sweep, if in->unsuited is true, removes all parameter
- * values of method i, prints *err as a warning, and returns 0. Otherwise returns -1. */
+/* Call it after method i failed. If in->unsuited is true and other compressed methods remain, or
+ * with --sweep, leaves out method i: removes its points, prints *err as a warning and returns 0.
+ * Otherwise returns -1. */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
-/* Fails if --sweep has skipped all parameter values of a method. If `every` is true, fails only if
- * --sweep has skipped all values of all compressed methods. */
+/* Fails if a method was left out, with --sweep only if all its parameter values were. If `every` is
+ * true, fails only if no compressed method remains. */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
 /* Fails if a method cannot run on one of n prompts; with --sweep, leaves out that method and does
  * not fail. Prompt s has at[s + 1] - at[s] tokens, a sequence at most max_len tokens. */

@@ -181,7 +181,7 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
     if (cfg->in.resume && kvd_inputs_is_complete(&v->in, &kvd_schema_accuracy, &v->saved.key))
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (kvd_inputs_make_points(&v->in, isnan(cfg->in.target), err) ||
-        (cfg->in.sweep && kvd_inputs_check_plans(&v->in, program, err)) ||
+        kvd_inputs_check_plans(&v->in, program, err) ||
         kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_accuracy, &v->in.run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
         (cfg->in.resume && take_up(v, err)) || kvd_eval_points(v, program, err) ||

@@ -153,6 +153,9 @@ rm -f "$D/killed.h5"
 if interrupt 6 && $EVAL $search -q --json --resume -o "$D/killed.h5" >"$D/killed.json" 2>"$D/err" && grep -q "^$left" "$D/err" && rows "$D/killed.json" >"$D/2" &&
    cmp -s "$D/1" "$D/2" && [ ! -e "$D/killed.h5.rows" ]
 then ok "and again in a run that goes on"; else not_ok "and again in a run that goes on" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
+if ! $EVAL --method snapkv,budget=0.9 --method h2o -q --json -o "$D/left.h5" >"$D/left.json" 2>"$D/err" && [ "$(values method "$D/left.json" | tr '\n' ' ')" = "none h2o " ] &&
+  grep -q "^kvdim-eval: warning: 'snapkv.budget=0.9[^']*' is left out: method 'snapkv': " "$D/err" && grep -q "^kvdim-eval: 1 of 2 methods was left out, see above" "$D/err"
+then ok "a method without an effect beside another"; else not_ok "a method without an effect beside another" "$(values method "$D/left.json")" "$(cat "$D/err")"; fi
 if ! $EVAL --method snapkv,window=90 --method h2o --sweep 2 -q --json -o "$D/left.h5" >"$D/left.json" 2>"$D/err" && [ "$(values method "$D/left.json" | tr '\n' ' ')" = "none h2o h2o " ] &&
    grep -q "^kvdim-eval: --sweep: no value is left of a method: method 'snapkv'" "$D/err"
 then ok "a method without a value fails after the others"; else not_ok "a method without a value fails after the others" "$(cat "$D/err")"; fi

@@ -119,6 +119,11 @@ then ok "it is named with the reason"; else not_ok "it is named with the reason"
 if ! run $STORIES --prompt 50 --generate 20 --method shadowkv --method h2o --sweep 3 && [ "$(field method | tr '\n' ' ')" = "none h2o h2o h2o " ] &&
   grep -q "^kvdim-tasks: --sweep: no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" "$D/err"
 then ok "a method without a value fails after the others"; else not_ok "a method without a value fails after the others" "$(field method)" "$(cat "$D/err")"; fi
+# Without --sweep: the other methods are finished, and the exit status is 1.
+if ! run $STORIES --prompt 50 --generate 20 --method shadowkv,budget=0.9 --method h2o && [ "$(field method | tr '\n' ' ')" = "none h2o " ] &&
+  grep -q "^kvdim-tasks: warning: 'shadowkv.budget=0.9[^']*' is left out: method 'shadowkv': 'shadowkv' read every entry" "$D/err" &&
+  grep -q "^kvdim-tasks: 1 of 2 methods was left out, see above" "$D/err"
+then ok "a method without an effect beside another"; else not_ok "a method without an effect beside another" "$(field method)" "$(cat "$D/err")"; fi
 refused 1 "a sweep of which nothing is left" "no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" $STORIES --prompt 50 --generate 20 --method shadowkv --sweep 2
 refused 1 "a sweep without its calibration" "no value is left of a method: method 'a2ats': method 'a2ats' needs activations" $STORIES --prompt 50 --generate 20 --method h2o --method a2ats --sweep 2
 refused 2 "a sweep of a given value" "sweep tries values of hetero.k, of which --method hetero,k=4 gives one" $STORIES --prompt 50 --generate 20 --method hetero,k=4 --sweep 3
