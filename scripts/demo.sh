@@ -27,7 +27,8 @@ awk -F, -v label="$(awk -F, 'NR == 2 { print $1 }' "$t")" -v m="$(column "$t" me
   FNR == 1 { file++; next }
   file == 1 && $1 == label && ($ar == "eq6" || $ar == "uniform" || $ar == "error") {
     name = $ar == "error" ? $am " error" : $am
-    if (($ap - 0.5) ^ 2 < 1e-4 && !(name in kl)) kl[name] = $akl
+    off = ($ap - 0.5) ^ 2
+    if (off < 1e-4 && (!(name in kl) || off < least[name])) { kl[name] = $akl; least[name] = off }
     next
   }
   file == 2 && $1 == label && $p != "" && $lo != "" {

@@ -6,7 +6,7 @@ B=${BUILD:-build}
 T=$(mktemp -d "${TMPDIR:-/tmp}/kvdim-valgrind.XXXXXX")
 trap 'rm -rf "$T"' EXIT INT TERM
 M=data/models/kvdim-6m
-export OPENBLAS_CORETYPE=Haswell OMP_NUM_THREADS=1
+export OPENBLAS_CORETYPE=Haswell OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 v() {
   valgrind -q --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=definite \
     --suppressions=scripts/valgrind.supp "$@" --threads 1 -q && echo "ok $(basename "$1")"

@@ -83,38 +83,72 @@ static void refuse_without_buffer(const char *program)
     }
 }
 
-/* If the memory of the process is limited, restarts the program with one OpenBLAS thread, because
- * each thread maps 128 MiB. */
-__attribute__((no_sanitize("address", "undefined"))) static void
-start_without_pool(int argc, char **argv, char **envp)
+/* For functions that run before a sanitizer's library is initialised. */
+#define UNSANITIZED __attribute__((no_sanitize("address", "undefined")))
+
+/* Returns true if the process runs in valgrind, which would not follow a restart. */
+UNSANITIZED static bool in_valgrind(char *const *envp)
 {
-    static char one[] = "OPENBLAS_NUM_THREADS=1";
-    const size_t name = sizeof "OPENBLAS_NUM_THREADS";
+    bool found = false;
+    for (size_t i = 0; envp[i] && !found; i++)
+        found = !strncmp(envp[i], "LD_PRELOAD=", 11) && strstr(envp[i], "vgpreload");
+    return found;
+}
+
+/* Returns the entry of `name`, which ends in '=', or NULL. */
+UNSANITIZED static const char *entry_of(char *const *envp, const char *name)
+{
+    for (size_t i = 0; envp[i]; i++)
+        if (!strncmp(envp[i], name, strlen(name)))
+            return envp[i];
+    return NULL;
+}
+
+/* If the memory of the process is limited, refuses to start without OpenBLAS's buffer. Returns true
+ * if OpenBLAS may have only one thread, because each thread maps 128 MiB. */
+UNSANITIZED static bool memory_is_limited(const char *program)
+{
     struct rlimit space, data;
-    size_t n = 0, kept = 0;
     if (getrlimit(RLIMIT_AS, &space) || getrlimit(RLIMIT_DATA, &data) ||
         (space.rlim_cur == RLIM_INFINITY && data.rlim_cur == RLIM_INFINITY))
-        return;
+        return false;
     /* Leaves 16 MB for libraries that are loaded before OpenBLAS. */
     if (maps_buffer_when_loaded() && !fits(BUFFER_BYTES + (16 << 20)))
-        refuse_without_buffer(argc ? argv[0] : "kvdim");
+        refuse_without_buffer(program);
+    return true;
+}
+
+/* Restarts the program if libraries need other environment variables, which they read only when
+ * they are loaded. OpenMP threads sleep while they wait, because threads that wait in a loop take
+ * the cores from other programs, and from threads of this one. */
+UNSANITIZED static void restart(int argc, char **argv, char **envp)
+{
+    static char one[] = "OPENBLAS_NUM_THREADS=1", passive[] = "OMP_WAIT_POLICY=passive";
+    static const char threads[] = "OPENBLAS_NUM_THREADS=";
+    const char *const given = entry_of(envp, threads);
+    const bool limited =
+                   memory_is_limited(argc ? argv[0] : "kvdim") && !(given && !strcmp(given, one)),
+               waits = !entry_of(envp, "OMP_WAIT_POLICY=") && !entry_of(envp, "GOMP_SPINCOUNT=");
+    size_t n = 0, kept = 0;
+    if ((!limited && !waits) || in_valgrind(envp))
+        return;
     while (envp[n])
         n++;
-    char *changed[n + 2];
-    for (size_t i = 0; i < n; i++) {
-        if (!strcmp(envp[i], one))
-            return;
-        if (strncmp(envp[i], one, name) != 0)
+    char *changed[n + 3];
+    for (size_t i = 0; i < n; i++)
+        if (!limited || strncmp(envp[i], threads, sizeof threads - 1) != 0)
             changed[kept++] = envp[i];
-    }
-    changed[kept++] = one;
+    if (limited)
+        changed[kept++] = one;
+    if (waits)
+        changed[kept++] = passive;
     changed[kept] = NULL;
     (void)execve("/proc/self/exe", argv, changed);
 }
 
 typedef void start_function(int, char **, char **);
 __attribute__((section(".preinit_array"), used)) static start_function *const before_libraries =
-    start_without_pool;
+    restart;
 
 static size_t buffers(int threads)
 {

@@ -24,6 +24,17 @@ collect="$B/bin/kvdim-collect tests/data/families/qwen3-gqa --random 400 --seq-l
 $collect --moments="$dir/m.h5" -o "$dir/a.h5" && "$B/bin/kvdim-spectrum" "$dir/m.h5" -q -o "$dir/s.h5" ||
   { echo "not ok cannot make inputs"; exit 1; }
 
+# The environment in which a program runs after it has restarted itself.
+env -u OMP_WAIT_POLICY "$B/bin/kvdim-collect" tests/data/families/qwen3-gqa --random 4000000 --seq-len 40 -q -o "$dir/w.h5" 2>"$dir/err" & pid=$!
+waits=
+for i in $(seq 100); do
+  tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx OMP_WAIT_POLICY=passive && waits=passive && break
+  sleep 0.05
+done
+kill "$pid" 2>/dev/null
+wait "$pid" 2>/dev/null
+[ -n "$waits" ] && ok "threads that wait sleep" || not_ok "threads that wait sleep"
+
 # Status 0 with a result; 1 with one line that names the limit (a warning may precede it); 127 if the loader has no
 # room for the shared libraries, which it says in one line of its own.
 for threads in 1 16; do

@@ -190,8 +190,9 @@ refused 2 "a search of nothing" "\-\-target of nothing" $STORIES --needle 1 --me
 refused 1 "an idle eviction" "'h2o' dropped and lowered no entry" $STORIES --prompt 50 --generate 5 --method h2o,heavy=110,recent=9
 refused 1 "no sequence is as long" "no sequence has 50 tokens of a prompt and 100 after it: the longest has 120" $STORIES --prompt 50 --generate 100 --method h2o
 refused 1 "a label that is no class" "document 2 is labelled 'bad', which is none of --classes good,fair" --text "$D/c.csv" --field review --classify kind --classes good,fair
+refused 2 "tokens of documents" "\-\-classify cannot be used with --tokens" --text "$D/c.csv" --field review --classify kind --tokens 100
 refused 1 "a field that is not there" "no column 'sort'" --text "$D/c.csv" --field review --classify sort
-refused 1 "fields of a plain text" "'data/texts/stories.txt' has no fields, so no 'kind'" $STORIES --classify kind
+refused 1 "fields of a plain text" "'data/texts/stories.txt' has no fields, so no 'kind'" --text data/texts/stories.txt --classify kind
 refused 1 "one class" "a choice between 1 classes is none" --text "$D/c.csv" --field review --classify kind --items 1
 refused 2 "no prompt" "\-\-generate requires a --prompt to continue, or --reference" $STORIES --generate 5
 refused 2 "a reference of nothing" "\-\-reference requires --generate" $STORIES --needle 1 --reference x

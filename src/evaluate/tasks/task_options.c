@@ -215,7 +215,7 @@ static const kvd_option options[] = {
      .help = "After the --prompt of every sequence that has N more tokens, generate N tokens "
              "greedily; compare them with those of the uncompressed model and with the text"},
     {"reference", .type = KVD_OPT_TEXT, .arg = "FIELD", KVD_INTO(T, reference),
-     .requires = "generate", .excludes = "ids",
+     .requires = "generate", .excludes = "ids tokens",
      .help = "Take whole documents as prompts, and the references from this JSON key or CSV "
              "column"},
     {"needle", .type = KVD_OPT_WHOLE, KVD_INTO(T, needle), .low = 1, .high = 1001,
@@ -223,6 +223,7 @@ static const kvd_option options[] = {
      .help = "Hide a pass key at N depths of every sequence, shortened to make room, and ask for "
              "it"},
     {"classify", .type = KVD_OPT_TEXT, .arg = "FIELD", KVD_INTO(T, classify), .requires = "text",
+     .excludes = "tokens",
      .help = "Read the labels of documents from this JSON key or CSV column, and choose the label "
              "that is likeliest after each document"},
     {"classes", .type = KVD_OPT_TEXT, .arg = "A,B,...", KVD_INTO(T, classes),
