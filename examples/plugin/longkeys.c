@@ -31,7 +31,8 @@ static int prompt(const void *self, void *state, const kvdim_prompt *p, uint32_t
         for (size_t i = 0; i < p->d; i++)
             square[t] += (double)p->k[t * p->stride + i] * (double)p->k[t * p->stride + i];
     for (size_t t = 0; t < p->n; t++) {
-        /* number of tokens with a larger key norm than token t, without the newest tokens */
+        /* number of tokens whose keys have a larger norm than token t's key; ignores the newest
+         * tokens */
         size_t longer = 0;
         for (size_t u = 0; u < p->n - recent; u++)
             longer += square[u] > square[t] || (square[u] == square[t] && u > t);

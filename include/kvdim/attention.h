@@ -2,11 +2,11 @@
  * dimensions, on CPUs and NVIDIA GPUs.
  *
  * Terms. A layer has n_heads query heads and n_kv_heads KV heads of d_head dimensions. KV head g
- * keeps d_qk[g] dimensions of Q and K and d_v[g] of V. Query head h reads KV head h / (n_heads /
- * n_kv_heads) and has as many dimensions. Scores keep the scale 1/sqrt(d_head). Request b has
- * kv_len[b] tokens in the cache, the last q_len[b] of which are new. New token t has the position
- * kv_len[b] - q_len[b] + t and attends to the tokens up to itself. If every q_len of a batch is 1,
- * the batch is a decode step, otherwise prefill.
+ * keeps d_qk[g] dimensions of Q and K, and d_v[g] dimensions of V. Query head h reads KV head
+ * h / (n_heads / n_kv_heads), and has the numbers of dimensions of this KV head. Scores keep the
+ * scale 1/sqrt(d_head). Request b has kv_len[b] tokens in the cache, the last q_len[b] of which are
+ * new. New token t has the position kv_len[b] - q_len[b] + t, and attends to the tokens up to
+ * itself. If every q_len of a batch is 1, the batch is a decode step, otherwise prefill.
  *
  * Use. Create a layer object per layer of the model. In every step create a plan for the batch (or
  * advance the last plan by one token), then call kvdim_append and kvdim_attend for each layer.
@@ -22,7 +22,8 @@
  * Cache. A layer's pool is an array of pages of KVDIM_PAGE_TOKENS tokens, each
  * kvdim_layer_sizes.page_bytes bytes, aligned to 128 bytes. page_table[b][j] is the page of tokens
  * 64 j .. 64 j + 63 of request b. A page holds K and V of all KV heads without padding, in the
- * order that docs/kernels.md describes. After a request's last token it may hold anything.
+ * order that docs/kernels.md describes. In a request's last page, the places of tokens after the
+ * last token may hold any bytes.
  *
  * Errors. Functions that can fail return a kvdim_status. Errors of a launched kernel appear in
  * later CUDA calls.

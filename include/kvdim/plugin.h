@@ -21,8 +21,9 @@
  * Threads. kvdim_plugin_v1 and `open` run on one thread. Other functions may run in several
  * threads, for different heads and sequences, with the same `self`.
  *
- * Errors. A function that returns int returns 0, or another number if it fails; then it writes one
- * line with a final zero byte to `error` [KVDIM_ERROR_BYTES], and the run ends with status 1.
+ * Errors. A function that returns int returns 0 on success. On failure it writes one line with a
+ * final zero byte to `error` [KVDIM_ERROR_BYTES], and returns another number. Then the run ends
+ * with status 1.
  *
  * Checks. If a result breaks the rules below (a count beyond an array, a NaN, a write beyond an
  * array), the run ends with status 2. */
@@ -65,8 +66,8 @@ typedef struct kvdim_key {
     const char *help; /* one line, printed by --list-methods */
 } kvdim_key;
 
-/* Shape of the model, filled in by kvdim. struct_size is the size of this structure in the kvdim
- * that runs. */
+/* Shape of the model, filled in by kvdim. struct_size: size of this structure in the running
+ * version of kvdim. */
 typedef struct kvdim_model {
     uint32_t struct_size;
     /* Numbers of layers, query heads and KV heads. Query head h reads KV head h / (n_heads /

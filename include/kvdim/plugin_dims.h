@@ -47,13 +47,15 @@ typedef struct kvdim_channels {
 
 typedef struct kvdim_dims_method {
     kvdim_method method;
-    /* Writes the projection matrices of one KV head to *m. Called before the run, for each KV head
-     * of each layer. `value` [n_keys]: parameter values. NULL if `prune` is defined. */
+    /* Writes the projection matrices of one KV head to *m. kvdim calls it before the run, for each
+     * KV head of each layer. `value` [n_keys]: parameter values. Must be NULL in a method that
+     * defines `prune`. */
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
-    /* Chooses the channels of a KV head's keys that stay after a prompt: sets keep[i] to 1 or 0, at
-     * least one to 1. *newest, 0 on entry, receives the number of newest tokens that keep all
-     * channels. NULL if `project` is defined. */
+    /* Chooses the channels of one KV head's keys that are kept after a prompt: sets keep[i] to 1 to
+     * keep channel i, else to 0. At least one channel must be kept. *newest, 0 on entry, receives
+     * the number of newest tokens whose keys keep all channels. Must be NULL in a method that
+     * defines `project`. */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);
 } kvdim_dims_method;

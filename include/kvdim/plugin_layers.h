@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-/* K or V of a prompt in consecutive layers that are merged. */
+/* K or V of one prompt in several consecutive layers, to be stored together. */
 typedef struct kvdim_layers {
     uint32_t struct_size;
     /* KVDIM_SIDE_KEYS if x holds keys, KVDIM_SIDE_VALUES if it holds values */
@@ -28,9 +28,9 @@ typedef struct kvdim_layers_method {
     /* Returns how many layers are merged together, from `layer` on. 1 means that `layer` is not
      * merged. `value` [n_keys]: parameter values. */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
-    /* Overwrites the K or V in b->x with the finite numbers that attention reads after merging.
-     * *numbers receives how many numbers are stored in the data type of the cache, *bits the bits
-     * of other stored data, such as indices and flags. */
+    /* Merges K or V of several layers: replaces the numbers in b->x by finite numbers, which
+     * attention reads instead. *numbers receives how many numbers are stored in the data type of
+     * the cache. *bits receives the bits of all other stored data, such as indices and flags. */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);
 } kvdim_layers_method;

@@ -84,8 +84,8 @@ typedef struct kvdim_tokens_method {
     /* Returns the bytes of `state` for a KV head with up to n cached tokens, at most 1 GiB. If this
      * function is NULL, there is no state. */
     size_t (*state_bytes)(const void *self, size_t n);
-    /* Returns how many tokens at the end of the prompt count for kvdim_prompt.recent, the attention
-     * that these tokens gave to every token. If this function is NULL, the number is 0. */
+    /* Returns a number w. kvdim_prompt.recent then has the attention that the last w tokens of the
+     * prompt give to each token. If this function is NULL, w is 0. */
     size_t (*window)(const double *value);
     int (*prompt)(const void *self, void *state, const kvdim_prompt *p, uint32_t *kept,
                   size_t *n_kept, char *error);

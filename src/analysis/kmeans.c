@@ -131,8 +131,8 @@ static float bound_scores(const float *restrict half, const float *restrict leng
     return least;
 }
 
-/* Assigns a vector to the nearest of k centroids, from index `first` on, unless its present
- * centroid is nearer. */
+/* Assigns vector number `row` to the nearest of the centroids first .. first + k - 1, if that
+ * centroid is nearer than the vector's present centroid. */
 static void assign_row(state *s, size_t row, float row_error, float *scores, size_t first, size_t k,
                        float *bound)
 {

@@ -53,8 +53,8 @@ static plan make_plan(const config *cfg)
     return p;
 }
 
-/* Q, K and V vectors of one layer: a source per input file or, after k-means, one source with the
- * centroids of all files. */
+/* Q, K and V vectors of one layer. They are read from the input files or, with k-means, are
+ * centroids of the vectors in all input files. */
 typedef struct {
     const kvd_source *source;
     size_t n;
@@ -116,7 +116,8 @@ static kvd_moments layer_view(const kvd_moments *m, int layer)
     return one;
 }
 
-/* Computes singular values and rotations of n layers. With k-means (--centroids), n is 1. */
+/* Decomposes Q, K and V of layers first .. first + n - 1 into singular values and right singular
+ * vectors (rotations). With k-means (--centroids), n must be 1. */
 static int some_layers(const config *cfg, const kvd_sources *in, const plan *p, int first, int n,
                        kvd_progress *progress, kvd_reduced *sum, kvd_spectrum *s, kvd_err *err)
 {
@@ -209,7 +210,8 @@ static int compute(const config *cfg, const kvd_sources *in, const kvd_pruned *p
                        : spectrum_of_dumps(cfg, in, s, err);
 }
 
-/* Returns true if a GPU (starts in 0.5 s) beats the CPU (2.6 ns d^3 per d x d decomposition). */
+/* Returns true if a GPU is expected to decompose the matrices faster than the CPU. Assumes that a
+ * GPU starts in 0.5 s, and that the CPU takes 2.6e-9 d^3 s for each d x d matrix. */
 static bool device_pays(const config *cfg, const kvd_moments *sum)
 {
     const double d = sum->model.d_head;

@@ -16,8 +16,8 @@ static int group_of(const kvd_model_info *m)
     return m->n_heads / m->n_kv_heads;
 }
 
-/* heads whose vectors make up a decomposed matrix: q_count query heads from q_first on, and KV head
- * kv */
+/* heads whose vectors form one decomposed matrix: KV head number kv, and q_count query heads from
+ * number q_first on */
 typedef struct {
     int q_first, q_count, kv;
 } members;

@@ -1,5 +1,5 @@
-/* Matrices to decompose, made of the Q, K, V, W_O and W_V of a head: their rows, Gram matrices X^T
- * X, singular values and rotations. */
+/* Stacks Q, K, V, W_O or W_V of a head into matrices X, and computes X^T X, the singular values of
+ * X, and its right singular vectors (rotations). */
 #ifndef KVD_ANALYSIS_PAIRS_H
 #define KVD_ANALYSIS_PAIRS_H
 
@@ -22,7 +22,7 @@ typedef struct {
     size_t first, n;
 } kvd_span;
 
-/* Q, K and V vectors of one layer, such as k-means centroids, that replace recorded vectors. */
+/* Q, K and V vectors of one layer in memory, for example k-means centroids. */
 typedef struct {
     size_t d_head;
     int n_heads[KVD_N_X];  /* number of heads of each tensor; 0 if the tensor is absent */

@@ -12,7 +12,8 @@
 
 const char *const kvd_set_name[KVD_N_SET] = {"g", "rise", "p_qk", "p_v", "p_u_qk", "p_u_v"};
 
-/* Returns true for a setting such as "zack.p_u.qk=0.5", a removed fraction of dimensions. */
+/* Returns true if a setting, such as "zack.p_u.qk=0.5", says which fraction of dimensions is
+ * removed. */
 static bool is_rate(const char *item)
 {
     static const char *const key[] = {".p.qk=", ".p.v=", ".p_u=", ".p_u.qk=", ".p_u.v="};

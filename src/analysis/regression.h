@@ -119,7 +119,8 @@ void kvd_fit_proposal_release(kvd_fit_proposal *x);
  * /regression. */
 int kvd_fit_proposal_write(kvd_h5 *f, const kvd_fit_proposal *x, const kvd_rates *r, kvd_err *err);
 void kvd_fit_proposal_print(const kvd_fit_proposal *x, const kvd_rates *r, const char *output);
-/* Returns the regression and the proposed parameters as JSON, or NULL if memory runs out. */
+/* Returns JSON with the proposed parameters of compression method ZDC, and with the regression of
+ * these parameters on ln(loss). Returns NULL if memory runs out. */
 json_t *kvd_fit_proposal_json(const kvd_fit_proposal *x, const kvd_rates *r);
 
 #endif

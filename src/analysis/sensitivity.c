@@ -111,8 +111,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* These singular values are already averages over tokens, so they are stored as those of a
-         * matrix with one row. */
+        /* Programs divide singular values by sqrt(n_rows), but these are already averages over
+         * tokens. */
         out->pair[pair[side]].n_rows = 1;
     }
     /* index of the first job that fails, so that the error does not depend on threads */
@@ -134,9 +134,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     return failed == jobs ? 0 : -1;
 }
 
-/* Returns the total loss in nats if quantisation causes the loss min(theta, sigma^2 / 2) in each
- * singular direction. *bits receives the mean number of bits per direction for this
- * quantisation. */
+/* Returns the loss in nats of a quantisation that causes the loss min(theta, sigma^2 / 2) in the
+ * direction of each singular value sigma. *bits receives its mean number of bits per direction. */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};

@@ -30,8 +30,8 @@ enum { KVD_SENSITIVITY_KINDS = 4 };
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
-/* Adds one layer of a batch to the sums of x x^T, where the vectors x are queries, head outputs,
- * and the gradients of the loss with respect to both. */
+/* Adds one layer of a batch to the sums of x x^T. The vectors x are queries q, head outputs o, and
+ * gradients of the loss with respect to q and o. */
 int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err);
 
 /* Returns the sums of x x^T, [n_layers][KVD_SENSITIVITY_KINDS][n_kv_heads][d_head][d_head]. Kinds
@@ -51,8 +51,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
  * loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2) */
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 
-/* Arguments for an engine that runs the model forward and backward. It adds x x^T to `sums`, where
- * the vectors x are queries, head outputs, and the gradients of the loss with respect to both. */
+/* Arguments for an engine that runs the model forward and backward, and adds x x^T to `sums`. The
+ * vectors x are queries q, head outputs o, and gradients of the loss with respect to q and o. */
 
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller; the CPU engine uses it until `free` */

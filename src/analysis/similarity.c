@@ -20,8 +20,7 @@ double kvd_mean_abs(const double *R, size_t d)
 
 double kvd_delta(const double *A, const double *B, size_t d)
 {
-    /* Adds column by column, as kvd_delta_aligned does, so that both results are equal bit for bit
-     * if kvd_delta_aligned flips no column. */
+    /* Adds column by column, as kvd_delta_aligned does, so that the two functions round equally. */
     double sum = 0;
     for (size_t j = 0; j < d; j++)
         for (size_t i = 0; i < d; i++)

@@ -21,9 +21,10 @@ double kvd_delta_aligned(const double *A, const double *B, size_t d);
  * columns. Random matrices give m / d on average. */
 int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd_err *err);
 
-/* Fills energy [d], for m = 1 .. d, with the fraction of the squared norm of vectors X_B that
- * projection on the first m columns of A keeps. R_B and sigma_B are the right singular vectors and
- * singular values of X_B. */
+/* Projects the rows of a matrix X on the first m columns of A, for m = 1 .. d. Fills energy [d]
+ * with the fraction of the squared norm of X that remains.
+ *
+ * R_B, sigma_B: right singular vectors and singular values of X. */
 int kvd_energy_kept(const double *A, const double *R_B, const double *sigma_B, size_t d,
                     double *energy, kvd_err *err);
 
@@ -37,7 +38,7 @@ size_t kvd_half(size_t d);
  * or per query head), and files with equal labels have equal calibration texts. */
 int kvd_comparable(const kvd_spectrum *s, const char *const *path, size_t n_files, kvd_err *err);
 
-/* Compares the rotations of all files with each other and with a random one. Refuses KVD_PAIR_BQK
+/* Compares the files' rotations with each other, and with a random rotation. Fails for KVD_PAIR_BQK
  * and KVD_PAIR_BVW, which have two projections instead of a rotation. */
 int kvd_compare(const kvd_spectrum *s, size_t n_files, kvd_pair pair, uint64_t seed,
                 kvd_comparison *out, kvd_err *err);

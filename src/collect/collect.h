@@ -26,9 +26,9 @@ typedef struct {
     bool pre;              /* true if Q and K before RoPE are recorded too */
     kvd_activations *dump; /* activations file for Q, K and V; owned by the caller, may be NULL */
     kvd_moments *sums;     /* second moments to add to; owned by the caller, may be NULL */
-    /* attention statistics to add to, only on the CPU; owned by the caller, may be NULL */
+    /* attention statistics to add to, or NULL; owned by the caller; not supported on GPUs */
     kvd_attention_stats *stats;
-    /* squared gradients to add to, only on the CPU or one GPU; owned by the caller, may be NULL */
+    /* squared gradients to add to, or NULL; owned by the caller; not supported on several GPUs */
     kvd_fisher *fisher;
     int threads;
     kvd_dtype compute; /* number type of the passes on a GPU: KVD_F32 or KVD_BF16 */
@@ -82,7 +82,8 @@ typedef struct {
     kvd_moments sums;
     kvd_attention_stats stats;
     kvd_fisher fisher;
-    /* output files that are open from the start, to hold the locks on their names */
+    /* output files; opened when the run starts, so that no other run can write files of these
+     * names */
     kvd_h5 moments_file, stats_file;
     const kvd_run *run;
     kvd_run_key key;
@@ -119,8 +120,8 @@ bool kvd_outputs_kept(const kvd_outputs *o);
 
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err);
 
-/* Closes all files. Keeps unfinished files if a state file exists, from which --resume can
- * continue. *o may be all zeros. */
+/* Closes all files. Keeps the unfinished files if --resume can continue the run, else removes them.
+ * *o may be all zeros. */
 void kvd_outputs_close(kvd_outputs *o);
 
 /* Fails if host memory is too small for the run. *out must be filled as for kvd_outputs_open. */

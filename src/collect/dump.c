@@ -31,7 +31,7 @@ void kvd_dump_release(kvd_dump *d)
 static size_t transpose(kvd_dtype t, const float *from, size_t n_heads, size_t h, size_t width,
                         size_t first, size_t n, char *slab)
 {
-    /* number of tokens that are converted and then checked while they are in the L1 cache */
+    /* number of tokens to convert at a time; a check for NaN then reads them from the L1 cache */
     enum { ROWS = 32 };
     const size_t bytes = width * kvd_dtype_bytes(t);
     for (size_t at = 0; at < n; at += ROWS) {

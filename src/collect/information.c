@@ -20,8 +20,8 @@ struct kvd_information {
     double *weight[KVD_F_SIDES];
     float *tile;      /* [threads][TILE][d_model] gradient of TILE rows of a weight matrix */
     double *products; /* scratch memory of kvd_gram_add */
-    /* [n_kv_heads][max_tokens][d_head] squared gradients of the loss with respect to K or V; NULL
-     * if they are not wanted for single tokens */
+    /* [n_kv_heads][max_tokens][d_head] squared gradients of the loss with respect to K or V of each
+     * token; NULL if only sums over tokens are wanted */
     float *rows;
     size_t first_token;
     int (*give_up)(void *ctx, kvd_err *err);

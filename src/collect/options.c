@@ -32,7 +32,8 @@ static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
         const char *option;
-        /* true if the option has no =FILE, so that its result is in the file of -o */
+        /* true if the option is given without =FILE, which writes its result to the file of option
+         * -o */
         bool at_output;
     } out[] = {{"--moments", cfg->moments && !cfg->moments_file},
                {"--attention", cfg->attention && !cfg->attention_file},
@@ -103,8 +104,8 @@ static int find_shape(void *config, const char *text, kvd_err *err)
 static const char *const ropes[] = {"after", "both", NULL};
 
 #define T kvd_collect_options
-/* Entry of options[]: --NAME[=FILE] asks for one kind of result, and must not be given together
- * with the options `without`. */
+/* Defines a command-line option --NAME[=FILE] that asks for one kind of result. `without`: names of
+ * the options that cannot be combined with it. */
 #define RECORD(name, field, file, without, text)                                                   \
     {                                                                                              \
         name, .type = KVD_OPT_TEXT, .arg = "FILE", .optional = true, KVD_INTO(T, file),            \

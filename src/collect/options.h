@@ -37,7 +37,8 @@ typedef struct {
     bool fisher;
     const char *fisher_file; /* file for squared gradients; NULL means the file of -o */
     size_t fisher_rows; /* number of first tokens whose squared gradients are stored one by one */
-    /* [n_snapshots] rising token counts at which second moments of Q, K, V are saved; allocated */
+    /* [n_snapshots] numbers of tokens, rising, after which second moments of Q, K and V are
+     * saved */
     size_t *snapshots;
     size_t n_snapshots;
     /* range of recorded layers; last_layer = -1 means the model's last layer */

@@ -32,7 +32,7 @@ static int complete(const char *path, const kvd_schema *schema, const kvd_run_ke
     kvd_err ignored;
     char *key;
     if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &ignored))
-        /* No error, because the run replaces a file of another format. */
+        /* The file does not exist, or has another format, so it is not a complete result. */
         return 0;
     int same = 0;
     if (!kvd_h5_get_text(&f, "/", "run_key", &key, &ignored)) {
@@ -392,7 +392,8 @@ static char *name_of(const char *moments_path, size_t asked, kvd_err *err)
     return name;
 }
 
-/* Returns the smallest number of first sequences that have at least n tokens in total. */
+/* Returns the smallest m such that the first m sequences of the corpus have at least n tokens
+ * together. */
 static size_t sequences_for(const kvd_corpus *corpus, size_t n)
 {
     size_t low = 1, high = kvd_corpus_n_sequences(corpus);
@@ -484,7 +485,7 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* `part` shares the arrays of *sums, but has the snapshot's numbers of tokens and sequences. */
+    /* shallow copy of *sums, with the numbers of tokens and sequences of snapshot *s */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

@@ -12,7 +12,8 @@
 #include <mpi.h>
 #endif
 
-/* Returns the first number among the environment variables in the list `name`, or -1. */
+/* Returns the value of the first environment variable in the list `name` that holds a number >= 0.
+ * Returns -1 if there is none. */
 static long launched(const char *const *name)
 {
     for (; *name; name++) {

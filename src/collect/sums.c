@@ -31,8 +31,8 @@ typedef struct {
     size_t ld;
 } job;
 
-/* Adds X^T X of all heads in parallel. One thread computes the whole sum of a head, so that results
- * do not depend on the number of threads. */
+/* For each of n_jobs matrices X, adds X^T X to the second moments of a head. One thread computes
+ * each product, so that results do not depend on the number of threads. */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
@@ -301,9 +301,9 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
 /* factor that lowers the limit that a sum of attention must reach, to tolerate rounding errors */
 static const double slack = 1 - 1e-12;
 
-/* Counts the fewest tokens that receive 90, 95 and 99 % of `mass`, the attention per token. Adds
- * these counts to five statistics from index `count` on: sum, sum of squares, minimum, maximum, and
- * sum of count / n. */
+/* Finds the smallest number k of tokens that together receive 90 % of the attention mass [n];
+ * likewise for 95 and 99 %. Updates five statistics of each k, from index `count` on: sum of k, sum
+ * of k^2, minimum, maximum, and sum of k / n. */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {

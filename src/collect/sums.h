@@ -54,8 +54,8 @@ int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_e
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 
-/* Sums of squared gradients of the loss with respect to keys, values and weights, for a
- * kvdim/fisher file. */
+/* Sums of squared gradients of the loss with respect to K, V, and the weight matrices W_K and W_V.
+ * They are written to a kvdim/fisher file. */
 
 typedef struct kvd_information kvd_information;
 
@@ -65,8 +65,8 @@ kvd_information *kvd_information_new(const kvd_checkpoint *c, size_t max_tokens,
                                      kvd_fisher *f, kvd_err *err);
 void kvd_information_free(kvd_information *s);
 
-/* Adds a batch's squared gradients of the loss with respect to K, V, W_K and W_V. After a failure
- * the sums are invalid. */
+/* Runs the model forward and backward on batch *b. Adds the squared gradients of the loss, with
+ * respect to K, V, W_K and W_V, to the sums in *s. After a failure these sums are invalid. */
 int kvd_information_run(kvd_information *s, const kvd_batch *b, size_t first_token,
                         int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
 

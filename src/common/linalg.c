@@ -138,7 +138,8 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /* With job 'O' LAPACK writes the singular vectors over A, which saves n * d doubles. */
+    /* If X has more rows than columns, LAPACK overwrites A with the left singular vectors to save
+     * memory. */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -242,7 +243,7 @@ static int reduce(kvd_tsqr *q, kvd_err *err)
     return 0;
 }
 
-/* Copies n rows, 8 at a time, so that writes to a column share a cache line. */
+/* Copies n rows of X to q->block, which is stored by columns. */
 static void put_rows(kvd_tsqr *q, const double *X, size_t n)
 {
     const size_t d = q->d;
@@ -339,7 +340,7 @@ int kvd_gram_svd(const double *G, size_t d, double *sigma, double *R, kvd_err *e
     return 0;
 }
 
-/* number of rows of X at a time, which stay in the L2 cache with 128 columns */
+/* number of rows of X that are converted to double and multiplied at a time */
 enum { GRAM_ROWS = 1024 };
 
 size_t kvd_gram_scratch(size_t d)

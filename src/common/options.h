@@ -157,8 +157,8 @@ extern const char *const kvd_switch_words[3];
     {.help = "Common options"}, KVD_OPTION_OUTPUT(T, what, text), KVD_OPTION_SEED(T),              \
         KVD_OPTION_THREADS(T), KVD_OPTION_DEVICE(T), KVD_OPTION_QUIET(T), KVD_OPTION_JSON(T)
 
-/* Sets *nearest to `candidate` if that is more similar to `text`. Before the first candidate,
- * *nearest must be NULL and *distance 0. */
+/* Sets *nearest to `candidate` if `candidate` is similar to `text`, and more similar than the old
+ * *nearest. Before the first call, *nearest must be NULL and *distance 0. */
 void kvd_option_nearest(const char *text, const char *candidate, const char **nearest,
                         size_t *distance);
 

@@ -38,8 +38,7 @@ static void print(const kvd_progress *p, double t, bool last)
             bar[WIDTH] = '\0';
             fprintf(stderr, "[%s] ", bar);
         }
-        /* Adds 1e-6 before rounding down, so that a rounding error does not hide a finished
-         * part. */
+        /* Adds 1e-6, so that a sum such as 2.9999999 finished items is shown as 3. */
         fprintf(stderr, "%.0f of %.0f %s (%.0f %%), ", floor(p->done + 1e-6), p->total, p->unit,
                 100 * part);
     } else {

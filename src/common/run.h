@@ -1,5 +1,5 @@
-/* State of a program's run: data for /provenance of result files, number of threads, requests to
- * stop. */
+/* State of a running program: number of threads, whether a signal asks the program to stop, and
+ * data that result files record in HDF5 group /provenance. */
 #ifndef KVD_COMMON_RUN_H
 #define KVD_COMMON_RUN_H
 

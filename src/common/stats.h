@@ -40,8 +40,8 @@ enum { KVD_BOOTSTRAP_CLUSTERS = 8 };
 int kvd_bootstrap_ratio(const double *num, const double *den, size_t n, int resamples,
                         uint64_t seed, kvd_interval *out, kvd_err *err);
 
-/* Like kvd_bootstrap_ratio, but for the mean over strata of each stratum's ratio. Stratum i has
- * clusters first[i] .. first[i + 1] - 1. */
+/* Computes sum(num) / sum(den) in each stratum, and the mean of these ratios over all strata, with
+ * a 95 % bootstrap interval. Stratum i has clusters first[i] .. first[i + 1] - 1. */
 int kvd_bootstrap_strata(const double *num, const double *den, const size_t *first, size_t n_strata,
                          int resamples, uint64_t seed, kvd_interval *out, kvd_err *err);
 

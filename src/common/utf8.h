@@ -9,8 +9,8 @@
 /* Returns the index of the first malformed byte of s [len], or len. */
 size_t kvd_utf8_first_bad(const char *s, size_t len);
 
-/* Returns the index of the first control character of s (below U+0020, or U+007F to U+009F), or its
- * length. */
+/* Returns the index of the first control character of s, or the length of s if it has none. Control
+ * characters are below U+0020, or from U+007F to U+009F. */
 size_t kvd_utf8_first_control(const char *s);
 
 /* Replaces control characters and malformed bytes, which could control a terminal, by '?'. */

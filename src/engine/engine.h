@@ -67,8 +67,8 @@ typedef struct {
     /* number of a request's tokens in the cache of a KV head, averaged over the heads of layers
      * without a sliding window */
     double entries;
-    /* Bits of the request's K and V in the cache, without the bits in `side`. NaN if the method
-     * does not quantise. */
+    /* bits of the request's K and V in the cache, without page summaries; NaN if the method does
+     * not quantise */
     double bits;
     /* Bits of page summaries. A decode step reads them to choose the tokens whose K and V it
      * reads. */

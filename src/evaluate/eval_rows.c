@@ -70,8 +70,8 @@ static bool same_real(const kvd_rows *r, size_t row, const char *column, double 
     return isnan(x) ? isnan(y) : x <= y && x >= y;
 }
 
-/* Copies the next saved result to *to, if one is left. Fails if that result is for another method
- * or other parameters than `point`. */
+/* Copies the next saved result of an interrupted run into *to, if one is left. Fails if the result
+ * is for another method than `point`, or for other parameter values. */
 static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *point,
                       kvd_accuracy *to, bool *taken, kvd_err *err)
 {
@@ -205,8 +205,8 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/* Opens the compression methods at `p`, a choice of parameter values, with the k-th random seed.
- * Stores them in c->plan. *c must not be moved afterwards. */
+/* Opens the compression methods with the parameter values *p and the k-th random seed. Stores them
+ * in c->plan. *c must not be moved afterwards. */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -258,8 +258,8 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
     bool taken;
     kvd_err why = {""};
     if (take_saved(&v->saved, purpose, point, &v->accuracy, &taken, err)) {
-        /* If the saved results of a run with --sweep lack these parameter values, that run could
-         * not evaluate them. Evaluates them again to get the error message that explains why. */
+        /* With --sweep, parameter values without a saved result had failed; evaluates them again
+         * for the error message. */
         if (v->cfg->in.sweep && evaluate_one(v, purpose, point, full_rank_error, &why))
             *err = why;
         return -1;

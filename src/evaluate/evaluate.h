@@ -36,8 +36,9 @@ typedef struct {
     size_t bytes_not_kept;
     /* [n_sequences + 1] element s: number of prompt tokens in sequences 0 .. s - 1 */
     size_t *prompt_at;
-    /* Private fields follow. keeps_attention: true if the uncompressed attention outputs of all
-     * texts are kept. */
+    /* Private fields follow. */
+
+    /* true if the uncompressed model's attention outputs are kept for every evaluated text */
     bool keeps_attention;
     enum { KVD_PROMPTS_AGAIN, KVD_PROMPTS_OF_BATCH, KVD_PROMPTS_OF_ALL } keeps_prompts;
     /* [n_scored][d_model] final hidden states of the uncompressed model; NULL if they are not
@@ -111,8 +112,8 @@ typedef struct {
 /* Evaluates n methods. With first_layer > 0, runs only layers from first_layer on, from the
  * uncompressed model's hidden states. Release each choice[i] with kvd_choice_release.
  *
- * Fails if numbers are not finite, if removed dimensions change no prediction, or if a layer does
- * not use its cache. */
+ * Fails if a result is not finite. Also fails if compression was not applied: if removing
+ * dimensions changes no prediction, or if a layer does not read its cache. */
 int kvd_evaluate(kvd_evaluator *e, kvd_choice *choice, size_t n, int first_layer,
                  bool attention_errors, kvd_progress *progress, kvd_err *err);
 void kvd_choice_release(kvd_choice *c);

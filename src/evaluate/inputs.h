@@ -96,8 +96,8 @@ int kvd_inputs_open(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
 /* Opens the model's tokenizer. Warns if the tokenizer seems to belong to another model. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);
-/* Opens the texts or files of token ids. Sets in->label, their name, and the sequence length if
- * --seq-len is not given. */
+/* Opens the texts, or the files of token ids, that are evaluated. Sets in->label to their name.
+ * Sets the sequence length if option --seq-len is not given. */
 int kvd_inputs_open_corpus(kvd_inputs *in, kvd_err *err);
 int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 /* Lists the parameter values at which to evaluate each method. With none_is_error, fails if a
@@ -118,13 +118,14 @@ int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err 
 /* Fails if a method was left out, with --sweep only if all its parameter values were. If `every` is
  * true, fails only if no compressed method remains. */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
-/* Fails if a method cannot run on one of n prompts; with --sweep, leaves out that method and does
- * not fail. Prompt s has at[s + 1] - at[s] tokens, a sequence at most max_len tokens. */
+/* Fails if a method cannot run on one of n prompts. With --sweep, leaves out such a method instead.
+ * Prompt s has at[s + 1] - at[s] tokens. A prompt and its generated tokens are at most max_len
+ * tokens. */
 int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              const char *program, kvd_err *err);
-/* Opens the compression methods at `p`, a choice of parameter values, with random seed in->run.seed
- * + k. *plan must not be moved afterwards. On failure sets in->unsuited, which allows
- * kvd_inputs_leave_out to leave out these values. */
+/* Opens the compression methods with the parameter values *p and the random seed in->run.seed + k.
+ * *plan must not be moved afterwards. On failure sets in->unsuited, so that kvd_inputs_leave_out
+ * may skip the method. */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
 /* Adds all on which the results depend (inputs, options, seed, hardware) to *key. --resume compares
@@ -136,8 +137,8 @@ bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, cons
  * on stdout. */
 int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err *err);
 void kvd_inputs_methods_text(const kvd_inputs_options *cfg, char *text, size_t size);
-/* Writes the names given by --field (JSON keys or CSV columns), separated by blanks, with '-' for
- * plain text. */
+/* Writes the values of option --field to `text`, separated by blanks. A value is a JSON key or CSV
+ * column to read, or "-" for a plain text file. */
 void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t size);
 void kvd_inputs_release(kvd_inputs *in);
 

@@ -106,8 +106,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/* Copies the rows (of Q, for example) of all tokens after prompts: from an array of these tokens
- * alone to an array of whole sequences, or back if `out` is true. */
+/* Copies rows, for example of Q, of the tokens after the prompts. If `out` is false, copies from an
+ * array of only these tokens to an array of whole sequences. If `out` is true, copies back. */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {
@@ -147,8 +147,8 @@ static int run(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_
     return 0;
 }
 
-/* Fills *steps with a batch of only the tokens after the prompts in batch `b`. The caller frees
- * *lengths and *ids. */
+/* Copies batch *b to *steps without the prompt of each sequence. The caller frees *lengths and
+ * *ids. */
 static int cut_batch(const kvd_kept_prompts *p, const kvd_batch *b, kvd_batch *steps,
                      size_t **lengths, uint32_t **ids, kvd_err *err)
 {

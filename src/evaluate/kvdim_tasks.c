@@ -193,8 +193,8 @@ static int open_inputs(tasks_run *v, kvd_err *err)
            kvd_inputs_check_plans(in, program, err);
 }
 
-/* Returns the measure that --target-metric names, or KVD_N_FREE_MEASURES if that is the score of a
- * benchmark. */
+/* Returns the measure that option --target-metric names. Returns KVD_N_FREE_MEASURES if the option
+ * names a benchmark's score. */
 static kvd_task_measure target_measure(const tasks_run *v)
 {
     int m = 0;
@@ -470,8 +470,7 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
                      : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
     if (status)
         return -1;
-    /* table row with the mean score: the last row if it is a mean over benchmark tasks, the first
-     * new row if it is a mean over seeds */
+    /* row of the result table that has the mean score over benchmark tasks, or over random seeds */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     const char *const share =
         kvd_method_selects(t->method) ? "free_read_share" : "free_cache_share";
@@ -530,8 +529,8 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* Opens the journal, a file of generated sequences. With --part, this is the part's own journal.
- * Without --part, also reads the journals of all parts. */
+/* Opens the journal, a file of generated sequences. With --part, which runs a part of the tasks,
+ * opens that part's own journal. Without --part, also reads the journals of all parts. */
 static int open_journal(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;

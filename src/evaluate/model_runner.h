@@ -40,8 +40,8 @@ size_t kvd_prompt_rows(size_t prompt, size_t n);
 /* Returns the bytes of one prompt token's recorded Q, K, V and K before RoPE in all layers. */
 size_t kvd_kept_prompts_row_bytes(const kvd_config *c);
 
-/* Allocates memory to record `rows` prompt tokens. Call kvd_kept_prompts_release afterwards, also
- * on failure. */
+/* Allocates memory for Q, K, V and K before RoPE of `rows` prompt tokens. Call
+ * kvd_kept_prompts_release afterwards, also on failure. */
 int kvd_kept_prompts_init(kvd_kept_prompts *p, const kvd_config *c, size_t prompt, size_t rows,
                           size_t max_tokens, kvd_err *err);
 void kvd_kept_prompts_release(kvd_kept_prompts *p);
@@ -147,8 +147,9 @@ struct kvd_model_runner {
      * reference_logits has computed. */
     int (*score)(kvd_model_runner *r, const float *rows, const kvd_predictions *p,
                  kvd_quality *per_sequence, kvd_err *err);
-    /* Compares logits v, computed from `rows`, with the uncompressed logits u of reference_logits.
-     * *largest receives max |v - u|. Adds the sum of u^2 to *sum2. */
+    /* Compares logits v, computed from n final hidden states `rows`, with the logits u that
+     * reference_logits has computed. *largest receives max |v - u|. Adds the sum of u^2 to
+     * *sum2. */
     int (*logit_change)(kvd_model_runner *r, const float *rows, size_t n, double *largest,
                         double *sum2, kvd_err *err);
 

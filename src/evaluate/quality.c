@@ -97,7 +97,7 @@ static row_sums scan_row(const float *x, size_t vocab)
     return s;
 }
 
-/* Returns the KL divergence of softmax(a) from softmax(b), exactly 0 for equal logits. */
+/* Returns the KL divergence KL(softmax(a) || softmax(b)), which is exactly 0 for equal logits. */
 static double kl_row(const float *a, const float *b, size_t vocab, const row_sums *sa,
                      const row_sums *sb)
 {

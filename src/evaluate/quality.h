@@ -38,8 +38,8 @@ int kvd_quality_add(kvd_quality *q, const float *logits, const float *reference,
 /* how compression changes predictions, in the statistics that llama-perplexity --kl-divergence
  * prints */
 typedef struct {
-    /* median, percentiles and maximum of the KL divergence in nats, and mean change of the right
-     * token's probability */
+    /* median, percentiles and maximum of the KL divergence in nats, and mean change of the correct
+     * token's probability by compression */
     double kl_median, kl_p90, kl_p99, kl_p999, kl_max, p_change;
 } kvd_change_summary;
 
@@ -93,16 +93,19 @@ typedef struct {
 int kvd_attention_error_init(kvd_attention_error *e, const kvd_kept_attention *kept,
                              const kvd_config *c, kvd_err *err);
 void kvd_attention_error_release(kvd_attention_error *e);
-/* Adds the errors of one layer's attention outputs `out`. `ctx` points to a kvd_attention_error. */
+/* Compares one layer's attention outputs `out` with the uncompressed outputs. Adds the differences
+ * to the sums in the kvd_attention_error that `ctx` points to. */
 int kvd_attention_error_add(void *ctx, const kvd_attention_in *in, const float *out, kvd_err *err);
 
-/* Counts n tokens without error in each layer and head, because their attention outputs equal the
- * uncompressed outputs `u`. */
+/* Adds n tokens with error 0 to the sums of all layers and heads. u: attention outputs of these
+ * tokens, which compression does not change. */
 void kvd_attention_error_add_none(kvd_attention_error *e, const kvd_kept_attention *u, size_t n);
 
-/* Return the error of a head's attention outputs v, where u are the uncompressed outputs.
- * kvd_attention_error_norm: ||v - u|| / ||u|| over all tokens; kvd_attention_error_zdc: mean over
- * tokens of |v - u| / |u| (D of the ZDC paper). NaN if all u are 0. */
+/* Return the relative error of a head's attention outputs v, compared with the uncompressed outputs
+ * u. NaN if all u are 0.
+ *
+ * - kvd_attention_error_norm: ||v - u|| / ||u|| over all tokens
+ * - kvd_attention_error_zdc: mean of |v - u| / |u| over all elements with u != 0 */
 double kvd_attention_error_norm(const kvd_attention_error *e, int layer, int head);
 double kvd_attention_error_zdc(const kvd_attention_error *e, int layer, int head);
 /* Writes the means over layers and heads of the errors that kvd_attention_error_norm and

@@ -427,8 +427,8 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* Also compares `settings`, because removed fractions given for Q-K alone or for V alone are
-     * stored only there. */
+    /* `settings` also has fractions of dimensions that are removed only from Q and K, or only from
+     * V. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }

@@ -1,6 +1,5 @@
-/* Finds the strongest compression that keeps a share of the uncompressed model's score. Because
- * scores are noisy, results also say where each end of the score's 95 % confidence interval falls
- * below the target. */
+/* Finds the strongest compression that keeps a target share of the uncompressed model's score.
+ * Because scores are noisy, also finds it for each end of the score's 95 % confidence interval. */
 #ifndef KVD_EVALUATE_TARGET_H
 #define KVD_EVALUATE_TARGET_H
 
@@ -12,8 +11,8 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/* A search stops when the strongest compression that meets the target and the weakest one that
- * misses it differ by at most this fraction of removed dimensions or saved bytes. */
+/* Precision of a search for the strongest compression that meets a target, as a fraction of removed
+ * dimensions or saved bytes. */
 #define KVD_TARGET_STEP 0.005
 
 /* score and cache size at one value of the parameter that a search varies */
@@ -77,8 +76,8 @@ typedef struct {
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
-/* Finds the result that kvd_target_search would find, but only in n known results, ordered from
- * weakest to strongest compression. Evaluates nothing. Fills *out. */
+/* Finds the strongest of n evaluated compressions that keeps the share `target` of the uncompressed
+ * score. sample [n]: results from weakest to strongest compression. Fills *out. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
 /* correct predictions of a method when it removes different fractions of the dimensions */
@@ -113,13 +112,12 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           kvd_err *err);
 
 typedef struct {
-    /* name of the method; then "-" and its rule to choose kept dimensions, unless that is the
-     * default rule, eq6; then "-2", "-3", ... if an earlier search has the same name */
+    /* unique name of the search: its method, with a suffix if needed, such as "zack", "zack-loss"
+     * or "zack-2" */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
-    /* true if the search varies p, the removed fraction of dimensions, and the model is
-     * uncompressed at p = 0 */
+    /* true if the weakest compression of the search is the uncompressed model */
     bool whole;
     /* The results of this search are the table rows from first_row to end_row - 1. Before the
      * search both numbers are equal. */
@@ -127,9 +125,11 @@ typedef struct {
     kvd_target found;
 } kvd_method_target;
 
-/* Evaluates a method at one value of the varied parameter. Fills out->saving (saved fraction of
- * bytes), out->share (share of the uncompressed score) and, unless NULL, of_text [n_texts] (that
- * share on each text). */
+/* Evaluates a method with the parameter values `point`.
+ *
+ * - out->saving receives the saved fraction of bytes.
+ * - out->share receives the score divided by the uncompressed score.
+ * - of_text [n_texts] receives this share for each text; may be NULL. */
 typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
 
@@ -156,8 +156,8 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                       .requires = "target", .help = "Vary this parameter instead"                  \
     }
 
-/* Defines the option --sweep, stored in `sweep` of type T: evaluate several values of the parameter
- * that --target would vary. */
+/* Defines option --sweep, stored in `sweep` of type T. It evaluates each method at several values
+ * of one parameter, such as p. */
 #define KVD_OPTION_SWEEP(T)                                                                        \
     {                                                                                              \
         "sweep", .type = KVD_OPT_WHOLE, KVD_INTO(T, sweep), .low = 1, .high = 64,                  \
@@ -171,9 +171,9 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 
-/* Searches for the strongest compression of t->method that keeps a share `target` of the
- * uncompressed score. Stores it in t->found. `point`: the parameters that stay fixed; may be NULL
- * if the removed fraction p of dimensions is varied. */
+/* Searches for the strongest compression by t->method that keeps the share `target` of the
+ * uncompressed score. Stores the result in t->found. `point`: values of all other parameters; may
+ * be NULL if the search varies p, the removed fraction of dimensions. */
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err);
@@ -183,7 +183,7 @@ int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, doubl
 int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
                             kvd_err *err);
 
-/* Returns true if methods a and b differ only in the parameter that `rate` describes. */
+/* Returns true if methods a and b are equal, apart from the value of parameter rate->name. */
 bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
                              const kvd_method_tradeoff *rate);
 

@@ -1,5 +1,5 @@
-/* Sums x x^T over tokens on a GPU, where the vectors x are queries, head outputs, and the gradients
- * of the loss with respect to both. */
+/* Sums x x^T over tokens on a GPU. The vectors x are queries q, head outputs o, and gradients of
+ * the loss with respect to q and o. */
 #include <stdlib.h>
 
 #include "analysis/sensitivity.h"

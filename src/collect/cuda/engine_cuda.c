@@ -28,7 +28,8 @@ typedef struct {
  * before its norm, and V */
 enum { GRADIENTS = 4 };
 
-/* Backward pass, NULL if no gradients are wanted, and a layer's gradients in host memory. */
+/* Backward pass on the GPU, and buffers in host memory for one layer's gradients. If no gradients
+ * are wanted, `pass` is NULL. */
 typedef struct {
     kvd_gpu_backward *pass;
     kvd_information *sums;
@@ -77,8 +78,8 @@ static int fetch_sums(cuda *c, kvd_err *err)
     return to_device(c, 0, err);
 }
 
-/* Copies the second moments *sums to the GPUs, after copying back to the host those that the GPUs
- * hold. */
+/* Copies the second moments *sums to the GPUs. If the GPUs hold other second moments, first copies
+ * these back to host memory. */
 static int hold_sums(cuda *c, kvd_moments *sums, kvd_err *err)
 {
     if (c->held == sums)

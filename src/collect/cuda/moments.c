@@ -7,7 +7,7 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* model and recorded layers of the second moments; the field `gram` is unused */
+    /* model, and range of layers, whose second moments are summed; shape.gram is not used */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;

@@ -66,7 +66,8 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 #endif
 }
 
-/* Adds the products of 16 rows of X to a block of X^T X. PITCH is the length of a row in `tile`. */
+/* Adds X^T X of the 16 rows X in `tile` to `acc`, one 32 x 32 block of the whole X^T X. PITCH:
+ * distance between two rows in `tile`. */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,
                                          double (&acc)[2][4][4])

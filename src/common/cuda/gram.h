@@ -25,7 +25,7 @@ typedef struct {
     size_t n_rows;
     int n_parts;
     kvd_gram_part part[KVD_GRAM_PARTS];
-    /* device memory of kvd_gram_scratch_bytes(n, d) bytes; n is the number of all heads */
+    /* device memory of kvd_gram_scratch_bytes(n, d) bytes, where n is the sum of part[i].n_heads */
     double *scratch;
 } kvd_gram_args;
 

@@ -182,8 +182,8 @@ typedef struct {
     kvd_csv_row row;
     void *ctx;
     size_t n_rows;
-    /* number of rows so far; number of rows that the last row, KVD_CSV_END, gives (SIZE_MAX until
-     * that row is read) */
+    /* n_all: number of rows read so far. end: number of rows that the last row of the file states,
+     * or SIZE_MAX before that row is read. */
     size_t n_all, end;
 } table_reader;
 
@@ -240,8 +240,8 @@ int kvd_csv_parse(const char *name, const char *text, size_t len, kvd_csv_row ro
     return rc;
 }
 
-/* Returns true if a CSV field needs quotes, also if it begins or ends with a blank, which readers
- * would otherwise remove. */
+/* Returns true if a CSV field must be written in quotes. Such a field contains a comma, a quote or
+ * a line break, or begins or ends with a blank. */
 static bool needs_quotes(const char *s)
 {
     const size_t n = strlen(s);

@@ -42,8 +42,8 @@ int kvd_field_read_texts(hid_t dataset, const char *file, const char *path, size
 /* Fails unless the dataset `path` has exactly the dimensions want [rank]. */
 int kvd_field_shape(kvd_h5 *f, const char *path, int rank, const hsize_t *want, kvd_err *err);
 
-/* Writes a hash of texts, "HASH" or "HASH+START", to attributes of the file. HASH, of the texts'
- * tokens, is written to `corpus_hash`; START, of the texts' first bytes, to `corpus_start`. */
+/* Writes the hash of texts to attributes of the file. The part before "+" becomes attribute
+ * `corpus_hash`. The part after "+", if there is one, becomes attribute `corpus_start`. */
 int kvd_field_write_corpus_hash(kvd_h5 *f, const char *hash, kvd_err *err);
 /* Reads a hash of texts from two attributes and joins them by "+": `corpus_hash`, of the texts'
  * tokens, and `corpus_start`, of the texts' first bytes. If an older file lacks `corpus_start`, "+"

@@ -83,12 +83,13 @@ int kvd_h5_reserve(kvd_h5 *f, const kvd_h5_spec *spec, hid_t *dataset, kvd_err *
 /* Closes a dataset. Fails if HDF5 cannot write its buffers. */
 int kvd_h5_close_dataset(kvd_h5 *f, hid_t *dataset, const char *path, kvd_err *err);
 
-/* Writes the shape of a dataset to dims [rank]. Fails on another number of axes. */
+/* Writes the lengths of the axes of a dataset to dims [rank]. Fails if the dataset does not have
+ * `rank` axes. */
 int kvd_h5_shape(kvd_h5 *f, const char *path, int rank, hsize_t *dims, kvd_err *err);
 bool kvd_h5_exists(kvd_h5 *f, const char *path);
 bool kvd_h5_has_attribute(kvd_h5 *f, const char *where, const char *name);
 
-/* Fails if the file lacks values of a dataset, which HDF5 reads as its fill value, 0. */
+/* Fails if elements of a dataset were never written to the file. HDF5 would read them as 0. */
 int kvd_h5_check_stored(hid_t dataset, const char *file, const char *path, kvd_err *err);
 
 /* Reads a whole dataset of shape `dims`. A number that mem_type cannot hold is an error. */

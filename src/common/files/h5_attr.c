@@ -8,7 +8,7 @@
 #include "common/files/h5_internal.h"
 #include "common/utf8.h"
 
-/* largest text attribute in bytes */
+/* largest length in bytes of a text attribute in an HDF5 file */
 enum { MAX_TEXT = 60000 };
 
 static herr_t first_reason(unsigned n, const H5E_error2_t *e, void *ctx)
@@ -283,7 +283,8 @@ int kvd_h5_get_int(kvd_h5 *f, const char *where, const char *name, int64_t *valu
     const hid_t attr = open_number(f, where, name, true, &type, err);
     if (attr < 0)
         return -1;
-    /* Reads unsigned values as unsigned, as HDF5 would silently limit them to the signed range. */
+    /* Reads unsigned values as uint64_t, because HDF5 would silently reduce large values to
+     * INT64_MAX. */
     int rc = 0;
     uint64_t wide = 0;
     const bool is_unsigned = H5Tget_sign(type) == H5T_SGN_NONE;

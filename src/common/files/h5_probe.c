@@ -357,7 +357,7 @@ typedef struct {
 } verdict;
 
 enum { KEPT = 64 };
-/* for the files checked last: why HDF5 cannot read them, or "" if it can */
+/* latest results of checking if HDF5 can read a file: the reason why it cannot, or "" if it can */
 static verdict kept[KEPT];
 static size_t n_kept;
 

@@ -177,7 +177,7 @@ int kvd_output_begin(kvd_output *out, const char *path, kvd_err *err)
         return kvd_fail(err, "cannot write '%s': it is a folder", path);
     if (check_target(path, err))
         return -1;
-    /* If `path` is a symbolic link, its target is replaced. */
+    /* If `path` is a symbolic link, the file that it points to is replaced, not the link. */
     struct stat st;
     if (!lstat(path, &st) && S_ISLNK(st.st_mode)) {
         out->path = realpath(path, NULL);

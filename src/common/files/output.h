@@ -42,11 +42,11 @@ int kvd_output_commit(kvd_output *out, kvd_err *err);
  * NAME.partial. *out may be all zeros. */
 void kvd_output_release(kvd_output *out, bool keep_partial);
 
-/* an output of a program, with a list of endings of further files that belong to it; the list ends
- * with NULL, or is NULL */
+/* an output file of a program, and the names of further files that the program writes for it */
 typedef struct {
     const char *option; /* option that names this output, such as "--moments" */
     const char *path;   /* NULL if the option was not given */
+    /* endings of the further files' names, such as ".state", and a final NULL; or NULL */
     const char *const *beside;
 } kvd_output_name;
 

@@ -38,7 +38,7 @@ typedef struct {
     kvd_engine engine;
     kvd_engine_spec spec;
     int device;
-    /* number of times that the model reads a prompt in a row: 2 for methods that need it, else 1 */
+    /* how often the model reads each prompt: 2 for methods that need two passes, else 1 */
     size_t copies;
     /* largest number of positions of a request; a prompt that is read twice counts twice */
     size_t positions;
@@ -60,8 +60,8 @@ typedef struct {
     float *rows;
     /* [max_slices][vocab_size] logits of the tokens whose residual streams are in `rows` */
     float *logits;
-    /* [max_slices] largest logit of each request that emits a token, and the index of this logit,
-     * packed into one number */
+    /* [max_slices] for each request that emits a token: its largest logit and the index of that
+     * logit, packed into one number */
     unsigned long long *key;
     /* [max_slices] copy of `key` in pinned CPU memory: largest logit of each request, and its
      * index */
@@ -94,10 +94,10 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the cache, and captures the CUDA graphs of decode steps. All GPUs call it. */
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
-/* kvd_cuda_engine_run computes an iteration, and waits for the GPU. All GPUs call it.
+/* kvd_cuda_engine_run computes an iteration, and waits for the GPU. Each GPU's thread must call it.
  *
- * kvd_cuda_engine_conclude must follow. It writes emitted tokens to `next`, or fails if `bad`
- * reports a NaN or infinity. */
+ * Then kvd_cuda_engine_conclude must be called. It writes emitted tokens to `next`, or fails if its
+ * argument `bad` says that the GPU found a NaN or infinity. */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                         kvd_err *err);
 int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
@@ -120,8 +120,8 @@ int kvd_cuda_check_iteration(const kvd_cuda_engine *e, const kvd_iteration *it, 
  * prompts. */
 int kvd_cuda_check_whole(const kvd_cuda_engine *e, bool chunk, kvd_err *err);
 void kvd_cuda_list_slices(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id);
-/* Returns how many rows the i-th request has in the batch. A decode step has one row; a prompt has
- * one per token, times e->copies. */
+/* Returns how many rows (tokens) the i-th request has in the batch: 1 in a decode step, else the
+ * number of its prompt tokens. If the model reads each prompt twice, these tokens count twice. */
 size_t kvd_cuda_rows(const kvd_cuda_engine *e, const kvd_iteration *it, size_t i);
 /* Returns how many tokens of a request each KV head has in the cache before the new tokens of
  * *s. */

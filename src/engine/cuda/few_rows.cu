@@ -1,7 +1,8 @@
-/* Kernel for y = x W^T, with a weight matrix W and up to 8 rows x (tokens). Its time is that of
+/* Kernel for y = x W^T, with a weight matrix W and up to 8 rows (tokens) in x. It takes as long as
  * reading W.
  *
- * A CTA multiplies 16 rows of W at a time. Its 8 warps divide their columns in blocks of 64. */
+ * Each thread block (CTA) multiplies 16 rows of W at a time. Each of its 8 warps multiplies blocks
+ * of 64 columns of these rows. */
 #include "engine/cuda/few_rows.h"
 
 #include "common/cuda/launch.cuh"
@@ -18,8 +19,7 @@ enum {
     SLAB = 64,
     SLAB_BYTES = TILE * SLAB * 2,
     MOST_PARTS = 8,
-    /* Floats in shared memory from one token's 16 sums to the next token's. 4 floats of padding
-     * avoid bank conflicts. */
+    /* distance in shared memory between the sums of two tokens: 16 sums and 4 unused floats */
     SUM_PITCH = 20,
     SUMS = KVD_FEW_ROWS * SUM_PITCH
 };
@@ -346,8 +346,8 @@ __device__ __forceinline__ void multiply(const piece &w, uint32_t x_at, float (&
 
 enum { AHEAD = 3 /* units that a warp loads ahead */ };
 
-/* Kernel that multiplies at most 8 rows (tokens) by a matrix of 4-bit weights. KIND (kvd_few_kind)
- * says what it stores. */
+/* Kernel that multiplies at most 8 rows (tokens) by a matrix of 4-bit weights. KIND selects the
+ * output, for example KVD_FEW_LOGITS. */
 template <int KIND>
 __global__ void __launch_bounds__(THREADS, 2) few_codes_kernel(const __grid_constant__ params p)
 {
@@ -531,8 +531,8 @@ static size_t columns_of(size_t in, size_t parts)
     return ceil_div(in, parts * KVD_FEW_UNIT) * KVD_FEW_UNIT;
 }
 
-/* Returns the number of launches that must divide the columns of W, so that each launch's columns
- * of x fit into shared memory. 0 if the kernel does not support the sizes. */
+/* Returns how many kernel launches must share the columns of W, so that the part of x for one
+ * launch fits into shared memory. Returns 0 if the kernel does not support the sizes. */
 static size_t parts_of(kvd_few_kind kind, size_t n, size_t in)
 {
     int device = 0, most = 0;

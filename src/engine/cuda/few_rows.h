@@ -42,8 +42,8 @@ typedef struct {
 
 enum { KVD_FEW_UNIT = 128 };
 
-/* Returns the bytes of the 4-bit codes of a matrix [rows][in]. *sides: bytes of its steps and zero
- * points. `in` must be a multiple of 128. */
+/* Returns the size in bytes of the 4-bit codes of a quantised matrix [rows][in]. *sides receives
+ * the size in bytes of its quantisation steps and zero points. `in` must be a multiple of 128. */
 size_t kvd_few_codes_bytes(size_t rows, size_t in, size_t *sides);
 /* kvd_few_codes_pack quantises matrix w, bf16 [rows][in], to 4 bits; kvd_few_codes_restore converts
  * it back to bf16. If `gated`, w is a gate matrix above an up matrix. */
@@ -61,7 +61,8 @@ typedef struct {
     const void *w;
     /* 4-bit weights. If codes.codes is not NULL, they are used instead of `w`. */
     kvd_few_codes codes;
-    /* Input, bf16 [n][in], aligned to 16 bytes. If NULL, the input is the norm of `residual`. */
+    /* Input, bf16 [n][in], aligned to 16 bytes. If NULL, the input is `residual` after RMS
+     * normalisation. */
     const void *x;
     /* If x is NULL, the input is the RMS norm of residual [n][in], multiplied by gain [in]. */
     const float *residual, *gain;

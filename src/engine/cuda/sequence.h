@@ -33,11 +33,12 @@ typedef struct {
     int gpu;
     /* engine that computes this GPU's part of the prompt, layer by layer */
     kvd_cuda_engine *slice;
-    /* copy of slice->w, changed to compute only this GPU's part of the heads */
+    /* weights and stream of this GPU, restricted to the attention heads that this GPU computes */
     kvd_gpu_worker of_share;
     kvd_paged_cache own;
     kvd_step_batch batch;
-    /* page tables of this GPU's part of the prompt, and of the whole prompt */
+    /* slice_pages: page table for all heads of this GPU's tokens. own_pages: page table for this
+     * GPU's heads of all tokens. */
     kvd_pages slice_pages, own_pages;
     /* [2 * max_pages] in device memory: element i is i - max_pages. Parts of this array serve as
      * page tables. */
@@ -83,10 +84,10 @@ kvd_sequence_rank *kvd_sequence_last(const kvd_sequence *q);
  * GPUs call it. */
 int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention_in *in, void *out,
                         kvd_err *err);
-/* Exchange data between GPUs. All GPUs call them.
+/* kvd_sequence_to_heads sends Q, K and V of this GPU's tokens to the GPUs that compute their heads.
+ * kvd_sequence_to_tokens sends attention outputs back to the GPUs of their tokens.
  *
- * kvd_sequence_to_heads sends Q, K and V of this GPU's tokens to the GPUs that compute their heads.
- * kvd_sequence_to_tokens sends attention outputs back to the GPUs of the tokens. */
+ * All GPUs must call each function. */
 int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, kvd_err *err);
 int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream,
                            kvd_err *err);

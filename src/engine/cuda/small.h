@@ -12,8 +12,9 @@ extern "C" {
 cudaError_t kvd_gather_rows(const float *x, const int32_t *row, size_t n, size_t d, float *to,
                             cudaStream_t stream);
 
-/* Finds the largest element of each row of x, and its index. key [n], zero before the call,
- * receives both in one number. */
+/* Finds the largest element of each row of x. key[i] receives a number that contains the largest
+ * element of row i and its index; kvd_largest_index returns the index. key [n] must be 0 before the
+ * call. */
 cudaError_t kvd_largest(const float *x, size_t n, size_t width, unsigned long long *key,
                         unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
 static inline uint32_t kvd_largest_index(unsigned long long key)

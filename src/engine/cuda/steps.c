@@ -183,9 +183,7 @@ int kvd_cuda_tokens(kvd_cuda_engine *e, float *x, size_t n, kvd_err *err)
     kvd_gpu_worker *const w = &e->w;
     if (!kvd_cuda_has_head(e))
         return 0;
-    /* Number of the check that reports a NaN or infinity in x. In models that norm the outputs of
-     * attention and feed-forward before adding them to x, an earlier kernel has already checked the
-     * sum. */
+    /* number that is reported if the GPU finds a NaN or infinity in x */
     const unsigned stage =
         kvd_config_norms_branches(&w->config) ? kvd_gpu_stage_final(&w->config) : w->stage;
     const cudaError_t status =
@@ -253,8 +251,8 @@ static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *
     return kvd_cuda_check(kvd_few_rows_run(p, e->w.stream), what, err);
 }
 
-/* Sums `rows` [n][d_model] over all GPUs, each of which has computed a part of the sum. Does
- * nothing on one GPU. *open: phase of the kernel queued last. */
+/* Replaces `rows` [n][d_model] on every GPU by the sum of this array over all GPUs. Does nothing on
+ * one GPU. *open: phase whose time is being measured; becomes KVD_PHASE_COMM. */
 static int sum_up(kvd_cuda_engine *e, float *rows, size_t n, kvd_phase *open, kvd_err *err)
 {
     const kvd_gpu_worker *const w = &e->w;

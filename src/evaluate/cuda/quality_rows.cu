@@ -108,7 +108,7 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    /* Waits until all threads have finished the previous call, which reads the shared array
+    /* Waits until all threads have finished an earlier call of this function, which reads
      * of_warp. */
     __syncthreads();
     if (lane == 0)

@@ -25,8 +25,8 @@ typedef struct {
     float *logits[2];
     int *flag;
     kvd_change *change;
-    /* [n_layers][KVD_ERROR_PARTS][n_heads] sums of attention errors, each over a part of the
-     * tokens */
+    /* [n_layers][KVD_ERROR_PARTS][n_heads] sums of attention errors. The tokens are divided into
+     * KVD_ERROR_PARTS ranges, each with its own sums. */
     kvd_error_sums *error;
     kvd_device_memory kept;
     /* [n_layers][kept_tokens][n_heads * d_head] uncompressed attention outputs to compare with, or

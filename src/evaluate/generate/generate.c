@@ -8,7 +8,7 @@
 /* worker that generates tokens: a GPU with its copy of the model, or a CPU thread */
 typedef struct {
     kvd_generator_spec spec; /* specification for this worker's GPU alone */
-    /* generator with the cache in host memory, or NULL until needed */
+    /* text generator that keeps the KV cache in host memory; NULL if it is not open */
     kvd_generate_path *rows;
 #ifdef KVD_CUDA
     struct kvd_gpu_weights *weights; /* weights in GPU memory, or NULL until the first call */
@@ -119,8 +119,7 @@ kvd_generator *kvd_generator_new(const kvd_checkpoint *c, const kvd_generator_sp
         g->worker[i].spec.first_gpu += i;
         g->worker[i].spec.n_gpus = 1;
     }
-    /* Without a GPU, opens the generator with the cache in host memory now. With a GPU,
-     * kvd_generate later opens a generator that supports the methods. */
+    /* If no GPU is used, opens the generator that keeps the KV cache in host memory. */
     worker *const w = g->worker;
     if (kvd_batch_limits(c, g->spec.max_tokens, s->max_len, err) ||
         (!s->gpu && !(w->rows = kvd_generate_rows(c, &w->spec, NULL, err)))) {
@@ -170,9 +169,8 @@ typedef struct {
     kvd_err err;
 } job;
 
-/* Returns the GPU engine if it supports the methods; the caller frees it. Otherwise returns
- * w->rows, the generator with the cache in host memory. Only one of the two exists at a time. On
- * failure returns NULL. */
+/* Returns a generator for the compression methods of job *j. It is the GPU engine, which the caller
+ * frees, or w->rows, which keeps the KV cache in host memory. Returns NULL on failure. */
 static kvd_generate_path *path_of(const job *j, worker *w, kvd_err *err)
 {
     const kvd_generator *const g = j->g;

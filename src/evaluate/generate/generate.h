@@ -52,8 +52,8 @@ kvd_continuations kvd_sequences_take(kvd_sequences *s);
 void kvd_sequences_release(kvd_sequences *s);
 void kvd_continuations_release(kvd_continuations *c);
 
-/* In kvd_continuations.forced: the model chooses the token. In kvd_continued.token: no token was
- * computed. */
+/* Special value in place of a token id. In inputs, it lets the model choose the token. In outputs,
+ * it says that no token was computed. */
 #define KVD_FREE_TOKEN UINT32_MAX
 
 typedef struct {
@@ -81,11 +81,10 @@ typedef struct {
     bool gpu;
     /* number type of the forward pass: KVD_F32 or, on a GPU, also KVD_BF16 */
     kvd_dtype compute;
-    /* index of the first GPU, and number of GPUs, each with a copy of the model (0 means 1).
-     * Without a GPU, n_gpus is the number of CPU threads that generate. */
+    /* first_gpu: index of the first GPU to use. n_gpus: number of GPUs or, without a GPU, of CPU
+     * threads; 0 means 1. */
     int first_gpu, n_gpus;
-    /* index of the part of the work that this process does, and number of parts: group i of
-     * sequences in call k of kvd_generate belongs to part (k + i) mod n_parts */
+    /* this process runs part number `part` of the work, which n_parts processes share */
     size_t part, n_parts;
     /* largest number of tokens in a forward pass */
     size_t max_tokens;

@@ -199,8 +199,9 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/* Appends the newest token to u->text, which holds the whole sequence so far. When LongRoPE's
- * factors change, opens a new cache, and the next pass reads all of u->text. */
+/* Appends the newest token to u->text, the whole sequence so far. If the sequence now exceeds
+ * LongRoPE's original context length, clears the cache, so that the next pass reads u->text
+ * again. */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];

@@ -27,8 +27,8 @@ struct kvd_generate_path {
     /* Begins n sequences with the compression methods of `plan`, which must stay open until
      * `end`. */
     int (*begin)(kvd_generate_path *p, const kvd_plan *plan, size_t n, kvd_err *err);
-    /* Runs the model over all prompts, or over the tokens of a decode step. slot[i] is the index of
-     * the cache of the batch's sequence i. */
+    /* Runs the model over all prompts, or over the tokens of a decode step. Sequence i of the batch
+     * uses cache number slot[i]. */
     int (*run)(kvd_generate_path *p, const kvd_batch *b, const size_t *slot, kvd_err *err);
     /* Reads the results of n sequences of the batch, beginning with sequence number `from`. token
      * [n]: token with the largest logit, the lowest id among equals. logits [n][vocab_size]: may be
@@ -76,8 +76,8 @@ kvd_generate_pass *kvd_generate_pass_cuda(const kvd_checkpoint *c, const kvd_gen
                                           kvd_err *err);
 #endif
 
-/* Returns the generator with the KV cache in host memory, or NULL on failure. If `weights` is NULL,
- * the model runs on the CPU. */
+/* Returns a generator that keeps the KV cache in host memory, or NULL on failure. If `weights` is
+ * NULL, the model runs on the CPU. */
 kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
@@ -88,8 +88,9 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 /* Returns the GPU engine's name for result files. The engine must support the methods of `p`. */
 const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
                                      const kvd_plan *p);
-/* Returns the generator with the KV cache in the CUDA engine, or NULL. Borrows `weights`. If
- * `scores`, it keeps logits, from which log probabilities and ranks are computed. */
+/* Returns a generator that keeps the KV cache in the CUDA engine, or NULL on failure. The generator
+ * borrows `weights`. If `scores` is true, it keeps logits to compute log probabilities and
+ * ranks. */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);

@@ -266,9 +266,9 @@ static int push_choice(kvd_benchmark_turn *turn, const json_t *x, kvd_err *err)
                                              turn->n_references ? turn->reference[0] : "");
 }
 
-/* Copies the part of field `input` that InfiniteBench repeats in its prompt: in task code_run a
- * function call such as "func_12(-3)", in task math_find the text from "The" to the line's last "
- * of". *out is NULL if there is none. */
+/* Copies the part of an InfiniteBench task's `input` that the prompt repeats: for example
+ * "func_12(-3)" in task code_run, "The largest number" in task math_find. *out is NULL if there is
+ * none. */
 static int named_part(const char *task, const char *input, char **out, kvd_err *err)
 {
     const char *at = input;

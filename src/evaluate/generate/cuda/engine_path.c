@@ -65,8 +65,8 @@ static int check_model(const kvd_config *c, size_t max_len, kvd_err *err)
                              "sequences otherwise");
     if (kvd_gpu_share_of(c, KVD_GPU_SERVING, 0, 1, &share, err)) {
         char *const advice = strstr(err->msg, ": use ");
-        /* Cuts the advice ": use ..." off the error message. It is for programs that require a
-         * GPU. */
+        /* Cuts the advice ": use ..." off the error message, because only programs that require a
+         * GPU need it. */
         if (advice)
             *advice = '\0';
         return -1;
@@ -230,8 +230,8 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     a->payload += is->bits + window;
     a->entries += is->entries * e->entry_bits + is->side;
     a->dense += dense_bits(e, s->rows);
-    /* During a decode step the cache holds earlier tokens compressed, and the new token
-     * uncompressed. */
+    /* bits in the cache during the step: compressed earlier tokens, the uncompressed new token, and
+     * sliding windows */
     a->peak += was.bits + e->row_bits + window;
     a->read += was.bits + e->row_bits + window + (was.entries + 1) * e->entry_bits + is->side -
                is->unread * e->row_bits - is->unseen;
@@ -252,8 +252,8 @@ static void count_rows(by_engine *e)
     e->entry_bits = e->plan->tokens ? e->counted_heads * kvd_plan_entry_bits(e->plan) : 0;
 }
 
-/* Returns how many of the sequences from `first` on fit into `room` pages of KV cache, at least
- * 1. */
+/* Returns how many sequences, from number `first` on, fit together into `room` pages of KV cache.
+ * Returns 1 even if no sequence fits. */
 static size_t fitting(const kvd_engine_facts *f, const kvd_continuations *c, size_t first,
                       size_t most, size_t room)
 {
@@ -281,8 +281,8 @@ static size_t fits(const kvd_generate_path *p, const kvd_continuations *c, size_
     return fitting(f, c, first, n, f->pages);
 }
 
-/* Replaces the engine by one with more memory for outliers of quantisation or entropy-coded
- * data. */
+/* Opens the engine again with more memory for outliers of quantisation, or for entropy-coded data.
+ * Returns 1 on success, 0 if more memory would not help, and -1 on failure. */
 static int grow(kvd_generate_path *p, kvd_err *err)
 {
     by_engine *const e = of(p);
