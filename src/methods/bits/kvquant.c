@@ -74,8 +74,8 @@ typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
-/* Adds a normalised number to the histograms, with the weight `gradient2` (squared gradient). NULL:
- * weight 1. */
+/* Adds a normalised number to the histograms. Its weight is computed from the squared gradient
+ * *gradient2, or 1 if gradient2 is NULL. */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
 {

@@ -62,7 +62,8 @@ typedef struct {
     /* [wide / 8] Squared quantisation error of a group. Indices: first component / 8, size, number
      * of bits. */
     double (*coded)[N_SIZES][N_KINDS];
-    /* Squared error of every 8 adjacent components if they are not stored. */
+    /* [wide / 8] Mean squared error of every 8 adjacent components if they are dropped instead of
+     * quantised. */
     double *variance;
     float *c; /* [n][wide] components of the calibration tokens */
     size_t n;
@@ -73,8 +74,8 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns the number of components of a group: UNIT * 2^k, or the number of remaining components if
- * fewer are left. */
+/* Returns how many components a group has if it starts at component unit * UNIT. This is UNIT *
+ * 2^k, or less at the end of the vector. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -240,7 +241,8 @@ typedef struct {
     float *to, *from;
 } lane_arrays;
 
-/* Appends the frequency tables of the components of group g to c->lanes. Overwrites `count`. */
+/* Appends a group of principal components to the entropy coder c->lanes. Overwrites `count`, the
+ * histogram of the group's quantised numbers. */
 static void add_group(coder *c, const kvd_kvtc_group *g, uint64_t *count, size_t wide,
                       const lane_arrays *a)
 {

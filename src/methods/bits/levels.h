@@ -1,5 +1,5 @@
-/* Finds quantisation levels for a histogram, and declares tables of quantisation methods for their
- * GPU code. */
+/* Finds quantisation levels for a histogram. Declares the tables, for example rotation matrices,
+ * that GPU code gets from quantisation methods. */
 #ifndef KVD_METHODS_BITS_LEVELS_H
 #define KVD_METHODS_BITS_LEVELS_H
 

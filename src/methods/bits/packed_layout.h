@@ -19,8 +19,8 @@ typedef struct {
     /* Number of tokens that share a scale of a key channel: 16, 32 or 64. 0: keys have no
      * scales. */
     int32_t k_group;
-    /* Number of channels that share a scale of a token's V. KVD_WIDTH_NARROW: all channels of the
-     * KV head. */
+    /* Number of channels of a token's V that share a scale, or KVD_WIDTH_NARROW if all channels
+     * do. */
     int32_t v_group;
     int32_t v_apart; /* number of outliers per value vector */
     /* Number of outliers of K for which a page has room, a multiple of 4. */

@@ -80,8 +80,8 @@ static uint32_t get(bit_string *b, int bits)
     return value;
 }
 
-/* Format of a frequency table: last symbol (8 bits); then, for each symbol, the number of bits of
- * its frequency (4 bits), and the frequency without its highest bit. */
+/* Writes the largest symbol that occurs (8 bits), then the frequency of each symbol up to it. A
+ * frequency is its bit length (4 bits), then its bits below the highest 1 bit. */
 size_t kvd_rans_table_write(const kvd_rans_table *t, uint8_t *out)
 {
     bit_string b = {.out = out};
@@ -343,8 +343,8 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Counts the values of a coder state's low 14 bits for which decoding searches more than 2 table
- * entries. */
+/* Returns for how many 14-bit numbers the rANS decoder must search more than 2 symbols. A search
+ * begins at the first symbol in the number's bucket of 2^shift numbers. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;

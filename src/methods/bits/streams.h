@@ -26,7 +26,7 @@ enum {
     KVD_LANES = 32,
     KVD_STREAM_GROUPS = 8,
     KVD_STREAM_SHIFT = 14, /* frequencies of a component add up to 2^14 */
-    /* Number of tokens of a kvtc block, equal to the tokens of a page. */
+    /* Number of tokens that method kvtc encodes together: the tokens of one page. */
     KVD_STREAM_POSITIONS = 64,
     KVD_STREAM_WORD_BITS = 16,
     KVD_STREAM_EXCEPTION_BITS = 64,

@@ -1,8 +1,8 @@
 /* Method turboquant: rotates vectors randomly, then quantises each coordinate of x / |x| (Zandieh
  * et al. 2025, arXiv 2504.19874).
  *
- * With `qjl`, keys also store random signs that make inner products unbiased (Zandieh et al. 2024,
- * arXiv 2406.03482). */
+ * With parameter `qjl`, the signs of random projections of each key's quantisation error are
+ * stored, too (Zandieh et al. 2024, arXiv 2406.03482). */
 #include <cblas.h>
 #include <lapacke.h>
 #include <math.h>

@@ -69,8 +69,8 @@ static size_t code_column(void (*code)(const float *, size_t, size_t, float *), 
     return groups;
 }
 
-/* Writes the Fourier transform of x [m] as m real numbers: real and imaginary parts of its first
- * half. wave [2][m] has the cosines and sines. */
+/* Writes the Fourier coefficients c of x [m] to y [m], in the order c0, Re c1, Im c1, Re c2, and so
+ * on. wave [2][m] has the cosines and sines. */
 static void transform(const float *x, size_t m, const double *wave, float *y)
 {
     for (size_t k = 0; 2 * k <= m; k++) {

@@ -78,8 +78,8 @@ static void multiply(bool left, bool right, size_t n, const double *a, const dou
                 (blasint)n);
 }
 
-/* Computes the transform of K or V, and its inverse. moment [d][d]: sum of g g^T over the loss's
- * gradients g of n_tokens tokens. */
+/* Computes the linear transform that decorrelates K or V, and its inverse. moment [d][d] is the sum
+ * of g g^T over the loss gradients g of n_tokens tokens. */
 static int transform(const coder *to, const double *moment, double n_tokens, size_t n, size_t d,
                      making *m, kvd_err *err)
 {
@@ -385,8 +385,8 @@ static size_t n_states(size_t kept)
     return (size_t)kvd_stream_count((int)kept) * KVD_LANES;
 }
 
-/* Rounds components y to multiples of `step`. Writes the integers y / step to `to`, as 0 if they
- * are missing from the frequency table. */
+/* Rounds each component y[j] of a token to a multiple of `step`. Writes y[j] / step to to[j], or 0
+ * if the frequency table lacks this integer. */
 static int round_token(const coder *c, float *y, size_t wide, double step, int32_t *to,
                        double *bits, kvd_err *err)
 {

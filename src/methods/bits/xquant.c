@@ -24,8 +24,8 @@ typedef struct {
     /* [rank][d_model] Left singular vectors of W_K or W_V, as rows. NULL: layer inputs are stored
      * without projection. */
     float *down;
-    /* [wide][rank] Matrix that turns stored vectors into K or V. If `down` is NULL, it is W_K or
-     * W_V. */
+    /* [wide][rank] Matrix that turns stored vectors into K or V: W_K or W_V if layer inputs are
+     * stored without projection. */
     float *up;
     float *bias; /* [wide], or NULL */
     float *norm;
@@ -34,8 +34,8 @@ typedef struct {
 typedef struct {
     const kvd_config *config;
     int bits;
-    /* group: quantised numbers per scale. wide: n_kv_heads * d_head. rank: stored numbers per
-     * token, for K and for V. */
+    /* group: quantised numbers per scale. wide: n_kv_heads * d_head. rank: length of the vector
+     * that is stored for a token. */
     size_t group, wide, rank;
     bool latent;
     matrices *of; /* [n_layers][KVD_N_SIDES] */
@@ -106,7 +106,7 @@ static void set_unit(float *x, size_t n)
         x[i] = i % (n + 1) ? 0 : 1;
 }
 
-/* For timing runs: factors the weights into a unit matrix and the weights themselves, which saves
+/* For timing runs, writes the weights W as a product of W and the identity matrix, without
  * computing an SVD. */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {

@@ -48,8 +48,8 @@ static int find_salient(const kvd_parameter_values *v, const kvd_bits_block *b, 
     return status;
 }
 
-/* Quantises each key channel in two groups with separate scales: tokens with more bits, and tokens
- * with fewer bits. */
+/* Quantises each key channel with two scales: one for tokens with more bits, one for tokens with
+ * fewer bits. */
 static void code_keys(const kvd_parameter_values *v, const kvd_bits_block *b,
                       const uint8_t *salient, float *gathered, float *decoded,
                       kvd_bits_count *count)

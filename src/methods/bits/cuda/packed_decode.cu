@@ -137,8 +137,8 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
      * up. */
     if (a->form.norms && a->map.group > HEADS)
         return NULL;
-    /* Kernels for keys without scales (k_group 0) require that only the newest token is not
-     * quantised. */
+    /* If keys have no scales (k_group is 0), kernels require exactly one unquantised token, the
+     * newest. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))

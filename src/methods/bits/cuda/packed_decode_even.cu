@@ -7,8 +7,7 @@ namespace
 
 enum { WIDEST = 8 };
 
-/* Returns by how many bits the unpacked numbers in rows 8 .. 15 of mma operands are shifted to the
- * left. */
+/* Unpacking a tile of B-bit numbers leaves its rows 8 .. 15 multiplied by 2^n. Returns n. */
 template <int B> __device__ constexpr int twos()
 {
     return B == 8 ? 0 : B == 4 ? 4 : 2;
@@ -43,8 +42,8 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : c
     /* Number of adjacent tiles of 16 tokens that share scales. */
     static constexpr int SHARE = FINE ? 1 : 2;
     static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /* In an mma operand, integer n is the bits of a float16 number, whose value is n * CODE. In
-     * rows 8 .. 15 of a tile the bits are shifted to the left, so the value is n * CODE * ROWS. */
+    /* The bits of a small integer n, read as float16, are the number n * CODE. Unpacking a tile
+     * multiplies its rows 8 .. 15 by ROWS. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;

@@ -60,9 +60,10 @@ enum {
     WARPS_MOST = 12,
     HEADS = 8,
     SHORT = 8, /* warps with at most SHORT pages first load their bf16 tokens into L2 */
-    /* The largest softmax numerator is between 2^TOP and 2^(TOP + LAZY), so that it fits in
-     * float16. */
+    /* Softmax numerators are multiplied by 2^TOP. */
     TOP = 6,
+    /* The online softmax rescales its sums only if a score exceeds the running maximum by over
+     * LAZY. */
     LAZY = 2,
     /* Fixed part of the time to read a page, in units of the time to read 16 dimensions of it. */
     PAGE_COST = 2
@@ -408,7 +409,8 @@ __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
  * float16. */
 template <int UNITS> struct queries {
     uint32_t half[UNITS][2];
-    /* Powers of two by which query heads 2 c and 2 c + 1 were divided, where c = lane % 4. */
+    /* Scales of query heads c and c + 1, where c is 2 * (lane % 4). A query element is its float16
+     * number times the scale. */
     float unit[2];
 };
 

@@ -44,7 +44,8 @@ __device__ __forceinline__ void tiles_of(const uint32_t *low, const uint32_t *hi
         }
 }
 
-/* Decodes pages of method hetero: K with K bits, V with V bits, heads of 16 N dimensions. */
+/* Decodes pages of method hetero, in which keys have K bits and values V bits per number. A KV head
+ * has 16 N dimensions. */
 template <int K, int V, int N> struct rows_page : code_reader<N> {
     using code_reader<N>::code_reader;
     static constexpr bool ZEROS = true;

@@ -253,8 +253,8 @@ __device__ void orthonormalise(float (*x)[RANK], int d, int r, int lane)
     }
 }
 
-/* Computes the matrix s.turn by which columns with the Gram matrix s.gram must be multiplied to
- * become orthonormal. */
+/* Computes s.turn such that the columns of X s.turn are orthonormal, for a matrix X with X^T X =
+ * s.gram. */
 __device__ void orthonormal_turn(shared_factors &s, int r)
 {
     for (int c = 0; c < r; c++) {
@@ -361,8 +361,8 @@ __device__ void put_left(const shared_factors &s, const head_of &o, const rows_o
     }
 }
 
-/* Sums the products that one step of the power method needs over all tokens of `rows`. Ends with a
- * barrier of the CTA. */
+/* Computes s.sums = E^T E R and s.gram = (E R)^T E R, where R is s.right. Rows of E are the
+ * quantisation errors of the tokens in `rows`. */
 __device__ void pass_over_rows(shared_factors &s, const head_of &o, const rows_of &rows)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;

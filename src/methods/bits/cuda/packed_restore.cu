@@ -181,8 +181,8 @@ __device__ void put_exceptions(const page_of &o, int side, float *tile)
             half_of(from[(size_t)(i / d) * (size_t)wide + (size_t)(i % d)], 0);
 }
 
-/* Writes 8 tokens from number t0 on to the bf16 page: from `tile` if they are quantised, otherwise
- * from the ring buffer. */
+/* Writes tokens t0 .. t0 + 7 to a bf16 page. Takes quantised tokens, already decoded, from `tile`,
+ * and newer tokens from the ring buffer. */
 __device__ __forceinline__ void put_octet(const page_of &o, int side, int coded, int t0,
                                           const float *tile, int lane)
 {

@@ -74,8 +74,8 @@ __device__ __forceinline__ vector_of vector_at(const token_of &o, int v, float *
     return {word, x, NULL, a.width[o.side][v], (d + 31) / 32 * bits};
 }
 
-/* Multiplies each vector of n numbers in x by the Walsh-Hadamard matrix. Begins and ends with a
- * barrier of the CTA. */
+/* Multiplies every n consecutive numbers of x [all] by the Walsh-Hadamard matrix. Begins and ends
+ * with a barrier of the CTA. */
 __device__ void rotate(float *x, int all, int n)
 {
     const float scale = 1 / sqrtf((float)n);
@@ -263,7 +263,8 @@ __device__ __forceinline__ void stage(const uint32_t *from, uint32_t *to, int n,
     __syncwarp();
 }
 
-/* Multiplies each vector of n numbers of token number lane % 8 by the Walsh-Hadamard matrix. */
+/* Multiplies every n consecutive dimensions of a token by the Walsh-Hadamard matrix. Lanes with
+ * equal lane % 8 hold the same token. */
 __device__ __forceinline__ void rotate_head(float (&y)[PIECES][8], int n, int lane)
 {
 #pragma unroll
@@ -323,8 +324,8 @@ __device__ __forceinline__ uint4 eight_of(const float (&x)[8], float scale, int 
     return make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/* Decodes K or V of a warp's tokens in KV head g to the bf16 page. o.t is the lane's token. TURNED:
- * vectors were rotated before quantisation. */
+/* Decodes K or V of 8 adjacent tokens in KV head g, and writes them to a bf16 page. TURNED: vectors
+ * were rotated before quantisation. */
 template <bool TURNED>
 __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, uint32_t *words,
                                               int lane)
@@ -360,8 +361,7 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
     }
 }
 
-/* Decodes V to bf16 pages, and also K, unless K of all KV heads of a token is quantised
- * together. */
+/* Decodes V to bf16 pages. Also decodes K, if K of each KV head was quantised separately. */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
     restore_heads_kernel(const __grid_constant__ kvd_packed_args a)
@@ -433,8 +433,8 @@ __device__ void rotate_heads(const kvd_packed_args &a, int tokens, int pitch, fl
     }
 }
 
-/* Undoes the rotation of keys x across groups of `heads` KV heads. Begins and ends with a barrier
- * of the CTA. */
+/* Undoes the Hadamard rotation of keys x that mixed each group of `heads` adjacent KV heads. Begins
+ * and ends with a barrier of the CTA. */
 __device__ void rotate_over_heads(const kvd_packed_args &a, int tokens, int heads, int pitch,
                                   float *x)
 {
@@ -508,8 +508,8 @@ __device__ __forceinline__ void copy_key(const token_of &o, int g, int i, int m)
             o.t < m ? *reinterpret_cast<const uint32_t *>(in_ring(a, o.b, p, g) + at) : 0;
 }
 
-/* Undoes the rotation of keys x across SPAN KV heads, and stores the keys. a.d_head must be a power
- * of two. */
+/* Undoes the Hadamard rotation that mixed the keys of SPAN adjacent KV heads, and stores the keys.
+ * a.d_head must be a power of two. */
 template <int SPAN>
 __device__ void put_keys(const kvd_packed_args &a, int b, int first, int tokens, int m, int pitch,
                          const float *x)

@@ -411,8 +411,7 @@ __device__ void fill_rows(const kvd_packed_args &a, int b, int g, int p, uint16_
     }
 }
 
-/* Decodes pages to bf16 pages a->rows. Dynamic shared memory is vidkv_memory (if VIDKV is true) or
- * floats [3][d_head][group]. */
+/* Decodes quantised pages to bf16 pages a->rows. VIDKV is true for method vidkv. */
 template <bool VIDKV>
 __global__ void __launch_bounds__(THREADS) restore_kernel(const __grid_constant__ kvd_packed_args a)
 {

@@ -91,8 +91,8 @@ struct vidkv_memory {
     int pitch;
 };
 
-/* Fills tables in shared memory: s.inverse, the inverse Fourier transform times m, and s.digits,
- * the five ternary digits of each byte. */
+/* Fills s.inverse with the matrix of the inverse Fourier transform of m numbers, times m. Fills
+ * s.digits with the five ternary digits of each byte. */
 __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory &s)
 {
     const double *const exact = wave_of(a, m);

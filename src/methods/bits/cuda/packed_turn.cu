@@ -135,8 +135,8 @@ __device__ __forceinline__ void code_rows(shared_rows &s, const kvd_packed_args 
         c.code[r] |= keys >> r & 1 && !(y[r] < 0) ? 1u << (bits - 1) : 0;
 }
 
-/* Stores the norm of a vector. If form.sketch is set and the vector is a key, also stores the norm
- * of the vector's quantisation error. */
+/* Stores the norm of a vector. If QJL signs of a key are stored (form.sketch), also stores `rest`,
+ * the norm of the key's quantisation error. */
 __device__ __forceinline__ void put_norms(const kvd_packed_args &a, char *codes,
                                           const kvd_packed_parts &parts, int side, int t,
                                           float norm, float rest)

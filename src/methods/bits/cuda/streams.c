@@ -144,7 +144,8 @@ static int restore(const streams *k, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* In decode steps, restores K and V of all earlier tokens of the layer. */
+/* Before the attention of decode steps, decodes the entropy-coded K and V of the layer's cached
+ * tokens to bf16 pages. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     return !r->steps ? 0
@@ -326,8 +327,8 @@ static void fill(const streams *k, const kvd_stream_coder *c, int32_t rank, cons
                 t->from + (k->joint ? (j / 8 * c->wide + i) * 8 + j % 8 : i * (size_t)rank + j), 1);
 }
 
-/* Next free places in the arrays that hold the matrices and the entropy coder's tables of all
- * layers. */
+/* Pointers to the next free elements of device arrays. Each array has the transform matrices or
+ * entropy-coder tables of all layers. */
 typedef struct {
     uint16_t *to, *from, *start, *group_of;
     float *bias;
@@ -373,8 +374,8 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/* Copies the matrices and the entropy coder's tables of K or V of a layer to *at, and advances the
- * pointers in *at. */
+/* Copies the transform matrices and entropy-coder tables of a layer's K or V to the device, at *at.
+ * Advances the pointers in *at past the copies. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {

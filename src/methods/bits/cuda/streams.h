@@ -49,7 +49,7 @@ typedef struct {
     /* Number that decoding adds to the magnitude of every nonzero integer, before multiplication by
      * the step. */
     float offset;
-    /* [tables.kept] Number subtracted from each component before quantisation. */
+    /* Numbers subtracted from the tables.kept stored components of K or V before quantisation. */
     const float *bias;
     /* group: groups of adjacent components that share a scale. group_of: index of each component's
      * group. Both are unused if there are no scales. */
@@ -203,14 +203,16 @@ typedef struct {
     double held;
 } kvd_stream_slots;
 
-/* Allocates the counters of tokens and compressed words for n slots. The caller must release *s,
- * even after a failure. */
+/* Allocates counters for n slots: cached tokens, and 16-bit words of entropy-coded data. The caller
+ * must release *s, even after a failure. */
 int kvd_stream_slots_make(kvd_stream_slots *s, size_t n, kvd_device_memory *memory, kvd_err *err);
 void kvd_stream_slots_release(kvd_stream_slots *s);
-/* In layer 0, sets the counters of compressed words to 0 for requests whose prompts begin. */
+/* In layer 0, sets the counter of 16-bit entropy-coded words to 0 for each request whose prompt
+ * begins. */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
-/* In the last layer, starts copying the requests' numbers of compressed words to the host. */
+/* In the last layer, starts copying the requests' numbers of 16-bit entropy-coded words to the
+ * host. */
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
 /* Updates the requests' numbers of tokens, and the bytes of the cache. Fails if an entropy-coded
@@ -254,8 +256,8 @@ int kvd_transform_apply(const kvd_gpu_worker *w, const kvd_transform *s, size_t 
  * KVD_TRANSFORM_PAD]. */
 int kvd_transform_invert(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                          const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err);
-/* Opens method waterfill with one entropy-coded stream per request. Bits of the code are only
- * counted; pages hold decoded bf16 numbers. */
+/* Opens method waterfill with one entropy-coded stream per request. Only the size of a stream is
+ * computed; pages hold decoded numbers in bf16. */
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                           kvd_err *err);
 /* Compresses prompts with method kvtc: the GPU quantises them, then CPU threads apply DEFLATE. */
@@ -299,8 +301,8 @@ struct block_of {
     __half2 *scale; /* [KVD_PAGE_TOKENS][room.scales] scale and zero point */
 };
 
-/* Returns the addresses of the parts of an entropy-coded block at `from` that belong to stream s:
- * coder states, counts, words and exceptions. */
+/* Returns the addresses of the data of stream s in the entropy-coded block at `from`, for example
+ * of its coder states. */
 __device__ __forceinline__ block_of parts_of(char *from, kvd_stream_room room, int s)
 {
     const kvd_stream_parts p = kvd_stream_parts_of(room);

@@ -33,8 +33,8 @@ struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* shared-memory address; word i is at i % RING */
     int end, at;
-    /* Index of the lowest chunk of compressed words that is being copied, or was copied, to the
-     * ring buffer. */
+    /* Chunks of words are copied to the ring buffer in descending order, down to chunk number `low`
+     * so far. */
     int low;
 };
 

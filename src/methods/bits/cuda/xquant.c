@@ -20,9 +20,8 @@ typedef struct {
     kvd_xquant_form form;
     kvd_xquant_page page;
     size_t wide; /* n_kv_heads * d_head */
-    /* bf16 matrices of all layers. down [pitch][d_model] projects layer inputs; absent if inputs
-     * are stored without projection. `up` turns stored vectors into K and V: [wide][rank] or, for
-     * kernels that restore all KV heads together, [rank / 8][wide][8]. */
+    /* bf16 matrices of all layers: the projection of layer inputs, if used, then the matrices that
+     * turn stored vectors into K and V. */
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */

@@ -78,15 +78,14 @@ __device__ __forceinline__ void put_words(uint32_t *words, int t, int bits, uint
     }
 }
 
-/* Returns the offset, in a page's words, of the block that has numbers i .. i + 31 of every
- * token. */
+/* Returns the offset of elements i .. i + 31 of all tokens' vectors in a page, in 32-bit words. */
 __device__ __forceinline__ int block_at(int i, int bits)
 {
     return i / 32 * bits * KVD_PAGE_TOKENS;
 }
 
-/* Quantises numbers from .. from + n - 1 of token t, with scales per token. n must be at least 32.
- * Called by one warp. */
+/* Quantises elements `from` .. `from` + n - 1 of token t's vector, with scales per token. All lanes
+ * of a warp must call it, with n at least 32. */
 __device__ void code_unit(const kvd_xquant_args &a, int b, int t, int from, int n, int lane)
 {
     const kvd_xquant_form &f = a.form;

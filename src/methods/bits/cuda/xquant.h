@@ -82,7 +82,8 @@ typedef struct {
 /* Quantises the vectors of new tokens. For K, tokens of an incomplete group stay in bf16 in
  * a->ring. */
 cudaError_t kvd_xquant_code(const kvd_xquant_args *a, cudaStream_t stream);
-/* Decodes the vectors of all tokens, from which K and V can be computed, to bf16 pages a->pages. */
+/* Decodes the quantised layer inputs, or their projections, of all cached tokens to bf16 pages
+ * a->pages. */
 cudaError_t kvd_xquant_restore(const kvd_xquant_args *a, cudaStream_t stream);
 
 /* Limits of kvd_xquant_attend: largest number of heads, of elements of a quantised vector, and of
