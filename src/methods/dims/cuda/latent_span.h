@@ -57,7 +57,8 @@ cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaSt
 /* Rounds y to bf16 (`high`) and, unless `low` is NULL, writes the rounding errors to `low`. */
 cudaError_t kvd_span_round(const float *y, void *high, void *low, size_t n, int32_t batch,
                            cudaStream_t stream);
-/* Writes the total of each matrix's partial sums to sum [batch]. */
+/* Adds up the partial sums `part` [batch][KVD_SPAN_PARTS] of each matrix. Writes one total per
+ * matrix to sum [batch]. */
 cudaError_t kvd_span_sum(const float *part, float *sum, int32_t batch, cudaStream_t stream);
 /* Converts the column-major matrix q [wide][width] to row-major bf16 [wide][rank]. Columns from
  * number `width` on are 0. */

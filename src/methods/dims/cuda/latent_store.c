@@ -30,8 +30,8 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
     return 0;
 }
 
-/* Lays out the pages of layer l: computes the offsets of each KV head's latent vectors (`head`),
- * and of every 8 elements of a token's latent vectors (`run`, `source`). */
+/* Computes where a page of layer l stores each KV head's latent vectors (`head`). For each run of 8
+ * elements, computes its place in a page (`run`) and in a new token's vectors (`source`). */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
     kvd_latent_layer *const to = &s->layer[l];
@@ -98,8 +98,8 @@ int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err)
     return status;
 }
 
-/* Sets all RoPE positions in the pages to 0, because random ones would exceed RoPE's tables. Layers
- * with a sliding window have `near` pages, others `pages`. */
+/* Sets the RoPE positions stored in all pages to 0. Layers with a sliding window have `near` pages,
+ * other layers have `pages` pages. */
 static int clear_positions(const kvd_latent_store *s, size_t pages, size_t near,
                            cudaStream_t stream, kvd_err *err)
 {

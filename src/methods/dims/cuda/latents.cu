@@ -10,7 +10,7 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32, RUNS = THREADS / 8, RANK_PART = 192 };
 
-/* Returns the largest rank of a projection [d_head][rank] that fits into shared memory. */
+/* Returns the largest r such that a projection [d_head][r] fits into shared memory. */
 constexpr int rank_whole(int d_head)
 {
     return d_head > KVD_WIDTH_NARROW ? 384 : 768;
@@ -342,8 +342,8 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
     *reinterpret_cast<uint4 *>(to + to_high) = high;
 }
 
-/* Stores the r-th group of 8 elements of a new token's latent vectors. If r >= a.n_runs, stores the
- * token's position for KV head r - a.n_runs instead. */
+/* Stores elements 8 r .. 8 r + 7 of a new token's latent vectors in its page. For r >= a.n_runs,
+ * stores the RoPE position that KV head r - a.n_runs uses for the token. */
 __device__ __forceinline__ void put_latent(const kvd_latent_put_args &a, int b, int old, int t,
                                            int r)
 {
@@ -531,8 +531,7 @@ cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t st
     const bool parts = a->max_rank > rank_whole(a->d_head);
     const restore_kernel kernel = restore_of<KVD_WIDTH_MAX / 16>(w16, parts);
     const int bytes = (parts ? 2 * pitch_of(RANK_PART) : pitch_of(a->max_rank)) * a->d_head * 2;
-    /* x is the number of thread blocks per request, KV head and side (K or V). If projections are
-     * loaded in parts, x is limited so that all thread blocks run at the same time. */
+    /* x is the number of thread blocks that share K or V of a request's KV head. */
     const int others = a->n * 2 * a->n_kv_heads, x = !parts ? (4 * a->n_sms + others - 1) / others
                                                      : 2 * a->n_sms > others ? 2 * a->n_sms / others
                                                                              : 1;

@@ -139,8 +139,8 @@ typedef struct {
     int32_t n_sms;
 } kvd_latent_restore_args;
 /* Multiplies latent vectors by projections, applies RoPE to keys, and writes K and V to the cache's
- * pages. If newest is 0 and `position` is NULL, writes zeros after a request's last token, at least
- * up to a multiple of 8 tokens. */
+ * pages. If a->newest is 0 and a->position is NULL, unused tokens in a request's last block of 8
+ * become 0. */
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /* Returns true if kvd_latent_restore can use one projection for `heads` KV heads of d_head
  * dimensions on the current GPU. */
@@ -192,8 +192,8 @@ cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *bas
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
 
-/* Arguments of kvd_latent_narrow, which zeroes those projected dimensions of K and V that less
- * important prompt tokens do not keep. */
+/* Arguments of kvd_latent_narrow, which sets the last projected dimensions of less important prompt
+ * tokens to 0. */
 typedef struct {
     kvd_latent_slices s;
     const int32_t *q_start; /* device [s.n]: each prompt's first token in `level` */
@@ -263,8 +263,8 @@ typedef struct {
     /* Number of tokens in the layer's sliding window, or 0 for no window. Pages before the window
      * are not decoded. */
     int32_t window;
-    /* Number of groups of KV heads whose latent vectors method kvquant quantises together. 0: the
-     * method is allot. */
+    /* Number of groups of KV heads. Method kvquant quantises the latent vectors of a group
+     * together; method allot has no groups (0). */
     int32_t n_groups;
     const kvd_latent_vector *vector;
     /* Largest number of outliers of K that a page can store per group of KV heads. 0: outliers of K
@@ -275,8 +275,8 @@ typedef struct {
     /* prompts: true if the new tokens are whole prompts; the outlier lists of their pages are
      * emptied first. recounts: true if their outlier counts (`apart`) are also set to 0. */
     bool prompts, recounts;
-    /* apart [slots]: number of outliers of K of each request. beyond [1]: largest number of
-     * outliers for which a page had no room. */
+    /* apart [slots]: number of outliers of K of each request. beyond [1]: number of outliers that
+     * did not fit into the fullest page, or 0. */
     uint32_t *apart, *beyond;
 } kvd_latent_code_args;
 cudaError_t kvd_latent_code_put(const kvd_latent_code_args *a, cudaStream_t stream);
@@ -382,8 +382,8 @@ typedef struct {
     /* True if all layers use the same pages of latent vectors, one layer at a time. Must be set
      * before kvd_latent_store_init. */
     bool one_layer;
-    /* True if pages also store the RoPE position of each token and KV head, which methods that drop
-     * tokens require. Must be set before kvd_latent_store_init. one_layer must then be false. */
+    /* True if pages also store the RoPE position of each token and KV head, for methods that drop
+     * tokens. Must be set before kvd_latent_store_init; not supported if layers share pages. */
     bool positions;
     /* [n_layers][n_runs] in device memory. A page stores a token's latent vectors in runs of 8
      * elements. Each entry: index of a run's first element in the padded latent vectors of a new
@@ -404,22 +404,22 @@ typedef struct {
     size_t matrix_slot; /* elements of a slot's projection matrices */
     uint32_t *tokens;   /* [n_slots] */
     size_t n_slots, slot_bytes;
-    /* [n_slots] Number of outliers of each request, each of which takes one 32-bit word. NULL:
-     * outliers are not stored. */
+    /* [n_slots] Number of outliers of each request; an outlier takes 32 bits. NULL: outliers are
+     * not stored. */
     const uint32_t *apart;
-    /* Cache bytes of all requests, including requests that finished in the latest iteration. held:
-     * in all layers, if no tokens are dropped. near_held: in layers with a sliding window. */
+    /* held: cache bytes of all requests if no tokens were dropped. near_held: the part of these
+     * bytes in layers with a sliding window. */
     double held, near_held;
 } kvd_latent_store;
 
-/* Allocates the layouts of layers (s->layer), in which `heads` adjacent KV heads share latent
- * vectors. The caller must set rank, matrix, up and applies_rope of each layer. */
+/* Allocates s->layer, the layouts of all layers. Each group of `heads` adjacent KV heads shares
+ * latent vectors. The caller must then set rank, matrix, up and applies_rope of each layer. */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
 /* Computes where the pages of each layer store latent vectors. The caller must have set the head
  * dimensions of all layers (kvd_cache_layer.map). */
 int kvd_latent_store_init(kvd_latent_store *s, kvd_err *err);
-/* Allocates `pages` pages of latent vectors and fills them with random numbers, which timing runs
- * read in place of prompts that they skip. */
+/* Allocates `pages` pages of latent vectors and fills them with random numbers, so that timing runs
+ * need not process prompts. */
 int kvd_latent_store_make(kvd_latent_store *s, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
 void kvd_latent_store_release(kvd_latent_store *s);
@@ -437,9 +437,9 @@ kvd_latent_restore_args kvd_latent_store_restored(const kvd_latent_store *s, int
                                                   bool prompts, size_t n);
 void *kvd_latent_store_pool(const kvd_latent_store *s, int layer);
 
-/* Sets *own to the projections of the KV heads of one GPU (`share`). The matrices still belong to
- * `all`; the caller frees own->head. Fails if KV heads that share a latent vector are on different
- * GPUs. */
+/* Copies the projections of the KV heads in `share`, the heads of one GPU, from `all` to *own. The
+ * matrices still belong to `all`; the caller frees own->head. Fails if a latent vector is shared by
+ * KV heads on different GPUs. */
 int kvd_latent_store_share(const kvd_dims *all, const kvd_gpu_share *share, kvd_dims *own,
                            kvd_err *err);
 /* Makes the CPU, not the GPU, quantise latent vectors by the method in m->plan. Latent vectors of
@@ -478,16 +478,16 @@ typedef struct {
      * token, without its outliers of K. */
     double sink_bits[2], token_bits[2];
     uint32_t *prompt; /* [slots] Tokens of each request's prompt. */
-    /* Number of groups of KV heads whose latent vectors method kvquant quantises together. 0: the
-     * method is allot. */
+    /* Number of groups of KV heads. Method kvquant quantises the latent vectors of a group
+     * together; method allot has no groups (0). */
     int n_groups;
     const kvd_latent_vector *vector;
     /* Largest number of outliers of K that a page can store per group of KV heads. */
     int32_t room;
     double share;
-    /* apart [slots + 1] in device memory: number of outliers of K of each request, then the largest
-     * number for which a page had no room. host_apart: copy in pinned memory. NULL: outliers of K
-     * are not stored. */
+    /* apart [slots + 1] in device memory: number of outliers of K of each request; the last element
+     * is the number of outliers that did not fit into the fullest page. host_apart: copy in pinned
+     * memory. NULL: outliers of K are not stored. */
     uint32_t *apart, *host_apart;
 } kvd_latent_codes;
 
@@ -495,8 +495,8 @@ typedef struct {
  * kvd_latent_store_init must have set up `store`. */
 int kvd_latent_codes_init(kvd_latent_codes *c, kvd_latent_store *store, const kvd_plan *plan,
                           const kvd_dims *dims, kvd_err *err);
-/* Allocates `pages` pages of quantised latent vectors and fills them with random numbers, which
- * timing runs read in place of prompts that they skip. */
+/* Allocates `pages` pages of quantised latent vectors and fills them with random numbers, so that
+ * timing runs need not process prompts. */
 int kvd_latent_codes_make(kvd_latent_codes *c, size_t pages, size_t slots, cudaStream_t stream,
                           kvd_err *err);
 /* Quantises the latent vectors of the requests' new tokens. */

@@ -1,8 +1,8 @@
 /* Restores K and V from latent vectors that adjacent KV heads share, with wgmma instructions of
  * Hopper GPUs.
  *
- * A CTA computes 128 tokens of two heads. Each of the two CTAs of a cluster loads half of the
- * projection for both. */
+ * A cluster of two CTAs restores 256 tokens of two heads. Each CTA loads half of the projection
+ * into the shared memory of the two CTAs. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/sm90.cuh"
 #include "methods/dims/cuda/latents.h"
@@ -86,7 +86,8 @@ struct tasks {
     int number, b, before;
 };
 
-/* Sets *t to the next task of the cluster. Returns false after the last task. */
+/* Sets *t to the next tokens and KV heads that this thread block restores. Returns false if none
+ * are left. */
 __device__ __forceinline__ bool next_task(const kvd_latent_restore_args &a, tasks &s, task *t)
 {
     const int sides = a.keys_alone ? 1 : 2, each = a.n_kv_heads / 2 * sides;
@@ -131,8 +132,8 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/* Copies the latent vectors and projections of all tasks to the ring buffer in shared memory. Only
- * one thread of the block may call it. */
+/* Copies the latent vectors and projections that the thread block multiplies to the ring buffer in
+ * shared memory. Only one thread of the block may call it. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();

@@ -307,7 +307,7 @@ __device__ void decode_apart(const kvd_latent_code_args &a, int b, int first, in
     }
 }
 
-/* Decodes latent vectors, 8 tokens at a time per thread block. */
+/* Dequantises latent vectors of cached tokens, 8 tokens at a time per thread block. */
 __global__ void __launch_bounds__(THREADS)
     decode_tokens(const __grid_constant__ kvd_latent_code_args a)
 {

@@ -44,8 +44,8 @@ static bool fuses(const kvd_palu *p)
     return true;
 }
 
-/* Returns true if the plan's quantisation method runs on the GPU, which only allot and kvquant
- * do. */
+/* Returns true if the plan quantises latent vectors by method allot or kvquant, which run on the
+ * GPU. */
 static bool codes_here(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_allot || plan->bits == &kvd_bits_kvquant;
@@ -347,8 +347,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                       (p->evict && p->evict->make(p->evict, pages, slots, stream, err)));
 }
 
-/* If prompts attend to uncompressed K and V, fails unless every prompt runs as a whole, and without
- * decode steps in the same iteration. */
+/* If prompts attend to uncompressed K and V, fails if an iteration has a part of a prompt, or
+ * prompts together with decode steps. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_gpu_method *const evict = ((kvd_palu *)m)->evict;

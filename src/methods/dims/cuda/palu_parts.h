@@ -37,8 +37,8 @@ typedef struct {
     kvd_gpu_method *evict;
     kvd_palu_layer *layer;
     uint16_t *matrix;
-    /* [max_tokens][latent_pitch] Latent vectors of new tokens. NULL if `folded` is true: the output
-     * of the QKV product has them. */
+    /* [max_tokens][latent_pitch] Latent vectors of new tokens, or NULL if the QKV product outputs
+     * them. */
     uint16_t *rows;
     size_t rows_pitch;
     int n_clusters;

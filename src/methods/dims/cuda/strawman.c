@@ -1,6 +1,6 @@
-/* Methods on the GPU that project each request's K and V on leading columns of a rotation:
- * eigenvectors computed from the request's prompt (strawman, parameter online=1), or read from a
- * file (explicit=1). */
+/* Methods on the GPU that project K and V on the leading columns of a rotation. Method strawman and
+ * parameter online=1 compute rotations from prompts; parameter explicit=1 reads them from a
+ * file. */
 #include <stdlib.h>
 
 #include "methods/dims/cuda/strawman_parts.h"
@@ -97,8 +97,8 @@ static uint16_t *matrix_of(const strawman *s, int layer, size_t slice)
            s->layer_at[layer];
 }
 
-/* Returns the projections of prompt i, padded with zeros to equal ranks. Returns NULL if all ranks
- * are equal without padding. */
+/* Returns the projections of prompt i in a layer, padded with zeros to the largest rank. Returns
+ * NULL if all projections have equal ranks. */
 static uint16_t *padded_of(const strawman *s, int layer, size_t i)
 {
     const size_t d = (size_t)s->method.cache->config->d_head;

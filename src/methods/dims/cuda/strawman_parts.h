@@ -16,7 +16,8 @@ typedef struct {
     /* [layers without a sliding window] Bytes by which a less important token is smaller than an
      * important one. */
     double *saved;
-    /* Bytes that less important tokens save in the caches of all running requests together. */
+    /* Bytes saved in the caches of all running requests because less important tokens keep fewer
+     * dimensions. */
     double less;
 } kvd_strawman_levels;
 
@@ -35,8 +36,8 @@ typedef struct {
     /* A request has one array with the projection matrices of all layers. layer_at [n_layers]:
      * offset of each layer's matrices in it. `each`: number of elements of the array. */
     size_t *layer_at, each;
-    /* Numbers of elements without padding. matrix_kept: of a request's projections. token_kept: of
-     * one token in all layers without a sliding window. */
+    /* matrix_kept: number of elements of a request's projections, without padding. token_kept:
+     * number of stored elements per token, over all layers without a sliding window. */
     size_t matrix_kept, token_kept;
     /* [slots][n_layers] in device memory: projections of all KV heads, those of K first. */
     uint16_t *matrix;
@@ -70,8 +71,8 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
 /* Allocates those arrays of s->levels whose size does not depend on the number of requests. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/* Must be called before each iteration. For a request whose prompt a timing run skipped, sets how
- * many less important tokens the prompt would have had. */
+/* Must be called before each iteration. If a timing run skipped a request's prompt, assumes a
+ * number of less important tokens for the prompt. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Chooses the important tokens of prompts. Must be called after the attention of the prompts, and
  * only in layers without a sliding window. */
