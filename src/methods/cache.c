@@ -101,8 +101,8 @@ static size_t store_heads(const kvd_cache *c, const kvd_attention_in *in, size_t
     const stored_head s = stored_at(c, cf, in->layer, n, g, whole);
     const kvd_dims_head *const h = s.head;
     const size_t d_qk = (size_t)h->d_qk;
-    /* If keys are rebuilt from latent vectors, the latent vectors first use the memory of the
-     * values, which is still free. */
+    /* If keys are rebuilt from latent vectors, s.v holds the latent vectors until V is written to
+     * it. */
     float *const k_cut = h->b_k ? s.v : s.k;
     size_t stored = store_side(c, n, heads, d, d_qk, (h->b_k ? in->k_pre : in->k) + from, ld,
                                h->a_k, at, k_cut);

@@ -15,12 +15,13 @@ void kvd_gpu_caches_free(kvd_gpu_caches *c);
 
 typedef struct kvd_gpu_cache kvd_gpu_cache;
 
-/* Creates a cache for the compression methods of `plan`, which is borrowed and must be open. */
+/* Creates a cache for the compression methods of `plan`, in the memory shared by the caches of
+ * `with`. `plan` must be open; `plan` and `with` must outlive the cache. */
 kvd_gpu_cache *kvd_gpu_cache_new(kvd_gpu_caches *with, const kvd_plan *plan, kvd_err *err);
 void kvd_gpu_cache_free(kvd_gpu_cache *c);
 kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
-/* Sets the prompts of the next batch, which are borrowed. Required if a method must see all prompts
- * before it compresses (kvd_plan_first_pass). */
+/* Sets the prompts of the next batch; *prompts must stay valid until the batch ends. Required if
+ * kvd_plan_first_pass returns true for the plan. */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
 /* Adds the counters (bits, tokens) of all batches since the last call to *sum, and resets them. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);

@@ -51,7 +51,8 @@ static void copy_matrix(const kvd_dims_head *h, int side, size_t d, float *to, s
             to[i * ld + i] = 1;
 }
 
-/* Writes a projection matrix per KV head to `to`, float32 [n][d][d], which must be zero. */
+/* Writes one projection matrix per KV head to `to`, float32 [n][d][d]. The caller must set `to` to
+ * 0 before the call. */
 static void fill_wide(const kvd_dims_head *head, int n, int side, size_t d, float *to)
 {
     for (int g = 0; g < n; g++)
@@ -74,8 +75,8 @@ static void fill_latents(const kvd_dims_head *head, int n, int side, int heads, 
     }
 }
 
-/* Writes the projection matrices of all KV heads to `to`, one after another without padding. `to`
- * must be zeroed. Returns the number of elements. */
+/* Writes the projection matrices of all KV heads to `to`, which the caller must have set to 0.
+ * Returns the number of elements. */
 static size_t fill_tight(const kvd_dims_head *head, const kvd_attn_map *map, int side, size_t d,
                          float *to)
 {

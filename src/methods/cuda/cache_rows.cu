@@ -129,7 +129,8 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* A warp rounds K or V of one token to format F. Lanes of a block of channels share its scale. */
+/* Rounds K and V to floating-point format F, in place. Every F::BLOCK adjacent channels of a token
+ * share a scale. */
 template <class F>
 __global__ void __launch_bounds__(THREADS)
     float_rows(uint16_t *rows, int d, const kvd_cache_codes *list, size_t n)

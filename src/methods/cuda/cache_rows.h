@@ -43,13 +43,13 @@ typedef struct {
     /* Natural log of the softmax denominators: [n_heads][n_q8] for prompts, [n][n_heads] for decode
      * steps. */
     const float *lse;
-    /* In prompts, a sliding window moves by blocks of this many tokens. */
+    /* Number of tokens that are quantised together and leave the sliding window together. */
     int32_t block;
-    /* Number of newest tokens for which a decode step writes the attention they received to
-     * `sum`. */
+    /* Number of newest tokens for which decode steps compute sums of attention probabilities. */
     int32_t newest;
-    /* Output: attention that each token received, per KV head. Prompts: [n_kv_heads][n_q8], indexed
-     * like rows of Q. Decode steps: [n][n_kv_heads][newest], token t at index t % newest. */
+    /* Output: sum of the attention probabilities of each token, per KV head. Shape:
+     * [n_kv_heads][n_q8] for prompts, [n][n_kv_heads][newest] for decode steps, where token t has
+     * index t % newest. */
     float *sum;
 } kvd_cache_received;
 /* Writes to a->sum the attention probabilities that each token receives, summed over queries and

@@ -45,7 +45,8 @@ static int fold_rows(const kvd_gpu_worker *w, kvd_gpu_layer *l, const kvd_cache_
     for (int g = 0; g < kv; g++) {
         const int d_v = c->map.d_v[g];
         const size_t kept = (size_t)d_v * width, whole = (size_t)d * width;
-        /* cuBLAS is column-major, so it computes W'^T [model][d_v] = W^T [model][d] A [d][d_v]. */
+        /* Replaces the V weights W [d][model] of KV head g by A^T W, where A [d][d_v] projects
+         * V. */
         if (kvd_gpu_fold_product(w, d, d_v, model, a, v + (size_t)g * whole, temp, err) ||
             kvd_queue_copy(v + to, temp, kept * sizeof *v, w->stream, what, err) ||
             (!packed && kvd_cuda_check(cudaMemsetAsync(v + to + kept, 0, (whole - kept) * sizeof *v,

@@ -1,18 +1,17 @@
-/* Multiplies the projections of V into the weights W_V and W_O. */
+/* Multiplies the weights W_V and W_O by the low-rank projections that compress V. */
 #ifndef KVD_METHODS_CUDA_FOLD_H
 #define KVD_METHODS_CUDA_FOLD_H
 
 #include "methods/cuda/cache_parts.h"
 #include "model/pass/cuda/layer.h"
 
-/* Multiplies the projections of V into the bf16 weights W_V and W_O of all layers, and updates
- * n_qkv and n_o of each layer. `layer` must be made from `dims`. Unless kvd_gpu_fold_packs returns
- * true, V of neighbouring heads stay d_head columns apart. */
+/* Multiplies the bf16 weights W_V and W_O of all layers by the low-rank projections of V in `dims`.
+ * Updates n_qkv and n_o of each layer; `layer` must be made from `dims`. */
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 
-/* Returns true if V of neighbouring heads may be adjacent in the output of the QKV product. This
- * requires that Q and K have no biases or norms, and that RoPE, if partial, is interleaved. */
+/* Returns true if kvd_gpu_fold shortens V in the output of the QKV product to the projected
+ * dimensions. If false, zeros fill V up to d_head dimensions. */
 bool kvd_gpu_fold_packs(const kvd_config *c);
 
 /* Writes A^T W [r][columns] to `to`, with A [rows][r] and W [rows][columns], row-major. */

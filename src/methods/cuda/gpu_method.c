@@ -148,8 +148,8 @@ bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *p, const kvd_con
            (kind && kind->before_rope && kind->before_rope(p));
 }
 
-/* Returns the GPU code for text generation in which the CPU quantises. The caller must check that
- * this code supports the plan. */
+/* Returns the code that generates text on the GPU but quantises K and V on the CPU. The caller must
+ * check that this code supports the plan. */
 static const kvd_gpu_kind *host_kind(const kvd_plan *p)
 {
     return p->dims && p->dims->rebuild ? &kvd_gpu_palu_hosted : &kvd_gpu_host_codes;

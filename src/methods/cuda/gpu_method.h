@@ -5,7 +5,7 @@
  * steps, and calls `attended`.
  *
  * Decode steps are CUDA graphs, so lengths, slots and positions must be read from device memory.
- * Padding has slot n_slots. */
+ * Dummy requests that pad a batch use slot number n_slots. */
 #ifndef KVD_METHODS_CUDA_GPU_METHOD_H
 #define KVD_METHODS_CUDA_GPU_METHOD_H
 
@@ -77,14 +77,16 @@ struct kvd_gpu_method {
     /* True if the callbacks `attended` and `attended_window` need not be called in iterations that
      * have only decode steps. */
     bool attended_prompts;
-    /* Bit mask of the timed phases (enum kvd_phase) whose ends the method records itself. */
+    /* Bit p is set if the method measures phase p (enum kvd_phase) separately, not as a part of
+     * another phase. */
     unsigned apart;
     /* Page tables, one per KV head, or NULL if all KV heads cache the same tokens. If not NULL, the
      * callback `appended` must copy new K and V to the pages in these tables. */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
-    /* Bytes per page in addition to bf16 pages, in layers without and with a sliding window. */
+    /* page_bytes: bytes that the method adds to a page, in all layers without a sliding window.
+     * near_page_bytes: in all layers with a sliding window. */
     size_t page_bytes, near_page_bytes;
     /* Bytes that a running request needs outside the pages, summed over layers. */
     size_t slot_bytes;
@@ -122,14 +124,13 @@ struct kvd_gpu_method {
     /* Returns how many stored bits of a request the latest decode step did not read, because their
      * tokens had left the window. NULL means 0. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
-    /* For methods whose decode steps read a part of the cache. *side gets the bits that a step
-     * reads to choose tokens, which the callback `bits` does not count. *unread gets the mean
-     * number of tokens that a step does not read. NULL: steps read everything. */
+    /* Sets *side to the bits of data, other than K and V, that a decode step reads to choose
+     * tokens. Sets *unread to the mean number of tokens that the step does not read. NULL: steps
+     * read all tokens. */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
-    /* If `ended` failed because there was no room for all key outliers, returns the value of
-     * kvd_paged_cache.outliers that would have sufficed. Returns 0 after other failures. NULL if
-     * the method stores no key outliers. */
+    /* Returns the room for key outliers (kvd_paged_cache.outliers) that the latest iteration
+     * needed, or 0 if it had enough. NULL if the method stores no key outliers. */
     size_t (*lacking)(const kvd_gpu_method *m);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -162,21 +163,21 @@ typedef struct kvd_gpu_kind {
     unsigned (*computes)(const kvd_plan *plan);
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
-    /* Returns why several GPUs may not divide the KV heads (as part of a message), or NULL if they
-     * may. If this pointer is NULL, the reason is the string `joined`. */
+    /* Returns NULL if several GPUs can divide the KV heads among them, else the reason why not, as
+     * a part of a message. If this pointer is NULL, `joined` is the reason. */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;
     /* Returns true if this GPU code can run the methods of `plan`. NULL: it always can. */
     bool (*runs)(const kvd_plan *plan);
-    /* Returns true if this GPU code can generate text. It must then set the callbacks `entries` and
-     * `bits`. NULL: it cannot. */
+    /* Returns true if this GPU code can generate text, for which its methods must set the callbacks
+     * `entries` and `bits`. NULL means false. */
     bool (*generates)(const kvd_plan *plan);
     /* Returns true if the CPU compresses K and V of generated text. NULL: never. */
     bool (*codes_on_host)(const kvd_plan *plan);
     /* Returns true if kernels support the model's heads. NULL: kvd_gpu_method_check decides. */
     bool (*fits)(const kvd_plan *plan, const kvd_config *config);
-    /* Returns true if this GPU code itself computes keys before RoPE when the engine does not
-     * provide them. NULL: never. */
+    /* Returns true if the method's GPU code can compute keys before RoPE that the engine does not
+     * provide. NULL means false. */
     bool (*before_rope)(const kvd_plan *plan);
     /* Creates *m, which the cache owns even after a failure. Errors name what is not supported. */
     int (*open)(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
@@ -197,8 +198,8 @@ const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
-/* Returns true if the engine has the keys that the methods of `plan` need. Keys before RoPE may be
- * missing in models with biases or norms of Q and K, or with partial RoPE. */
+/* Returns false if methods of `plan` need keys before RoPE, which are not available for this
+ * model. */
 bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *plan, const kvd_config *config);
 /* Returns the index of the first of a request's n tokens that a layer still stores. `window`: its
  * sliding window in tokens, or 0. Tokens that are quantised together leave the window together. */
@@ -206,8 +207,8 @@ size_t kvd_gpu_first_held(const kvd_gpu_method *m, size_t window, size_t n);
 
 /* Returns why several GPUs cannot divide the KV heads among them, or NULL if they can. */
 const char *kvd_gpu_heads_joined(const kvd_plan *plan);
-/* Callback kvd_gpu_kind.joins_heads of methods that always allow several GPUs to divide the KV
- * heads. Returns NULL. */
+/* Returns NULL, which means that several GPUs can divide the KV heads among them. Used as the
+ * callback joins_heads of struct kvd_gpu_kind. */
 const char *kvd_gpu_heads_apart(const kvd_plan *plan);
 
 /* Fails if the GPU code `kind` does not support a feature of the model, such as sliding windows. If

@@ -236,8 +236,8 @@ static int keep_layer(const kvd_host_codes *k, kvd_host_slot *s, int layer, size
     return 0;
 }
 
-/* Appends n new tokens to a layer's array s->mass, and adds the attention probabilities that all
- * its tokens received. `i` is the request's index in the iteration. */
+/* Adds n new tokens to the layer's array s->mass. Then adds to each token the attention
+ * probabilities that it received in this iteration. `i` is the request's index in the iteration. */
 static int keep_mass(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_t i, size_t n,
                      bool fresh, kvd_err *err)
 {
@@ -337,8 +337,7 @@ static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
         from = first < from ? first : from;
         end = w->ready[side] > end ? w->ready[side] : end;
     }
-    /* kvd_append writes groups of 8 rows, and zeros after the last row. Hence the last row must
-     * complete a group or be the newest. */
+    /* Rounds up to whole groups of 8 tokens, because kvd_append overwrites whole groups. */
     end = (end + 7) / 8 * 8;
     w->end[kind] = end && end < s->n ? end : s->n;
     /* If no token was quantised, rewrites the newest row, because each request in the list needs a

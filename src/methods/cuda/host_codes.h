@@ -27,8 +27,8 @@ typedef struct {
     bool rotates;      /* true: rows come with keys before RoPE, which are coded after RoPE */
     bool undoes;       /* true: rows come with keys after RoPE, which are coded before RoPE */
     bool turned;       /* true: keys of the rows that are written are after RoPE */
-    /* Projections that the CPU applies to K and V of new rows. A projected head keeps its place in
-     * the row. NULL if rows stay as they are. */
+    /* Projections that the CPU applies to K and V of new tokens; removed dimensions become 0. NULL:
+     * no projections. */
     const kvd_dims *dims;
 } kvd_host_rows;
 
@@ -101,12 +101,11 @@ typedef struct {
     /* Returns the device address of K of the cached token number `place` of a KV head. V is 64
      * d_head elements later. */
     uint16_t *(*row)(const kvd_gpu_method *m, size_t slot, int layer, int kv_head, size_t place);
-    /* Queues the copy of the positions (in the sequence) of a request's cached tokens to the pinned
-     * array `to` [layers without a window][n_kv_heads][room], in the order in which the cache holds
-     * the tokens.
+    /* Starts copying the sequence positions of a request's cached tokens, in cache order, to pinned
+     * memory `to` [layers without a window][n_kv_heads][room].
      *
-     * NULL: tokens stay in order, no decode step drops one, and the method calls
-     * kvd_host_entries_note. */
+     * May be NULL if decode steps drop no tokens. The method must then keep tokens in order and
+     * call kvd_host_entries_note. */
     int (*positions)(const kvd_gpu_method *m, size_t slot, uint32_t *to, cudaStream_t stream,
                      kvd_err *err);
     size_t room;
@@ -114,8 +113,8 @@ typedef struct {
 
 typedef struct kvd_host_entries kvd_host_entries;
 
-/* Creates m->kept, with which the CPU quantises the tokens that the method keeps.
- * kvd_gpu_method_free frees it. Decode steps must not merge tokens. */
+/* Creates m->kept, which quantises cached tokens on the CPU; kvd_gpu_method_free frees it. Methods
+ * that merge tokens in decode steps are not supported. */
 int kvd_host_entries_new(kvd_gpu_method *m, const kvd_host_places *places, kvd_err *err);
 int kvd_host_entries_make(kvd_host_entries *e, size_t slots, kvd_err *err);
 void kvd_host_entries_free(kvd_host_entries *e);

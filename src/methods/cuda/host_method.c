@@ -1,6 +1,5 @@
-/* Text generation with methods that only quantise and run on the CPU (host_codes.h). The decoded
- * numbers in bf16 pages take as much memory as an uncompressed cache, so the timing program
- * kvdim-jct does not run such methods. Also sums attention probabilities for the method. */
+/* Text generation on the GPU with methods that quantise on the CPU. Also sums the attention
+ * probabilities of tokens, by which method zipcache ranks tokens. */
 #include <stdlib.h>
 
 #include "methods/bits/bits.h"
@@ -127,13 +126,13 @@ static bool takes(const kvd_plan *plan)
            !(bits->balances && bits->balances(&plan->bits_values));
 }
 
-/* Returns true if the method plan->bits needs one of `inputs`, a set of KVD_NEEDS_* bits. */
+/* Returns true if the plan's quantisation method needs one of `inputs` (KVD_NEEDS_* flags). */
 static bool needs(const kvd_plan *plan, unsigned inputs)
 {
     return plan->bits->info.needs & inputs;
 }
 
-/* Returns true if the CPU can quantise tokens by the plan's method from K and V alone. */
+/* Returns true if the plan's quantisation method can run on the CPU and needs only K and V. */
 static bool takes_rows(const kvd_plan *plan)
 {
     return takes(plan) && !needs(plan, KVD_NEEDS_INPUT | KVD_NEEDS_PROBABILITIES);

@@ -80,10 +80,11 @@ typedef struct kvd_paged_cache {
     /* Decode attention is divided among CTAs once per group of layers. n_step_works: number of
      * these groups. n_full_step_works: number of the groups whose layers have no sliding window. */
     int n_step_works, n_full_step_works;
-    /* [n_step_works] Workspace in device memory for the decode attention of a group of layers. */
+    /* [n_step_works] Workspaces in device memory for decode attention, one per group of layers with
+     * equal head dimensions. */
     void **workspace;
-    /* [n_step_works][max_slices + 1] CTAs per KV head and request, by group of layers and number of
-     * decoding requests; -1 if not yet determined. */
+    /* [n_step_works][max_slices + 1] CTAs per KV head and request. Indices: group of layers, number
+     * of decoding requests. -1: not yet determined. */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
     /* Tiles into which the attention of prompts is divided, in layers without a sliding window
@@ -94,7 +95,7 @@ typedef struct kvd_paged_cache {
     /* Bytes of a page, summed over the layers without a window. Layers that share pages count as
      * one. */
     size_t page_bytes;
-    /* Bytes of a page, summed over the layers without a window that do not share pages. */
+    /* Bytes of a page, summed over the layers that have their own pages and no sliding window. */
     size_t kept_page_bytes;
     /* Bytes of a page, summed over the layers with a window. */
     size_t near_page_bytes;
@@ -109,8 +110,8 @@ size_t kvd_paged_cache_window(const kvd_config *c, size_t max_len, int layer);
 int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *plan,
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
-/* Allocates the cache and fills it with random numbers, for timing. Layers with a window get
- * near_pages pages. Other layers get `pages` pages, or twice as many if prompts are processed twice
+/* Allocates the cache's pages and fills them with random numbers, for timing. Layers with a sliding
+ * window get near_pages pages; other layers get `pages` pages per copy of a prompt
  * (kvd_plan_copies). */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);
@@ -143,8 +144,8 @@ uint16_t *kvd_paged_cache_row(const kvd_paged_cache *c, size_t slot, int layer, 
                               size_t place);
 /* Returns a layer's attention-sink logits on the device, or NULL. */
 const float *kvd_paged_cache_sinks(const kvd_paged_cache *c, int layer);
-/* Stores new K and V in the pages of `pool`. table [steps][max_pages]: page numbers of each decode
- * step's request. */
+/* Stores new K and V in the pages of `pool`. Row i of table [steps][max_pages] has the page numbers
+ * of the i-th decoding request. */
 int kvd_paged_cache_append(kvd_paged_cache *c, const kvd_paged_rows *r, void *pool,
                            const int32_t *table, kvd_err *err);
 /* Pages in which the decode step of request b stores K and V of its new token, whose index is
@@ -177,8 +178,8 @@ typedef struct {
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
-/* Returns the timed phase in which the attention hook is called. The hook must record the end of
- * this phase. */
+/* Returns the timed phase that ends when new K and V are ready to be stored. The code that stores K
+ * and V must record the end of this phase. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /* Marks the division of the prompts' attention into tiles as out of date. Must be called before the
  * first layer of each iteration. */

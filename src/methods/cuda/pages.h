@@ -1,5 +1,4 @@
-/* Assigns pages to running requests. Page n_pages is the padding page, which the slots that fill up
- * a batch use. */
+/* Assigns pages to running requests. Dummy requests that pad a batch use page number n_pages. */
 #ifndef KVD_METHODS_CUDA_PAGES_H
 #define KVD_METHODS_CUDA_PAGES_H
 
@@ -68,9 +67,9 @@ static inline size_t kvd_pages_of(size_t tokens)
 /* Assigns pages for `tokens` tokens to the request in `slot`. If `fresh`, frees its old pages
  * first. Fails if pages run out. */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
-/* Assigns pages for `tokens` tokens to the request in `slot`. Frees pages that hold only tokens
- * before `from`, which are no longer read. If `fresh`, or if `from` decreases, first frees all old
- * pages. Fails if pages run out. */
+/* Assigns pages for `tokens` tokens to the request in `slot`, and frees its pages that hold only
+ * tokens before `from`. First frees all its pages if `fresh`, or if the page of token `from` was
+ * freed before. Fails if pages run out. */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
 /* Frees a request's pages that hold only tokens before `from`. */

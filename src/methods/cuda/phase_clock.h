@@ -30,7 +30,8 @@ void kvd_clock_release(kvd_clock *c);
 int kvd_clock_start(kvd_clock *c, cudaStream_t stream, kvd_err *err);
 int kvd_clock_end(kvd_clock *c, kvd_phase p, cudaStream_t stream, kvd_err *err);
 int kvd_clock_fetch(kvd_clock *c, cudaStream_t stream, kvd_err *err);
-/* Returns the address for the end time of phase p, or NULL if the clock is off or full. */
+/* Returns the device address to which a kernel must write the end time of phase p, in ns. Returns
+ * NULL if the clock is off or full. */
 unsigned long long *kvd_clock_end_by(kvd_clock *c, kvd_phase p);
 
 /* Sets *t to the phases' times copied by kvd_clock_fetch. The rest of `total` seconds counts as

@@ -8,7 +8,8 @@
 #include "common/cuda/memory.h"
 
 typedef struct {
-    /* [max_slices] Number of cached tokens of each request, including new ones. */
+    /* [max_slices, the most requests in a batch] Number of cached tokens of each request, including
+     * new ones. */
     int32_t *kv_len;
     /* [max_slices] Token id of each decode step. Used only in iterations without prompts. */
     uint32_t *step_id;
