@@ -175,7 +175,8 @@ int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, do
  * edge, each of `dims` removed dimensions costs `slope` nats. */
 typedef struct {
     double slope;
-    /* Index in [2][n_layers][n_kv_heads], Q and K first, then V. */
+    /* Index of the head in an array [2][n_layers][n_kv_heads]. The first half of the array is for Q
+     * and K, the second half for V. */
     size_t head;
     int32_t dims;
     /* Number of this edge on the convex hull of one head's errors, where the errors are a function

@@ -1,6 +1,6 @@
-/* Method elasticcache: merges dropped prompt tokens into the nearest kept ones. Each decode step
- * then drops the oldest token after the first ones, which stay (Liu et al. 2024, Elastic Cache,
- * arXiv 2407.18121, section 3). */
+/* Method elasticcache: merges dropped prompt tokens into the nearest kept tokens. Decode steps drop
+ * the cached token at a fixed index, `distance` tokens before the end of the compressed prompt (Liu
+ * et al. 2024, Elastic Cache, arXiv 2407.18121, section 3). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -115,19 +115,19 @@ typedef struct {
     float gamma; /* KVD_EVICT_SPREAD: weight of the variance */
     /* Number of adjacent tokens that stay or are dropped together, or 0 for single tokens. */
     int32_t review;
-    /* If tokens stay or are dropped in groups (review > 0): number of consecutive layers that keep
-     * the tokens which the first of them chooses. */
+    /* For methods that drop groups of tokens (review > 0): number of consecutive layers that share
+     * one choice of tokens. */
     int32_t layers;
     /* Score of a group of adjacent tokens. 1: mean of the larger half of its tokens' scores. 0:
      * mean of all. */
     int32_t largest;
-    /* For method kvcrush, otherwise 0. A token has one bit per query head, 1 if that head alone
-     * would keep it. The fraction `crush` of the token budget goes to tokens that would be dropped,
-     * evenly spaced by the Hamming distance of their bits from reference bits, the anchor.
+    /* For method kvcrush, otherwise 0: reference bits. 1: 0 1 0 1 ...; 2: the majority of all
+     * tokens' bits. A token's bits say which query heads would keep it.
      *
-     * Anchor 1 is 0 1 0 1 ..., anchor 2 the majority of all tokens' bits. Requires whole_layer and
-     * KVD_EVICT_ATTENTION. */
+     * Requires whole_layer and KVD_EVICT_ATTENTION. */
     int32_t anchor;
+    /* For method kvcrush: fraction of the token budget for tokens that are chosen by their bits
+     * instead of their scores. */
     double crush;
     int32_t merge; /* a kvd_merge_kind */
     /* For KVD_MERGE_LIKE, which uses a running mean of the cosines between dropped keys and the
@@ -221,9 +221,10 @@ typedef struct {
     /* Sets the members of *rule that the method uses. Before the call, `smooth` is 1, `seed` is
      * set, and all other members are 0. */
     void (*rule)(const struct kvd_parameter_values *v, kvd_evict_rule *rule);
+    /* Returns a layer's token budget or, if `divide` is set, the mean over layers. */
     kvd_evict_budget (*budget)(const struct kvd_parameter_values *v, const kvd_evict_request *r);
-    /* Sets the token budget of every layer from statistics of all layers. `budget` then returns
-     * only the mean over layers. NULL: a layer's budget does not depend on the other layers. */
+    /* Sets the token budget of every layer from statistics of all layers. NULL: `budget` alone
+     * decides each layer's budget. */
     int (*divide)(const struct kvd_parameter_values *v, const kvd_evict_layers *s,
                   kvd_evict_budget *budget, kvd_err *err);
     /* True if tokens are ranked by whole keys, so that the method cannot be combined with one that

@@ -24,12 +24,12 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* RoPE tables [n + future][d / 2], followed by the means [d / 2] of their last `future`
-     * rows. */
+    /* [n + future + 1][d / 2] RoPE tables for the prompt and the next `future` positions. The last
+     * row is the mean of the `future` rows. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /* [n][d] k: keys, rotated backwards by the mean RoPE of the `future` positions after the
-     * prompt. y: k times the covariance of the queries. */
+    /* [n][d] k: keys multiplied by the transposed mean of the RoPE matrices of the `future`
+     * positions after the prompt. y: k times the covariance of the queries. */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
     /* [n] z: logits that one query head is expected to give each token. score: softmax of z,
@@ -53,8 +53,8 @@ static int allocate(buffers *b, size_t n, size_t d, size_t table, kvd_pool *pool
     return kvd_pool_check(pool, "expected attention", err);
 }
 
-/* Writes to b->k the keys, rotated backwards (by negated sines) by the mean RoPE of later
- * positions. */
+/* Multiplies the keys by M^T and writes them to b->k. M is the mean of the RoPE matrices of
+ * positions after the prompt. */
 static void turn_keys(const kvd_tokens_self *e, const kvd_prompt_attention *p, buffers *b)
 {
     const size_t n = p->n, half = p->d / 2, future = (size_t)e->v->value[FUTURE], all = n + future;

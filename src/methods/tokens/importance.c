@@ -1,8 +1,8 @@
-/* Methods importance and received (ZDC section 5): in each layer, the most important tokens keep
- * more dimensions than the others.
+/* Methods importance and received: in each layer, important tokens keep more dimensions than other
+ * tokens (ZDC paper, section 5).
  *
- * In method importance, a token's importance is the log of the sum over query heads of the softmax
- * denominators of its queries. In method received, it is the attention that the token received. */
+ * In method importance, a token's importance is log(sum over query heads of the softmax denominator
+ * of the token's query). In method received, it is the attention that the token received. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* Method kvcrush: like method snapkv, but a part of the token budget goes to tokens that snapkv
- * would drop (Jha et al. 2025, KVCrush, arXiv 2503.00022).
+/* Method kvcrush: like method snapkv, but also keeps some of the tokens that snapkv would drop (Jha
+ * et al. 2025, KVCrush, arXiv 2503.00022).
  *
  * A token has one bit per query head, 1 if that head alone would keep it. Dropped tokens are sorted
- * by the Hamming distance of their bits from reference bits (the anchor), and evenly spaced ones
- * are kept. */
+ * by the Hamming distance of their bits from reference bits; every k-th token in this order is
+ * kept. */
 #include <stdlib.h>
 #include <string.h>
 

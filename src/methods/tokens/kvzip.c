@@ -24,8 +24,8 @@ static size_t observed(const void *self, size_t n)
     return (size_t)z->config->n_kv_heads * n;
 }
 
-/* Raises score[i] to the attention probability that query t gives prompt token i, if that is
- * larger. */
+/* Sets score[i] to the larger of score[i] and the attention probability that query t gives prompt
+ * token i. */
 static void add_row(const kvd_tokens_self *z, const kvd_observed_prompt *r, size_t head, size_t t,
                     const float *product, double *score)
 {

@@ -1,8 +1,7 @@
 /* Method sparsity, a part of LeanKV: each KV head drops insignificant tokens, and marks less
  * significant ones for low precision (LeanKV sections 4.1 to 4.3 and Algorithm 1).
  *
- * A token's significance is the mean attention probability that it received from later tokens,
- * divided by the sum of these means over the tokens older than the window. */
+ * A token's significance is the mean attention probability that later tokens gave it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,8 +21,8 @@ typedef struct {
      * token is dropped. Below cut_high, it gets low precision. */
     double cut_low, cut_high;
     size_t room;
-    /* [2 room] For each token: sum of the attention probabilities that it received. The second half
-     * has the numbers of probabilities in these sums. */
+    /* First `room` numbers: sum of the attention probabilities that each token received. Next
+     * `room` numbers: how many probabilities each sum has. */
     double sum_rows[];
 } significance;
 
@@ -102,7 +101,7 @@ static int step(const void *self, void *state, const kvd_step_attention *a, uint
     (void)err;
     double mean = 0;
     s->room = a->n_expected;
-    /* The new token's elements may still have the sums of a token that was dropped. */
+    /* Clears the new token's numbers, which may be left from a dropped token. */
     s->sum_rows[a->n - 1] = s->sum_rows[s->room + a->n - 1] = 0;
     for (size_t i = 0; i + 1 < a->n; i++) {
         for (int j = 0; j < a->group; j++)
@@ -140,8 +139,6 @@ static void forget(const void *self, void *state, const size_t *kept, size_t n)
     }
 }
 
-/* entry_bits: each cached token also has 16 bits for its significance and 32 bits for its
- * position. */
 const kvd_tokens_method kvd_tokens_leankv = {
     .info = {.name = "sparsity",
              .summary = "LeanKV's per-head levels by significance",
@@ -150,7 +147,7 @@ const kvd_tokens_method kvd_tokens_leankv = {
              .needs = KVD_NEEDS_PROBABILITIES | KVD_NEEDS_PROMPT,
              .gpu = &kvd_gpu_leankv},
     .lowers = true,
-    .entry_bits = 16 + 32,
+    .entry_bits = 16 + 32, /* bits of a cached token's significance and position */
     .check = check,
     .state_bytes = state_bytes,
     .prompt = prompt,

@@ -29,8 +29,7 @@ typedef struct {
     kvd_retaining_heads heads;
 } locret;
 
-/* Returns the number of inputs of a token-scoring network: the numbers of Q, K and V of a token in
- * all heads. */
+/* Returns the number of inputs of a token-scoring network: all elements of a token's Q, K and V. */
 static size_t inputs_of(const kvd_config *c)
 {
     return ((size_t)c->n_heads + 2 * (size_t)c->n_kv_heads) * (size_t)c->d_head;

@@ -58,9 +58,8 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/* Returns the bits that `select` reads to choose clusters: the largest and the smallest element of
- * each key channel in every small cluster. The extremes of a large cluster follow from those of its
- * small ones. */
+/* Returns how many bits `select` reads: the largest and the smallest element of each key channel in
+ * each small cluster of tokens. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {

@@ -164,8 +164,8 @@ int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_atten
     return status;
 }
 
-/* Returns true if token a is dropped before token b: its score is smaller or, if scores are equal,
- * its index. */
+/* Returns true if token a has a smaller score than token b, or an equal score and a smaller
+ * index. */
 static bool worse(const double *score, size_t a, size_t b)
 {
     return a < b ? score[a] <= score[b] : score[a] < score[b];

@@ -28,8 +28,8 @@ typedef struct {
     const double *below;
     /* [n] Natural log of the softmax denominator of each query, averaged over query heads. */
     const double *log_denominator;
-    /* For methods with a function `regularise`: [n] sum over queries of the softmax of the scores
-     * that this function returns. */
+    /* For methods with a function `regularise`, which changes attention logits: [n] resulting
+     * attention probability of each token, summed over queries. */
     const double *score_mass;
     size_t d;
     /* [n][d] Keys after RoPE, and values. Consecutive tokens are `ld` floats apart. */
@@ -51,7 +51,7 @@ typedef struct {
     int layer;
     size_t n;
     /* After RoPE: queries [rows][n_heads][d_head] and keys [rows][n_kv_heads][d_head]. rows is n,
-     * or 2 n if the method appends a copy to the prompt. */
+     * or 2 n if a copy of the prompt follows the prompt. */
     const float *q, *k;
     size_t window;      /* sliding window in tokens, as in kvd_attention_in */
     const float *sinks; /* [n_heads] attention sinks, or NULL */
@@ -61,8 +61,7 @@ typedef struct {
     /* Number of layers in which the method chooses tokens. */
     int n_layers;
     size_t n;
-    /* [n_layers][n] Log of the sum, over query heads, of the softmax denominators of each token's
-     * queries. */
+    /* [n_layers][n] log(sum over query heads of the softmax denominator of the token's query). */
     const double *log_denominator;
     /* [n_layers][observed] For methods with a function `observe`: the numbers that it wrote. */
     const double *observed;
@@ -143,8 +142,8 @@ struct kvd_tokens_method {
     /* Returns how many of the prompt's last queries have their attention probabilities in
      * kvd_prompt_attention.recent. If the function is NULL, there are none. */
     size_t (*window)(const kvd_parameter_values *v);
-    /* For kvd_prompt_attention.score_mass: returns an attention logit after adding noise and
-     * dividing by a temperature (method keyformer). May be NULL. */
+    /* Returns the attention logit `score` with added noise, divided by a temperature (method
+     * keyformer). NULL: attention logits do not change. */
     double (*regularise)(const kvd_parameter_values *v, uint64_t seed, int layer, int head,
                          uint32_t token, double score, double progress);
     /* Fails if the method does not support these parameter values. May be NULL. */
@@ -179,11 +178,12 @@ struct kvd_tokens_method {
     /* Reduces the state to the n tokens that remain cached. kept[i] is the previous index of token
      * i. */
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
-    /* Like `prompt` and `step`, but for all n_heads KV heads of a layer in one call. A method sets
-     * at most one of `prompt` and `prompt_heads`, and at most one of `step` and `step_heads`. A
-     * method without `select` must set `prompt` or `prompt_heads`. */
+    /* Alternative to `prompt`: chooses precision levels in all n_heads KV heads of a layer at once.
+     * A method may set only one of the two functions, and must set one if `select` is NULL. */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
+    /* Alternative to `step`: sets precision levels in all n_heads KV heads of a layer at once. A
+     * method may set only one of the two functions. */
     int (*step_heads)(const void *self, void *const *state, const kvd_step_attention *a,
                       size_t n_heads, uint8_t *const *level, kvd_err *err);
     bool merges_steps; /* true if tokens also merge after decode steps, not only after prompts */
@@ -221,8 +221,8 @@ extern const kvd_tokens_method kvd_tokens_h2o, kvd_tokens_keyformer, kvd_tokens_
 /* Returns the fraction of tokens that are important in a layer. `v` has the parameters of method
  * `importance` or `received`. */
 double kvd_tokens_important(const kvd_parameter_values *v, int layer, int n_layers);
-/* Returns parameter `layers` of method importance: the number of consecutive layers that use the
- * important tokens of the first of them. If it is 0, parameter `overlap` decides. */
+/* Returns parameter `layers` of method importance: the number of consecutive layers that share one
+ * set of important tokens. 0: parameter `overlap` decides which layers share. */
 int kvd_tokens_layers(const kvd_parameter_values *v);
 
 /* Returns a budget parameter as a number of tokens. A value below 1 is a fraction of `of` tokens,
@@ -297,11 +297,11 @@ int kvd_tokens_window_keep(const kvd_parameter_values *v, const kvd_prompt_atten
                            size_t budget, uint8_t *level, kvd_err *err);
 
 int32_t kvd_evict_count(size_t n);
-/* Returns the budget of a method that keeps the `recent` newest and `old` older tokens after the
- * prompt and after each decode step. */
+/* Returns the budget of a method that drops tokens after the prompt and in each decode step.
+ * `recent` newest tokens and `old` older tokens stay. */
 kvd_evict_budget kvd_evict_always(size_t old, size_t recent, const kvd_evict_request *r);
-/* Returns the budget of a method that drops tokens only after the prompt, and then keeps the
- * `newest` newest and `old` older ones. */
+/* Returns the budget of a method that drops only prompt tokens. The prompt's last `newest` tokens
+ * and `old` earlier tokens stay. */
 kvd_evict_budget kvd_evict_once(size_t old, size_t newest);
 
 /* Keeps the k of n tokens with the largest scores, and marks the others as dropped. If scores are

@@ -93,8 +93,8 @@ static size_t dropped_of(size_t n, size_t old, size_t review, size_t budget)
     return drop < n ? drop : n;
 }
 
-/* Drops the windows of consecutive tokens with the smallest scores. A window has `review`
- * tokens. */
+/* Drops the windows with the smallest scores. Each of the n windows has one score and `review`
+ * consecutive tokens. */
 static int drop_windows(const double *score, size_t n, size_t old, size_t review, size_t budget,
                         uint8_t *level, kvd_err *err)
 {
@@ -138,8 +138,7 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* Returns the token budget. If windows of tokens are dropped, it is a whole number of windows. The
- * last window counts as a whole one even if it is shorter. */
+/* Returns the token budget. If tokens are dropped, whole windows of `review` older tokens stay. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t review = (size_t)v->value[REVIEW], each = (size_t)v->value[LAYERS],

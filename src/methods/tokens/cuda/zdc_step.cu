@@ -94,8 +94,8 @@ __device__ __forceinline__ void add_squares(const uint16_t *row, float (&sum)[8]
     }
 }
 
-/* Writes the norm of each of d channels over rows `from` to `to` - 1 to norm [d]. at(t) must return
- * the address of channel 0 of row t. All threads must call it. */
+/* Computes norm [d]: the norm of each of d channels over the rows t with from <= t < to. at(t) must
+ * return the address of row t. All threads must call the function. */
 template <typename AT>
 __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm)
 {
