@@ -19,8 +19,8 @@ typedef struct kvd_checkpoint kvd_checkpoint;
  * both names. */
 kvd_checkpoint *kvd_checkpoint_open(const char *path, kvd_err *err);
 
-/* Returns a checkpoint of random weights: matrices near normal with variance 1 / columns, gains 1,
- * biases 0.
+/* Returns a checkpoint of random weights: gains are 1, biases are 0. Matrix elements are
+ * approximately Gaussian with variance 1 / number of columns.
  *
  * `path` is a name for messages. `hash` must identify the configuration and the seed. */
 kvd_checkpoint *kvd_checkpoint_random(const char *path, const char *hash, const kvd_config *config,

@@ -64,7 +64,7 @@ enum {
 };
 
 typedef struct {
-    /* Path of the checkpoint, for messages. The end of a longer path is cut off. */
+    /* Path of the checkpoint, for messages, cut off after 255 bytes. */
     char path[256];
     /* Model family, such as "llama"; "llama2.c" for files of llama2.c. */
     char family[32];

@@ -59,7 +59,8 @@ typedef struct {
  * the tokens that begin and end a text. *u has the defaults. */
 int kvd_cfg_usual(const json_t *root, const kvd_usual *u, kvd_config *c, kvd_err *err);
 
-/* Reads the fields of config.json that kvd_cfg_usual reads, and the parameters of RoPE. */
+/* Reads RoPE's parameters and the fields that most model families have, such as sizes and numbers
+ * of heads. *u has the defaults. */
 int kvd_cfg_usual_rope(const json_t *root, const kvd_usual *u, kvd_config *c, kvd_err *err);
 
 /* Reads from config.json whether the projections to Q, K and V and the output projection have
@@ -100,8 +101,8 @@ int kvd_cfg_window_pattern(const json_t *root, int window, int pattern, kvd_conf
  * sets the windows in *c; else fails if layer_types contradicts them. */
 int kvd_cfg_layer_types(const json_t *root, int window, bool decides, kvd_config *c, kvd_err *err);
 
-/* Bits of the parameter `types` of kvd_cfg_rope, which says what RoPE settings a model family
- * supports. */
+/* Bits of a mask of the RoPE settings that a model family supports, for example 1 << KVD_ROPE_YARN.
+ * KVD_CFG_ROPE_PARTIAL: RoPE may leave some dimensions unrotated. */
 enum {
     KVD_CFG_ROPE_ALL = (1 << KVD_ROPE_YARN << 1) - 1,
     KVD_CFG_ROPE_PARTIAL = 1 << KVD_ROPE_YARN << 1,
@@ -111,7 +112,7 @@ enum {
 /* Reads rope_theta and RoPE scaling. The caller must have set c->d_head and c->max_positions.
  *
  * original  default of original_max_position_embeddings; if 0, the key is required
- * types     accepted scalings, as bits 1 << kvd_rope_scaling, and KVD_CFG_ROPE_ bits */
+ * types     mask of the supported RoPE settings, such as KVD_CFG_ROPE_ALL */
 int kvd_cfg_rope(const json_t *root, int original, unsigned types, kvd_config *c, kvd_err *err);
 
 /* Fails if config.json has no parameters of RoPE. In some model families, the Hugging Face library

@@ -1,5 +1,5 @@
-/* Reads RoPE's parameters from config.json: its bases, its scaling and the fraction of rotated
- * dimensions, also if layers with and without a sliding window differ. */
+/* Reads RoPE's parameters from config.json: bases, scaling and fraction of rotated dimensions.
+ * Layers with a sliding window may have other parameters than layers without. */
 #include <float.h>
 #include <math.h>
 #include <stdint.h>

@@ -46,8 +46,8 @@ KVD_RANDOM_FUNCTION float kvd_random_unit(float scale)
     return scale * 2.64289979e-5f;
 }
 
-/* Returns `unit` times (sum - mean) as bf16 bits: the sum is that of the four 16-bit halves of the
- * random words a and b, the mean its expected value. */
+/* Adds the four 16-bit halves of the random words a and b, and subtracts the expected sum. Returns
+ * the result times `unit`, as bf16 bits. */
 KVD_RANDOM_FUNCTION uint32_t kvd_random_bf16(uint32_t a, uint32_t b, float unit)
 {
     const int sum = (int)((a & 0xffffu) + (a >> 16) + (b & 0xffffu) + (b >> 16)) - KVD_RANDOM_MEAN;

@@ -6,7 +6,8 @@
 
 typedef struct {
     const unsigned char *first;
-    /* number of bytes of a tensor's memory pages; 0 if the tensor is not in a mapped file */
+    /* size in bytes of all memory pages that contain a tensor; 0 if the tensor is not in a mapped
+     * file */
     size_t bytes;
 } pages;
 

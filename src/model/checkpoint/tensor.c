@@ -38,8 +38,8 @@ static int as_signed(unsigned char byte)
     return byte < 128 ? byte : byte - 256;
 }
 
-/* Returns the i-th of 32 codes of 4 bits: the low bits of q[16] hold codes 0 to 15, the high bits
- * codes 16 to 31. */
+/* Returns code i of 32 codes of 4 bits. The low halves of the 16 bytes q are codes 0 to 15, the
+ * high halves codes 16 to 31. */
 static int nibble(const unsigned char *q, size_t i)
 {
     return i < HALF ? q[i] & 15 : q[i - HALF] >> 4;
@@ -152,8 +152,8 @@ static void read_q4_k_q5_k(const unsigned char *b, bool fifth_bit, float *out)
     }
 }
 
-/* Decodes a Q6_K block: 128 bytes of codes' bits 0 to 3, 64 bytes of bits 4 and 5, scales, a
- * float16 factor. */
+/* Decodes a Q6_K block of 256 codes of 6 bits. The block has the codes' low 4 bits (128 bytes),
+ * their high 2 bits (64 bytes), scales, and a float16 factor. */
 static void read_q6_k(const unsigned char *b, float *out)
 {
     const float d = f16(b + 208);

@@ -12,16 +12,17 @@
 /* Formats of quantised tensors. Decoded values equal those of ggml bit for bit:
  * https://github.com/ggml-org/ggml/blob/master/src/ggml-quants.c */
 
-/* Element formats, named as in ggml. q: code; d, m, s, s': scales of a block or group.
+/* Element formats, named as in ggml. Formulas decode a code q; d, m and e are stored per block, s
+ * and s' per group of codes in a block.
  *
  *   PLAIN               no blocks
  *   RANDOM              no bytes: computed (random.h)
  *   Q4_0, Q5_0, Q8_0    blocks of 32: d (q - 8), d (q - 16), d q
  *   Q4_1, Q5_1          blocks of 32: d q + m
  *   IQ4_NL              blocks of 32: d table[q], a fixed table of 16 integers
- *   MXFP4               blocks of 32: 2^(e - 127) times a 4-bit float (E2M1)
+ *   MXFP4               blocks of 32: 2^(e - 127) q, where q is a 4-bit float (E2M1)
  *   MXFP4_APART         as MXFP4, two adjacent numbers per byte, scales in another tensor
- *   Q2_K, Q4_K, Q5_K    blocks of 256: d s q - m s', scales s and s' for each group
+ *   Q2_K, Q4_K, Q5_K    blocks of 256: d s q - m s'
  *   Q3_K, Q6_K          blocks of 256: d s (q - 4), d s (q - 32) */
 typedef enum {
     KVD_PLAIN,

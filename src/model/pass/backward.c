@@ -43,7 +43,7 @@ struct kvd_backward {
     size_t work_size, work_n;
     bool draws;
     uint64_t seed;
-    /* per token: random number in [0, 1) that draws its target token from the model's
+    /* per token: random number in [0, 1), used to sample a target token from the model's
      * probabilities */
     double *drawn;
 };

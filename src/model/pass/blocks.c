@@ -409,8 +409,8 @@ void kvd_softmax_row(float *row, size_t from, size_t to, size_t n, kvd_scores sc
     memset(row + to, 0, (n - to) * sizeof *row);
 }
 
-/* Returns the bits of the largest |x[i]|. If an x[i] is infinite or NaN, all exponent bits are
- * 1. */
+/* Returns the bit pattern of the largest |x[i]|. All exponent bits are 1 if any x[i] is infinite or
+ * NaN. */
 KVD_CLONES static uint32_t largest_magnitude(const float *x, size_t n)
 {
     uint32_t top = 0;

@@ -437,8 +437,7 @@ static void block_back(kvd_experts *e, const block *m, size_t n)
     kvd_linear_back(e->d_hidden, m->w[1], n, d, width, e->d_in, 1);
 }
 
-/* Computes an expert forward again, and keeps the product with its gate matrix for the backward
- * pass. */
+/* Repeats an expert's forward pass, and saves the gate matrix's output for the backward pass. */
 static void forward_again(kvd_experts *e, const block *m, const float *in, size_t n)
 {
     gate_and_up(e, m, in, n);

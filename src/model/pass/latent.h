@@ -1,7 +1,7 @@
 /* Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1) in its absorbed form.
  *
- * The cache holds per token a rotated key and a latent c, which all heads share. Attention hooks
- * receive them as one KV head, whose V begins with rope_dims zeros. */
+ * The cache holds per token a key with RoPE and a latent c, which all heads share. In attention,
+ * key and latent form one KV head with K = (key, c) and V = (rope_dims zeros, c). */
 #ifndef KVD_MODEL_PASS_LATENT_H
 #define KVD_MODEL_PASS_LATENT_H
 
@@ -21,8 +21,8 @@ void kvd_latent_project(const kvd_config *c, const kvd_layer_weights *w, const f
 void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                        float *values);
 
-/* Writes matrices of latent attention, whose latent is called c. A NULL pointer is skipped. Rows of
- * rotated dimensions are 0.
+/* Writes two matrices of latent attention, whose latent is called c. A NULL matrix is skipped.
+ * Matrix rows of dimensions with RoPE are 0.
  *
  * w_o [n_heads][d_head][d_model]  maps c to the residual stream
  * w_v [d_head][d_model]           maps the normed layer input to c */

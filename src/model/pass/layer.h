@@ -1,5 +1,5 @@
-/* One layer of any model family on a block of tokens. After kvd_blas_serial, threads may compute
- * different blocks at once. */
+/* Computes the forward pass of one layer, of any model family, for a block of tokens. Threads may
+ * compute different blocks at once, after kvd_blas_serial has limited OpenBLAS to one thread. */
 #ifndef KVD_MODEL_PASS_LAYER_H
 #define KVD_MODEL_PASS_LAYER_H
 

@@ -347,7 +347,7 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
     case KVD_ORDER_BRANCH:
         behind_branch_norms_back(c, w, x, o, rows, scratch, dx, d_o);
         break;
-    /* Forward: x1 = x + W_O o; output = x1 + ffn(norm(x1)). */
+    /* Backward pass of x1 + ffn(norm(x1)), where x1 = x + W_O o and o is the attention output. */
     case KVD_ORDER_BEFORE:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, second, x1, rows, y);
@@ -355,14 +355,15 @@ void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, cons
         kvd_layer_normalise_back(c, x1, w->w[second], rows, dy, dx);
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         break;
-    /* Forward: output = x + W_O o + ffn(norm(x)). */
+    /* Backward pass of x + W_O o + ffn(norm(x)), where o is the attention output. */
     case KVD_ORDER_PARALLEL:
         kvd_linear_back(dx, w->w[KVD_PART_O], rows, width_q, d, d_o, 0);
         normalise(c, w, second, x, rows, y);
         feed_forward_back(c, w, y, rows, dx, ffn, dy);
         kvd_layer_normalise_back(c, x, w->w[second], rows, dy, dx);
         break;
-    /* Forward: x1 = x + W_O o; y = norm_1(x1); output = norm_2(y + ffn(y)). */
+    /* Backward pass of norm_2(y + ffn(y)), where y = norm_1(x + W_O o) and o is the attention
+     * output. */
     case KVD_ORDER_AFTER:
         add_attention(c, w, x, o, rows, x1);
         normalise(c, w, first, x1, rows, y);

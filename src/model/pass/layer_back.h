@@ -29,8 +29,8 @@ void kvd_swiglu_clamped_back(float *gate, const float *up, size_t n, float alpha
 
 /* Gradient of attention for one KV head and its `group` query heads.
  *
- * q, o, d_o, dq   [n][group][d], ldq floats apart; dq is written
- * k, v, dk, dv    [n][d], ldk floats apart; dk and dv are written
+ * q, o, d_o, dq   [n][group][d], tokens are ldq floats apart; dq is written
+ * k, v, dk, dv    [n][d], tokens are ldk floats apart; dk and dv are written
  * scratch         2 * KVD_ATTEND_ROWS * n floats, with a softcap 3 * KVD_ATTEND_ROWS * n */
 typedef struct {
     size_t n, window, group, d, ldq, ldk;

@@ -76,7 +76,8 @@ void kvd_route_groups(const kvd_config *c, const float *logit, const float *bias
         factor[j] = best < n ? (float)score[best] : NAN;
         sum += (double)factor[j];
     }
-    /* Adds 1e-20 to the sum of experts' factors, which avoids 0 / 0, as in Hugging Face's code. */
+    /* Divides routing weights by their sum plus 1e-20, which avoids 0 / 0, as in Hugging Face's
+     * code. */
     for (size_t j = 0; j < chosen; j++)
         factor[j] =
             (float)((double)factor[j] / (c->chosen_add_up ? sum + 1e-20 : 1) * c->expert_scale);

@@ -29,7 +29,8 @@ struct kvd_corpus {
     const uint64_t *start;
     size_t start_bytes;
     size_t n_tokens, n_sequences, n_documents, n_dropped;
-    /* text_first [n_texts + 1]: number of sequences before each text, then of all sequences */
+    /* text_first [n_texts + 1]: number of sequences before each text; the last element is
+     * n_sequences */
     size_t n_texts, *text_first;
     char hash[KVD_CORPUS_HASH_TEXT];
     char begin[BEGIN_BYTES]; /* first bytes of the texts */
@@ -215,7 +216,7 @@ static int push_text(cutter *k, const char *text, size_t len, bool start, size_t
     return 0;
 }
 
-/* Estimates how many more bytes of text give the tokens that are still missing. */
+/* Estimates how many more bytes of text must be tokenized to reach max_tokens tokens. */
 static size_t likely_bytes(const cutter *k)
 {
     const size_t missing = k->spec->max_tokens - (k->c->n_tokens - k->before) + k->spec->seq_len;
@@ -349,7 +350,8 @@ static int add_id_row(void *ctx, size_t line, char *const *field, const size_t *
     }
     if (push_document(k, err))
         return -1;
-    /* Returns -1 to stop the CSV reader. If k->full, the caller does not treat -1 as an error. */
+    /* If the corpus already has max_tokens tokens, returns -1 to stop the CSV reader without an
+     * error. */
     return k->full ? -1 : 0;
 }
 

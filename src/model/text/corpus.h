@@ -18,7 +18,8 @@ typedef struct {
     size_t n_text;
     /* JSON key or CSV column of the text; "a,b" joins two */
     const char *field;
-    /* JSON key or CSV column of each text; NULL: `field` applies to all texts */
+    /* [n_text] JSON key or CSV column of the text in each file; NULL: `field` is used for all
+     * files */
     const char *const *fields;
     /* true if special tokens, such as begin-of-text, are left out */
     bool no_special;
@@ -46,8 +47,9 @@ void kvd_corpus_close(kvd_corpus *c);
 size_t kvd_corpus_n_tokens(const kvd_corpus *c);
 size_t kvd_corpus_n_sequences(const kvd_corpus *c);
 size_t kvd_corpus_n_documents(const kvd_corpus *c);
-/* Return the number of texts, and of sequences before each text. */
 size_t kvd_corpus_n_texts(const kvd_corpus *c);
+/* Returns an array [n_texts + 1], owned by the corpus: number of sequences before each text. The
+ * last element is the number of all sequences. */
 const size_t *kvd_corpus_text_first(const kvd_corpus *c);
 /* Returns true if max_tokens was reached before the last text, and writes to `note` which texts are
  * not read. */
@@ -59,8 +61,8 @@ size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Return how many tokens sequence s has, and how many are before it. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
 size_t kvd_corpus_offset(const kvd_corpus *c, size_t s);
-/* Fills offset [n + 1] for n sequences from `first` on: number of tokens of the batch before each
- * sequence, then of the whole batch. */
+/* Fills offset [n + 1] for a batch, the n sequences from `first` on: index of each sequence's first
+ * token in the batch. The last element is the batch's number of tokens. */
 void kvd_corpus_offsets(const kvd_corpus *c, size_t first, size_t n, size_t *offset);
 /* Returns a hash of all token ids, all sequence lengths, and the first 256 bytes of the corpus
  * text. */

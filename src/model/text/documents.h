@@ -10,8 +10,8 @@
 /* Is called for each document. Returns 0 to continue, 1 to stop, or -1 with *err. */
 typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *err);
 
-/* Calls `document` for each document. Returns 0, 1 if stopped, or -1 with *err. Empty files and
- * empty fields are errors.
+/* Calls `document` for each document of a file. Returns 1 if `document` stopped the reading, -1
+ * with *err on failure, otherwise 0. Empty files and empty fields are failures.
  *
  * field  JSON key or CSV column, "a,b" for two joined by a line feed; NULL means "text" */
 int kvd_documents_read(const char *path, const char *field, kvd_document document, void *ctx,

@@ -73,7 +73,8 @@ static void set_targets(run *r, char name[MAX_TARGETS][64], int n, json_t *v)
             kvd_jinja_assign(r, name[i], json_array_get(v, (size_t)i));
 }
 
-/* Returns the elements that a loop visits. The condition of the loop, if any, begins at *where. */
+/* Returns the elements that a template's {% for %} loop visits. The condition of the loop, if any,
+ * begins at *where. */
 static json_t *visited(run *r, json_t *v, char name[MAX_TARGETS][64], int n, const cursor *where)
 {
     json_t *const list = kvd_jinja_keep(r, json_array()), *element;
@@ -187,7 +188,8 @@ static size_t run_macro(run *r, size_t i, bool live)
     return i;
 }
 
-/* Runs the block that begins with node i, and returns the number of its last node. */
+/* Runs the block of a Jinja template that begins with node i, such as {% if %}. Returns the index
+ * of the block's last node. */
 static size_t run_block(run *r, size_t i, bool live)
 {
     if (kvd_jinja_is_token(r, "if"))

@@ -1,4 +1,4 @@
-/* Tokens and expressions of templates, evaluated as they are read. */
+/* Splits Jinja chat templates into lexical tokens, and evaluates their expressions. */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -369,7 +369,8 @@ static json_t *read_test(run *r, json_t *v, bool live)
     return kvd_jinja_bool(r, kvd_jinja_is_true(r, kvd_jinja_test(r, v, name, &a)) != no);
 }
 
-/* Reads a value with its attributes, subscripts and calls of methods. */
+/* Evaluates a Jinja value with its subscripts, attributes and method calls, such as
+ * x.content.strip(). */
 static json_t *postfix(run *r, bool live)
 {
     char name[64];
@@ -392,7 +393,7 @@ static json_t *postfix(run *r, bool live)
     return v;
 }
 
-/* Reads a value with its filters and tests. */
+/* Evaluates a Jinja value with its filters and tests, such as `x | trim` or `x is defined`. */
 static json_t *filtered(run *r, bool live)
 {
     char name[64];

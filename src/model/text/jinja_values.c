@@ -1,4 +1,4 @@
-/* Values of templates: conversions, methods, filters and tests. */
+/* Operations on values of Jinja templates: conversions, methods, filters and tests. */
 #include <ctype.h>
 #include <stdint.h>
 #include <stdio.h>

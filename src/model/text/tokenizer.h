@@ -59,9 +59,9 @@ int kvd_tokenizer_encode(const kvd_tokenizer *t, const char *text, size_t len, b
 int kvd_tokenizer_encode_start(const kvd_tokenizer *t, const char *text, size_t len,
                                bool add_special, kvd_ids *ids, kvd_err *err);
 
-/* Returns the text of n token ids, allocated, with a zero byte after its *len bytes. Leaves out
- * special tokens unless `special`; tokenizer.bin has none. Ids that tokenizer.json lacks give no
- * text, because embeddings often have more rows than there are ids. */
+/* Returns the allocated text of n token ids; a zero byte follows its *len bytes. If `special` is
+ * false, special tokens of tokenizer.json are left out. Ids that tokenizer.json lacks give no
+ * text. */
 char *kvd_tokenizer_decode(const kvd_tokenizer *t, const uint32_t *id, size_t n, bool special,
                            size_t *len, kvd_err *err);
 

@@ -186,8 +186,9 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
     return worst;
 }
 
-/* Compares singular values of the two halves of a calibration text. *lo, *hi: smallest and largest
- * change, in percent, over all texts with calibrations of both halves, or NaN if there are none. */
+/* Compares singular values of calibrations on the two halves of a text. *lo and *hi receive the
+ * smallest and largest change in percent over all texts, or NaN if no text has such
+ * calibrations. */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
 {

@@ -171,8 +171,8 @@ static int of_parts(const kvd_report_row *e, const question *q, kvd_measured *ou
     return put(e, 100 * (of - without) / kvd_report_real(e, whole[q->kind]), out, err);
 }
 
-/* Appends to *out by how many percent job `e` takes longer than the same job with method B, which
- * is q->rest. */
+/* Appends to *out how much longer job `e` takes than the same job with method q->rest, in
+ * percent. */
 static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -187,8 +187,8 @@ static int of_change(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Appends to *out by how many percent some phases of job `e` take longer than with method B.
- * q->rest lists the phases, joined by '+'; q->other is method B. */
+/* Appends to *out how much longer job `e` takes than the same job with method q->other, in percent.
+ * Counts only the phases in q->rest, such as "prefill_mlp+decode_mlp". */
 static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                             kvd_measured *out, kvd_err *err)
 {
@@ -239,8 +239,8 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
 }
 
 /* Returns the log perplexity at which `method` takes as long as job `e`, interpolated between two
- * settings of `method`. If `slower`, job `e` must take longer than all settings of `method`:
- * returns their lowest log perplexity. NaN if there is none. */
+ * settings of `method`. If `slower`, returns the lowest log perplexity of `method`, whose settings
+ * must all be faster than job `e`. Returns NaN if this is impossible. */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const char *method, const kvd_result *x, size_t scored, bool slower)
 {

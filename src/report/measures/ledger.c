@@ -327,9 +327,8 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* Appends to e->ours the values of measures that are shown with a claim but do not decide its
- * verdict. `measures` lists them, separated by blanks. Writes "trend" before the measure named
- * `trend`. */
+/* Computes measures and appends their values to the text e->ours. `measures` has their names,
+ * separated by blanks. Writes "trend" before the value of measure `trend`. */
 static int say_beside(const kvd_results *r, char *measures, const char *trend, kvd_ledger_entry *e,
                       kvd_err *err)
 {

@@ -80,8 +80,8 @@ typedef struct {
     size_t n_values;
     double least, most; /* smallest and largest measured value of the claim */
     size_t n_services; /* number of curves over the request rate, one per simulated serving setup */
-    /* Fraction of the simulated request rates at which the claim holds: smallest and largest over
-     * the simulated serving setups (such as model and method). */
+    /* Fraction of the simulated request rates at which a paper's claim holds, in the worst and in
+     * the best serving setup (such as model and method). */
     double least_loads, most_loads;
     kvd_measured values; /* measured values over the request rate, one curve per serving setup */
     /* text that lists the values measured for the claim */
@@ -172,7 +172,7 @@ typedef struct {
 } kvd_published_fit;
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 
-/* two columns of different published tables that have equal digits in most rows */
+/* two columns, one in each of two published tables, with equal numbers in most rows */
 typedef struct {
     char table[2][64], column[2][64];
     /* shared: number of rows that are in both tables. equal: number of these rows with equal digits
@@ -180,8 +180,8 @@ typedef struct {
     size_t shared, equal;
 } kvd_published_twin;
 
-/* Finds pairs of columns of two published tables that print equal digits in at least 3/4 of their
- * common rows, if at least 4 rows are common. The caller frees *out. */
+/* Finds column pairs, one column in each of two published tables, whose numbers are equal in at
+ * least 3/4 of the common rows. At least 4 rows must be common. The caller frees *out. */
 int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, kvd_err *err);
 
 /* Two differently named models for which published tables print equal numbers. */

@@ -119,8 +119,8 @@ static size_t figure_name(const char *id)
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
-/* Draws a chart for all claims about one figure of a paper: ratio of two methods' values against
- * the request rate. */
+/* Draws a chart for one figure of a paper, with a curve per claim about the figure: measured ratio
+ * of two methods against the request rate. */
 static void figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s)
 {
     const size_t n = figure_name(l->entry[first].id);
@@ -211,8 +211,7 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
         s->failed |= departures.failed;
     }
     s->failed |= on.failed | more.failed;
-    /* Writes this table only to a CSV file, because the HTML page lists the claims without a
-     * table. */
+    /* Writes this table to files only, because the HTML page shows the claims one by one. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

@@ -171,7 +171,8 @@ static int read_v2(const json_t *root, kvd_config *c, kvd_err *err)
     return read_groups(root, 1, 1, 1, c, err);
 }
 
-/* Sets routing by sigmoids, and reads how many stored layers serve only multi-token prediction. */
+/* Makes the expert router use sigmoids instead of softmax. Reads how many stored layers serve only
+ * multi-token prediction. */
 static int read_sigmoids(const json_t *root, kvd_config *c, kvd_err *err)
 {
     const json_t *const next = kvd_cfg_member(root, "num_nextn_predict_layers");

@@ -14,8 +14,10 @@ extern const kvd_family kvd_glm_families[];
 extern const kvd_family kvd_gpt_oss_families[];
 extern const kvd_family kvd_deepseek_families[];
 
-/* Prefixes of tensor names in multimodal files, ending with NULL: kvd_multimodal_bases has those of
- * the language model, kvd_multimodal_models those of parts that are ignored. */
+/* Lists of prefixes of tensor names in multimodal files; each list ends with NULL.
+ *
+ * kvd_multimodal_bases   prefixes for the language model
+ * kvd_multimodal_models  prefixes for ignored parts, such as the vision tower */
 extern const char *const kvd_multimodal_bases[], *const kvd_multimodal_models[];
 
 /* Initialises the members of a kvd_family whose tensor names have Llama's prefixes. */

@@ -125,7 +125,8 @@ static int read_gemma3(const json_t *root, kvd_config *c, kvd_err *err)
                         "text_config: 'final_logit_softcapping' is %g, which the Hugging Face "
                         "library does not apply to this model",
                         c->logit_softcap);
-    /* Reads output head and token fields from config.json's top level, not from text_config. */
+    /* Reads tie_word_embeddings and special token ids from config.json's top level, not from
+     * text_config. */
     return kvd_cfg_head_and_tokens(root, c->tied_head, c, err);
 }
 

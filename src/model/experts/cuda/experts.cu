@@ -42,8 +42,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If too few logits are numbers (not NaN) to choose all experts, the missing experts have
-         * the factor NaN. */
+        /* If all remaining logits are NaN, the routing weight is NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -104,8 +103,7 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /* If too few logits are numbers (not NaN) to choose all experts, the missing experts have
-         * the factor NaN. */
+        /* If all remaining logits are NaN, the routing weight is NaN. */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -196,8 +194,7 @@ __global__ void __launch_bounds__(32) route_groups_kernel(const kvd_gpu_routes r
             factor[j] = chosen;
         }
     }
-    /* Divides by the sum of the chosen experts' factors plus 1e-20, as on the CPU, so that the
-     * divisor is not 0. */
+    /* Divides routing weights by their sum plus 1e-20, which avoids 0 / 0. */
     for (size_t j = 0; j < r.n_chosen && lane == 0; j++)
         factor[j] = (float)((double)factor[j] / (r.add_up ? sum + 1e-20 : 1) * r.scale);
 }
@@ -305,7 +302,7 @@ __global__ void __launch_bounds__(ROW_THREADS)
     }
 }
 
-/* Loads the expert numbers of PAIRS (token, expert) pairs, so that the loads overlap. */
+/* Loads the expert indices of several (token, expert) pairs at once. */
 __device__ __forceinline__ void load_experts(const kvd_gpu_routes &r, uint32_t first,
                                              uint32_t total, uint32_t (&x)[PAIRS])
 {
@@ -370,8 +367,8 @@ __device__ __forceinline__ uint4 load_weight(const uint16_t *from)
     return v;
 }
 
-/* Two rows of an expert's weight matrix W that one lane loads. If UP, `low` is a row of the gate
- * matrix and `high` a row of the up matrix. */
+/* Two weight rows of an expert that one lane loads. If UP: a row of the gate matrix and a row of
+ * the up matrix; otherwise two rows of the down matrix. */
 template <bool UP> struct tile_rows {
     const uint16_t *low, *high;
 

@@ -1,7 +1,7 @@
 /* Products of routed experts with many tokens, by the Hopper instruction wgmma.
  *
- * A tile has up to 128 tokens x of an expert and 256 rows of its weight matrix W. Blocks of 64
- * columns of both pass through a ring of stages in shared memory. */
+ * A tile multiplies up to 128 tokens of an expert by 256 rows of its weight matrix. Tokens and
+ * weights pass through a ring of buffers in shared memory, 64 columns at a time. */
 #include "kernels/cuda/sm90.cuh"
 #include "model/experts/cuda/experts.cuh"
 

@@ -18,7 +18,8 @@ typedef struct {
     const kvd_gpu_share *share;
     int layer;
     size_t n_sequences;
-    /* host array [n_sequences + 1]: first token of each sequence, then n_tokens */
+    /* host array [n_sequences + 1]: index of each sequence's first token; the last element is
+     * n_tokens */
     const size_t *offset;
     size_t first_sequence; /* index in the corpus of the batch's first sequence */
     /* number of tokens of the batch, and of its longest sequence */
@@ -44,7 +45,8 @@ typedef struct {
     cublasHandle_t blas;
 } kvd_gpu_attention_in;
 
-/* attention hook: computes attention of one GPU in the forward pass, in its own host thread */
+/* attention hook: callback that computes attention on one GPU in the forward pass; each GPU has its
+ * own host thread */
 typedef struct kvd_gpu_attention kvd_gpu_attention;
 struct kvd_gpu_attention {
     /* Queues the computation of attention on in->stream. `out` is [n_tokens][this GPU's heads *
@@ -66,7 +68,7 @@ void kvd_gpu_dense_free(kvd_gpu_dense *d);
 size_t kvd_gpu_dense_bytes(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype type,
                            size_t max_tokens, size_t max_len);
 kvd_gpu_attention *kvd_gpu_dense_hook(kvd_gpu_dense *d);
-/* Returns the implementation: "sm_90a kernel", "mma.sync kernel" or "cuBLAS products". */
+/* Returns how attention is computed: "sm_90a kernel", "mma.sync kernel" or "cuBLAS products". */
 const char *kvd_gpu_dense_engine(const kvd_gpu_dense *d);
 
 /* Attention by cuBLAS: q and out are [n_tokens][n_heads][d_head], k and v

@@ -179,8 +179,8 @@ static int send_targets(kvd_gpu_backward *w, const kvd_batch *b, kvd_err *err)
         (w->draws && kvd_queue_put(w->u, w->numbers, n * sizeof *w->u, w->w.stream, "draws", err)));
 }
 
-/* Replaces `rows` hidden states in w->dx, from row `first` on, by the gradient of the last layer's
- * output. */
+/* Computes the gradient of the last layer's output for `rows` tokens, from token `first` on. Before
+ * the call, w->dx has the tokens' hidden states; after the call, it has the gradient. */
 static int piece_back(kvd_gpu_backward *w, size_t first, size_t rows, kvd_err *err)
 {
     kvd_gpu_worker *const g = &w->w;

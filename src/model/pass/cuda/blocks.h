@@ -18,8 +18,8 @@
 extern "C" {
 #endif
 
-/* place of the first NaN or infinity: number of the check that found it (stage) << 40 | token; all
- * bits are 1 if there is none */
+/* first NaN or infinity: high 24 bits are the number of the check that found it, low 40 bits the
+ * token; all bits are 1 if none was found */
 typedef unsigned long long kvd_gpu_bad;
 static inline kvd_gpu_bad kvd_gpu_bad_at(unsigned stage, size_t row)
 {
@@ -210,8 +210,8 @@ typedef struct {
     void *hidden; /* scratch: bf16 [n * n_chosen][ffn] */
     float *out;   /* scratch: experts' outputs, [n * n_chosen][d] */
 } kvd_gpu_few_experts;
-/* Returns the largest possible number of groups, each of tokens with the same expert, for n
- * tokens. */
+/* Returns the largest possible number of token groups for n tokens. A group has up to
+ * KVD_FEW_TOKENS tokens that use the same expert. */
 size_t kvd_gpu_few_groups(size_t n, size_t n_chosen, size_t n_experts);
 /* Chooses each token's experts by routes.logit, and adds the experts' weighted outputs to y. */
 cudaError_t kvd_gpu_few_experts_add(const kvd_gpu_few_experts *a, cudaStream_t stream);
@@ -233,8 +233,8 @@ cudaError_t kvd_gpu_scatter(const float *y, const float *bias, const uint32_t *r
 cudaError_t kvd_gpu_gate(const float *x, const float *w, size_t n, size_t d, float *factor,
                          cudaStream_t stream);
 
-/* Computes y [n][ffn] = kvd_swiglu_clamped(gate, up). A row of `in` has gate [ffn], then up [ffn],
- * to which bias [2 ffn] is added first, unless it is NULL. */
+/* Adds `bias` [2 ffn], unless it is NULL, to each row of `in`, which is gate [ffn] followed by up
+ * [ffn]. Then computes y [n][ffn] = kvd_swiglu_clamped(gate, up). */
 cudaError_t kvd_gpu_swiglu_clamped(kvd_dtype type, const void *in, const float *bias, size_t n,
                                    size_t ffn, float alpha, float limit, void *y,
                                    cudaStream_t stream);

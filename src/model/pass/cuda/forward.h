@@ -47,8 +47,8 @@ const char *kvd_gpu_forward_engine(const kvd_gpu_forward *f);
 /* GPU versions of functions in model/pass/forward.h. `hook` has an attention hook per GPU, or is
  * NULL for exact attention. Arrays are float32, on the first GPU.
  *
- * All but kvd_gpu_forward_logits wait for the device. After an error on several GPUs, the pass can
- * only be freed. */
+ * All functions except kvd_gpu_forward_logits wait for the GPUs. If a function fails and `f` uses
+ * several GPUs, the caller can only free `f`. */
 int kvd_gpu_forward_run(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,
                         int last_layer, float *hidden, kvd_err *err);
 int kvd_gpu_forward_residual(kvd_gpu_forward *f, const kvd_batch *b, kvd_gpu_attention *const *hook,

@@ -79,8 +79,8 @@ static int raw_queries(kvd_gpu_worker *w, const kvd_gpu_latent *l, size_t n, uns
                         err));
 }
 
-/* Multiplies the dimensions of each query that RoPE does not rotate by W_UK, the key part of the
- * latent's up projection. */
+/* Multiplies the part of each query without RoPE by W_UK, the key part of the latent's up
+ * projection. */
 static int absorb_keys(const kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const kvd_config *const c = &w->config;

@@ -135,7 +135,8 @@ static void *row_at(const void *array, size_t first, size_t width, kvd_dtype typ
     return (char *)array + first * width * kvd_dtype_bytes(type);
 }
 
-/* Computes `to` [n][out] = `from` [n][in] W^T for the tokens in r, added to `to` if `add`. */
+/* Computes `from` [n][in] W^T for the tokens in r. Writes the product to `to` [n][out] or, if
+ * `add`, adds it to `to`. */
 static int product(const kvd_gpu_worker *w, const void *from, const void *matrix, rows r, size_t in,
                    size_t out, void *to, kvd_dtype to_type, int add, kvd_gpu_phase p, kvd_err *err)
 {
@@ -386,8 +387,8 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
     return 0;
 }
 
-/* Computes the steps of a layer after attention if norms come before the blocks. May process the
- * batch in two halves. */
+/* Computes the part of a layer after attention, in models with norms before attention and
+ * feed-forward block. May process the batch in two halves. */
 static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     rows r[2];

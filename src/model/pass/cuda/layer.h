@@ -134,7 +134,8 @@ int kvd_gpu_product(const kvd_gpu_worker *w, const void *x, const void *matrix, 
                     size_t n, size_t in, size_t out, void *y, kvd_dtype y_type, int add,
                     kvd_gpu_phase p, kvd_err *err);
 
-/* bytes per token that latent attention needs in the worker's buffers `wide` and `narrow` */
+/* bytes per token that latent attention needs in two scratch buffers of a GPU, `wide` and
+ * `narrow` */
 typedef struct {
     size_t wide, narrow;
 } kvd_gpu_latent_sizes;
@@ -157,8 +158,8 @@ int kvd_gpu_hidden_out(kvd_gpu_worker *w, size_t n, float *hidden, kvd_err *err)
 
 /* Computes logits [n][vocab_size] from the float32 array `hidden`; n is at most max_tokens. */
 int kvd_gpu_head(kvd_gpu_worker *w, const float *hidden, size_t n, float *logits, kvd_err *err);
-/* Computes logits of n tokens from their hidden states `in`, in the number type of the forward
- * pass. */
+/* Computes logits [n][vocab_size] from the hidden states `in` [n][d_model], which have the number
+ * type of the weights. */
 int kvd_gpu_head_of(kvd_gpu_worker *w, const void *in, size_t n, float *logits, kvd_err *err);
 
 int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);

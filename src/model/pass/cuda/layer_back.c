@@ -16,7 +16,8 @@ static cudaDataType cuda_type(kvd_dtype type)
     return type == KVD_F32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/* Computes `to` [n][out] = `from` [n][in] W^T, added to `to` if `add`. */
+/* Computes `from` [n][in] W^T. Writes the product to `to` [n][out] or, if `add`, adds it to
+ * `to`. */
 static int forward_product(const kvd_gpu_backward *w, const void *from, const void *matrix,
                            size_t n, size_t in, size_t out, void *to, kvd_dtype to_type, int add,
                            kvd_err *err)

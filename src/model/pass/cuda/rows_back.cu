@@ -1,6 +1,6 @@
 /* Gradients of the softmax of attention scores and of logits.
  *
- * One query's scores are handled by a warp or, if longer, by a block. */
+ * A warp handles one query's scores of up to 1024 keys; a block handles scores of more keys. */
 #include "model/pass/cuda/blocks_back.h"
 
 #include "model/pass/cuda/rows.cuh"

@@ -32,7 +32,7 @@ struct softmax_args {
     uint32_t first_head, n_heads;
 };
 
-/* place of a query's scores, and the range of keys from .. to - 1 that the query sees */
+/* index of a query's first score, and the keys k that the query sees: from <= k < to */
 struct row_place {
     size_t at;
     uint32_t from, to;

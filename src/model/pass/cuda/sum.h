@@ -25,11 +25,11 @@ int kvd_gpu_sum_add(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t 
 int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream_t stream,
                        kvd_err *err);
 
-/* memory to send to, or to receive from, another GPU; all GPUs must queue the exchange */
+/* memory that is sent to GPU number `gpu`, or received from it; all GPUs must queue the exchange */
 typedef struct {
     int gpu;
     void *at;
-    /* number of bytes, the same for the sending and the receiving GPU */
+    /* length of the memory in bytes; the sending and the receiving GPU must give the same length */
     size_t bytes;
 } kvd_gpu_piece;
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,
@@ -37,8 +37,7 @@ int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, si
 
 /* Waits for the work on `stream`. An error of this work counts as a failure of GPU `index`. */
 int kvd_gpu_sum_wait(kvd_gpu_sum *s, int index, cudaStream_t stream, kvd_err *err);
-/* Sets the function `destroy`. After an error it is called to destroy the CUDA graphs of GPU number
- * `index`, which contain sums over GPUs. */
+/* Sets the function that destroys the CUDA graphs of GPU `index` after an error. */
 void kvd_gpu_sum_graphs(kvd_gpu_sum *s, int index, void (*destroy)(void *ctx), void *ctx);
 /* kvd_gpu_sum_fail records that GPU `index` has failed. kvd_gpu_sum_failed returns the GPU whose
  * failure was recorded first, or -1 if no GPU has failed. */

@@ -44,7 +44,8 @@ typedef struct {
     kvd_prepend prepend;
     bool split;
 } kvd_metaspace;
-/* Reads and checks a Metaspace step. m->sign belongs to `spec`. */
+/* Reads and checks a Metaspace object of tokenizer.json. m->sign points into `spec`, which must
+ * outlive *m. */
 int kvd_json_metaspace(const json_t *spec, const char *what, kvd_metaspace *m, kvd_err *err);
 
 /* Reads a token id, an integer from 0 to 2^31 - 1. */

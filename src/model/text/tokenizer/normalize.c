@@ -158,7 +158,8 @@ static int kvd_normal_form(const char *s, size_t len, bool compose, bool compati
 {
     run r = {0};
     int rc = -1;
-    /* code points below which characters never change, unless a combining mark follows */
+    /* Normalization leaves characters below this code point unchanged, unless a combining mark
+     * follows. */
     const uint32_t inert = compatible ? 0xa0 : compose ? 0x300 : 0xc0;
     size_t i = 0, plain = 0;
     while (i < len) {
@@ -223,7 +224,7 @@ typedef struct {
     kind kind;
     kvd_regex *pattern;
     kvd_buffer content;
-    /* true if step Strip removes white space at the text's begin (left), and at its end (right) */
+    /* true if normalizer Strip removes white space on this side of a text */
     bool left, right;
 } step;
 
@@ -364,7 +365,7 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             rc = too_long(s, before, err);
             break;
         }
-        /* Counts the bytes of the result that come from the document's first character. */
+        /* Counts the bytes of the new text that were made from the document's first character. */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
             new_first += s->content.n;

@@ -31,7 +31,8 @@ typedef struct {
 
 typedef struct {
     kvd_buffer text;
-    /* A step of the tokenizer reads the pieces piece [n] and writes next [n_next]. */
+    /* Text pieces: `piece` [n] is the input of the current tokenizer step, `next` [n_next] its
+     * output. */
     kvd_piece *piece, *next;
     size_t n, n_next, capacity, capacity_next;
 } kvd_pieces;
@@ -41,7 +42,8 @@ typedef struct {
 int kvd_pieces_start(kvd_pieces *p, const char *text, size_t len, bool open, kvd_err *err);
 void kvd_pieces_release(kvd_pieces *p);
 
-/* Appends a piece to the output of the current step, unless it is empty. */
+/* Appends a piece of text to the output of the current tokenizer step, unless the piece is
+ * empty. */
 int kvd_pieces_emit(kvd_pieces *p, kvd_piece piece, kvd_err *err);
 
 int kvd_pieces_emit_part(kvd_pieces *p, const kvd_piece *whole, size_t begin, size_t end,

@@ -74,8 +74,6 @@ static int parse_step(void *ctx, const char *type, const json_t *spec, kvd_err *
                               "type add_prefix_space trim_offsets use_regex", err);
     if (strcmp(type, "TemplateProcessing"))
         return kvd_fail(err, "post_processor '%s' is not supported", type);
-    /* Refuses a second TemplateProcessing, because Hugging Face treats the result of the first one
-     * as two texts. */
     if (r->done)
         return kvd_fail(err, "post_processor: two TemplateProcessing in a row are not supported");
     r->done = true;

@@ -17,7 +17,7 @@ typedef enum { SPLIT, SPACE_BEFORE, METASPACE } kind;
 
 typedef struct {
     kind kind;
-    /* pattern of step Split, which cuts text at its matches */
+    /* regex of pre-tokenizer Split of tokenizer.json, which cuts text at the regex's matches */
     kvd_regex *pattern;
     kvd_split_behavior behavior;
     bool invert;
@@ -282,7 +282,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             }
             done = end;
         }
-        /* Emits the text after the pattern's last match, unless more of the document may follow. */
+        /* If the piece of text is complete, emits the part after the pattern's last match. */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
              kvd_splitter_end(&cut, err)))

@@ -252,7 +252,7 @@ static int no_multiple_folds(walk *w)
     return 0;
 }
 
-/* Writes an Oniguruma pattern for PCRE2. Fails on constructs without equivalent. */
+/* Translates an Oniguruma pattern into PCRE2 syntax. Fails if PCRE2 has no equivalent. */
 static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, kvd_err *err)
 {
     walk w = {.p = pattern, .n = len, .out = out, .err = err};
@@ -294,11 +294,12 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
-/* smallest number of positions at which one call of PCRE2 tries to begin a match */
+/* number of bytes in which the first call of PCRE2 looks for the start of a match */
 #define WINDOW_MIN 16
+/* largest number of bytes in which one call of PCRE2 looks for the start of a match */
 #define WINDOW_MAX 16384
 
-/* number of regex matches between two checks for a slow search or an interrupt by the user */
+/* number of matches after which a regex search checks whether it is too slow or interrupted */
 #define SEARCHES 1024
 
 /* limit of processor time for one text: SLOW_S seconds plus one second per SLOW_BYTES bytes */

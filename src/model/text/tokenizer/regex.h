@@ -28,12 +28,12 @@ typedef struct {
     size_t known;
     size_t window;
     size_t searches;
-    /* processor time in seconds when the search's speed was first checked; 0 before the first
+    /* processor time in seconds at the first speed check of this regex search; 0 before the
      * check */
     double clock;
-    /* position in the text when the search's speed was first checked */
+    /* byte position in the text at the first speed check of this regex search */
     size_t clock_at;
-    /* processor time in seconds when the search's speed was last checked */
+    /* processor time in seconds at the last speed check of this regex search */
     double checked;
 } kvd_scan;
 

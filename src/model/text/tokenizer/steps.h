@@ -81,7 +81,8 @@ typedef struct kvd_pretokenizer kvd_pretokenizer;
 kvd_pretokenizer *kvd_pretokenizer_parse(const json_t *spec, kvd_err *err);
 void kvd_pretokenizer_free(kvd_pretokenizer *p);
 
-/* Returns true if ByteLevel is a step, so that BPE works on bytes. */
+/* Returns true if the pre-tokenizer of tokenizer.json has a ByteLevel step. BPE then merges bytes
+ * instead of characters. */
 bool kvd_pretokenizer_byte_level(const kvd_pretokenizer *p);
 
 int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_err *err);
@@ -91,7 +92,8 @@ int kvd_pretokenizer_apply(const kvd_pretokenizer *p, kvd_pieces *pieces, kvd_er
 typedef struct kvd_bpe kvd_bpe;
 typedef struct kvd_bpe_work kvd_bpe_work; /* buffers and word cache of one thread */
 
-/* Reads a BPE model. `byte_level`: words are given as bytes. */
+/* Reads the BPE model of tokenizer.json. If `byte_level`, the model merges bytes, otherwise
+ * characters. */
 kvd_bpe *kvd_bpe_parse(const json_t *model, bool byte_level, kvd_err *err);
 void kvd_bpe_free(kvd_bpe *m);
 
@@ -108,7 +110,7 @@ int kvd_bpe_encode(const kvd_bpe *m, kvd_bpe_work *w, const char *word, size_t l
 /* The "post_processor" of tokenizer.json, which adds special tokens. */
 
 typedef struct {
-    /* true if this part of the template is the text, false for the special token `id` */
+    /* true: this part is the ids of the tokenized text; false: it is the special token `id` */
     bool is_text;
     uint32_t id;
 } kvd_template_part;
@@ -123,8 +125,8 @@ typedef struct {
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
-/* Appends the ids of a text. If add_special, puts special tokens before and after them; after them
- * only if `open` is false, that is, if no more text follows. */
+/* Appends the ids of a text. If add_special, also appends the special tokens before the text and,
+ * unless `open`, after it. `open`: more text may follow. */
 int kvd_template_apply(const kvd_template *t, const kvd_ids *text, bool open, bool add_special,
                        kvd_ids *ids, kvd_err *err);
 
@@ -173,7 +175,8 @@ struct json_t;
 
 /* Makes a tokenizer.json, owned by the caller, from a GGUF file of SentencePiece or byte-level BPE.
  *
- * SentencePiece has scores instead of merges: any two tokens that join to a token are a merge. */
+ * SentencePiece files have no list of merges. Two tokens may merge if their joined text is a
+ * token. */
 struct json_t *kvd_gguf_tokenizer(const kvd_gguf *g, kvd_err *err);
 
 /* Byte-pair encoding of a word of n symbols in O(n log n) steps.
@@ -207,7 +210,7 @@ void kvd_pair_set_add(kvd_pair_set *set, const char *product, size_t len);
 typedef struct {
     kvd_merge_rule rule;
     const void *context;
-    /* texts of all symbols, also joined ones */
+    /* vocabulary: texts of single characters and of symbols that result from merges */
     const kvd_vocab *vocab;
     /* pairs of characters that are adjacent in some token */
     const kvd_pair_set *pairs;
@@ -224,7 +227,8 @@ typedef struct {
     size_t n_heap, heap_capacity;
 } kvd_merge_work;
 
-/* Starts a word, whose ids will be appended to *ids. */
+/* Prepares *w for the symbols of a new word. kvd_merge_end will append the word's token ids to
+ * *ids. */
 void kvd_merge_start(kvd_merge_work *w, const kvd_merge_model *model, kvd_ids *ids);
 
 /* Appends a symbol to the current word. May already merge earlier symbols that no later symbol can
