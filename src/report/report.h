@@ -131,8 +131,7 @@ typedef struct {
 /* columns of a table that one panel of a figure draws */
 typedef struct {
     const char *title;
-    /* name of the column with horizontal positions, or NULL to space points evenly; name of the
-     * column with vertical positions */
+    /* table columns for the x axis and the y axis; x may be NULL, for evenly spaced points */
     const char *x, *y;
     bool log_x, log_y;
     bool sparse; /* true if rows with an empty cell in column y are left out without a note */
@@ -162,8 +161,8 @@ typedef struct {
  * kvd_report_check fails later. */
 kvd_section *kvd_report_section(kvd_report *r, const char *id, const char *title);
 kvd_table *kvd_section_table(kvd_section *s, const char *name, const char *title);
-/* Adds a table with the data of a figure and returns it. The table is written as CSV only and is
- * not on the page. */
+/* Adds a table with the data of a figure and returns it. The table is written to a CSV file but not
+ * shown in the report. */
 kvd_table *kvd_section_data(kvd_section *s, const char *name, const char *title);
 /* Fails if memory ran out while the report was built, or if the user interrupted the program. */
 int kvd_report_check(const kvd_report *r, kvd_err *err);
@@ -173,8 +172,8 @@ int kvd_report_check(const kvd_report *r, kvd_err *err);
 void kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                         const char *caption, const char *settings, ...) KVD_PRINTF(7, 8);
 
-/* Adds a note on how many points of table t the panels of the last figure cannot show. If the
- * panels can show no point at all, the figure is not drawn. */
+/* Adds a note below the section's last figure: the number of rows of `t` that its panels leave out.
+ * If they leave out all rows, the figure is not drawn. */
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,
                         size_t n_panels);
 
@@ -187,9 +186,10 @@ void kvd_section_left_out(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3)
 /* Marks the section's last figure as not drawn and states the reason. */
 void kvd_section_not_drawn(kvd_section *s, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Returns the height of a figure in pixels: `height`, plus room for legend lines after the third.
- * The legend has the distinct texts of column `series` in the rows with "yes" in column `drawn`
- * (SIZE_MAX: in all rows). */
+/* Returns the height of a figure in pixels: `height` plus room for a long legend.
+ *
+ * series: column whose distinct texts the legend lists
+ * drawn: column with "yes" in the rows to draw; SIZE_MAX: all rows are drawn */
 int kvd_height_with_key(int height, int width, int columns, const kvd_table *t, size_t series,
                         size_t drawn);
 

@@ -504,8 +504,7 @@ static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
            !kvd_result_random_weights(b);
 }
 
-/* If different models have the same name, appends digits of the model's hash to each of these
- * names. */
+/* Gives different models with the same name distinct names, such as "NAME (hash 12345678)". */
 static int tell_models_apart(kvd_results *r, kvd_err *err)
 {
     bool *const twice = calloc(r->n ? r->n : 1, sizeof *twice);

@@ -61,8 +61,7 @@ typedef struct {
     kvd_similarity similarity;
     kvd_rates rates;
     kvd_rows *proposals; /* parameters that kvdim-fit --regression proposed, or NULL */
-    /* true if the regression of kvdim-fit used measurements of the model that it proposes
-     * parameters for, not only of other models */
+    /* false if kvdim-fit derived `proposals` only from measurements of other models */
     bool proposals_measured;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;

@@ -71,7 +71,8 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = strcmp(x->series, y->series);
     if (!c)
-        /* Names of series are cut, and commas in them replaced. */
+        /* Curve names are cut if too long, so results with equal names may differ in
+         * calibration. */
         c = strcmp(kvd_entry_text(x, "calibration"), kvd_entry_text(y, "calibration"));
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
@@ -121,8 +122,8 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/* Writes a note such as " (prompt 256)", with the length of the prompt or the number of predicted
- * tokens, if results on the same text differ in this number. Otherwise writes "". */
+/* Writes what distinguishes result i from others on the same text: " (prompt 256)", " (9
+ * predictions)" or "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     *text = '\0';
@@ -389,8 +390,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
     return sum;
 }
 
-/* Writes the name of a file of kept dimensions without its removed fraction: "kvdim25m" for
- * "kvdim25m-p50". If all heads keep the same number of dimensions, writes "equal widths". */
+/* Shortens the name of a file of kept dimensions: writes "kvdim25m" for "kvdim25m-p50". If all
+ * heads keep the same number of dimensions, writes "equal widths". */
 static void family(const char *widths, char *to, size_t size)
 {
     const char *const dash = strrchr(widths, '-'), *const point = strstr(widths, " p=");

@@ -14,8 +14,7 @@ typedef struct {
     /* name of the method in tables; includes model, number type and prompt length if results differ
      * in them */
     char method[KVD_LABEL];
-    /* name of the result's curve in figures: the method, and the calibration text if results differ
-     * in it */
+    /* name of the result's curve in figures: "METHOD" or "METHOD calibrated on TEXT" */
     char series[KVD_LABEL];
     /* indices, in the list of results, of the first and last result of the curve (one method on one
      * text) that contains this result */
@@ -134,11 +133,10 @@ const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const
 const char *kvd_rows_differ(const kvd_result *x, size_t a, const kvd_result *y, size_t b,
                             const char *but);
 
-/* Fails if two files use the same label for texts of different content, or the same name for
- * different files of requests or benchmark items.
+/* Fails if two results use one name for different input data (texts, requests or benchmark items).
  *
  * `also`: a second set of results, or NULL. Call this function before kvd_results_name, which may
- * change labels. */
+ * change names. */
 int kvd_results_same_texts(const kvd_results *r, const kvd_results *also, kvd_err *err);
 
 #endif

@@ -30,7 +30,7 @@ struct kvd_batcher {
     /* [n_slots] for each request in the latest iteration, the tokens that the iteration
      * processes */
     kvd_slice *slice;
-    /* [n_slots] by[i]: index, in the list `running`, of the request to which slice[i] belongs */
+    /* [n_slots] by[i]: index of the running request whose tokens slice[i] describes */
     uint32_t *by;
     size_t n_slices;
     kvd_preempted *preempted;

@@ -42,7 +42,7 @@ typedef struct {
     /* number of the request's slot in the engine's cache; the engine must free this slot before the
      * next iteration */
     uint32_t slot;
-    /* number of the request's tokens that were in the lost pages and must be computed again */
+    /* number of tokens whose K and V the preempted request lost and must compute again */
     uint32_t tokens;
 } kvd_preempted;
 /* Returns the *n requests that the latest call of kvd_batcher_next preempted. */

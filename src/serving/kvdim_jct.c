@@ -108,8 +108,8 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* If random rotations need singular values and the user gave no file of them (--spread), selects
- * the file that is installed with kvdim. */
+/* Selects the installed file of singular values if one is needed and the user gave none
+ * (--spread). */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";

@@ -1,4 +1,5 @@
-/* Tests the regression that proposes parameters of method ZDC. */
+/* Tests the linear regression from which kvdim-fit proposes parameters for compression method
+ * ZDC. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

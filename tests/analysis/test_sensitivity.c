@@ -16,8 +16,8 @@ static uint32_t id[N];
 typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
-    /* derivative of the loss by element 3 of layer 0's attention output: its sum over runs for each
-     * token, and the sum of its squares over runs and tokens */
+    /* gradient of one attention output: its sum over backward passes for each token, and the sum of
+     * its squares */
     double sum[N], square;
     kvd_sensitivity *s;
 } seen;

@@ -147,7 +147,7 @@ TEST(test_compare)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    /* Makes the rotations of s[1] those of s[0] with random signs of columns. */
+    /* Copies the first spectrum's rotations to the second and flips the signs of random columns. */
     for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {

@@ -42,7 +42,7 @@ typedef struct {
     int n_cases, rounds;
     double gemm[ROUNDS], read[ROUNDS];
     float *a, *b, *c;
-    /* random numbers for Q, K and V, more than the CPU caches hold */
+    /* random numbers for Q, K and V, more than the processor's caches hold */
     float *pool, *out;
     size_t pool_floats, out_floats;
 } bench;

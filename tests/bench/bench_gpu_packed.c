@@ -124,7 +124,8 @@ static void make_case(launch *x, const char *text, kvd_plan *plan)
     const size_t n_pages = (size_t)(batch * pages()),
                  row = (size_t)map.page_elements / KVD_PAGE_TOKENS * 2;
     const int outliers =
-        /* number of outliers: k_apart is 4 * (outliers + 16), or 0 if the method has no outliers */
+        /* expected outliers of K per page; the room for outliers, k_apart, is 4 * (expected +
+         * 16) */
         a->form.k_apart ? (a->form.k_apart / 4 - 16) : 0;
     a->codes = random_bytes(n_pages * a->page_bytes);
     a->ring = random_bytes((size_t)(batch * a->ring_pages * KVD_PAGE_TOKENS) * row);

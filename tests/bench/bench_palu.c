@@ -1,6 +1,6 @@
 /* usage: bench_palu [REPEATS]
- * Times Palu's decode kernel. Prints a CSV line per shape, with the least times that operations and
- * bytes allow. */
+ * Times Palu's decode kernel. Prints a CSV line per shape, with the shortest times that the GPU's
+ * arithmetic and memory bandwidth allow. */
 #include "common/stats.h"
 #include "gpu_case.h"
 #include "kernels/rivals/palu_decode.h"

@@ -30,8 +30,8 @@ static const test_case cases[] = {
     {"several pieces", KVD_BF16, KVD_F32, 32, 8, 128, 1, false, {7001}},
 };
 
-/* The model has 4 layers, numbered 0 to LAYERS. The file of Q, K and V has HELD of them, from layer
- * FIRST_LAYER on. */
+/* LAYERS: index of the model's last layer. The file of Q, K and V has HELD layers; the first is
+ * FIRST_LAYER. */
 enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 };
 
 static kvd_err err;

@@ -29,8 +29,7 @@ static double value(const format *f, unsigned bits)
            ldexp(mantissa + (1u << f->mantissa_bits), (int)exponent - f->bias - f->mantissa_bits);
 }
 
-/* Rounds x to the nearest number of the 16-bit format: divides x by the distance between
- * neighbouring numbers there, and rounds to an integer. */
+/* Rounds x to the nearest number of a 16-bit format, ties to even. */
 static double nearest(const format *f, double x)
 {
     if (isnan(x) || isinf(x) || x == 0)

@@ -55,8 +55,8 @@ TEST(test_groups_of_version_1)
     put("one/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("one/memory/memory.usage_in_bytes", "123456789\n");
     assert_true(isinf(left_in("list1", "one")));
-    /* The cgroup /docker/abc has no folder here, as seen from inside a container, so the limit of
-     * the root group applies. */
+    /* Inside a container, the folder of cgroup /docker/abc does not exist, so the root group's
+     * limit applies. */
     put("one/memory/memory.limit_in_bytes", "100000\n");
     put("one/memory/memory.usage_in_bytes", "90000\n");
     put("one/memory/memory.stat",

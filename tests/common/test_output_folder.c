@@ -83,7 +83,7 @@ TEST(test_replaces)
     run("[ -d x ]");
 }
 
-/* A NAME.partial with folders in it is another program's and must stay. */
+/* A folder NAME.partial that contains folders was not written by kvdim and must stay. */
 TEST(test_left_behind)
 {
     kvd_output out;

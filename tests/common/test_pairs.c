@@ -279,7 +279,7 @@ TEST(test_balanced_without_full_rank)
 {
     double cl[64] = {0}, cr[64] = {0}, sigma[D], left[64], right[64];
     kvd_err err;
-    /* Q and K have only three dimensions in common, so only these contribute to scores. */
+    /* Only dimensions 2 to 4 are nonzero in Q and in K, so only they contribute to scores. */
     for (size_t i = 0; i < D; i++) {
         cl[i * D + i] = i < 5 ? 1 + (double)i : 0;
         cr[i * D + i] = i >= 2 ? 2 + (double)i : 0;

@@ -211,7 +211,7 @@ TEST(test_exit)
     }
 }
 
-/* An input whose path cannot be resolved is an error, because an output could be that input. */
+/* An output path that is also an input path, or cannot be compared with it, is an error. */
 TEST(test_inputs_are_kept)
 {
     char path[256], link[256], inner[256];

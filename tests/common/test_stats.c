@@ -17,7 +17,7 @@ TEST(test_published_sequence)
         assert_true(kvd_rng_u64(&r) == want[i]);
 }
 
-/* NumPy's PCG64 gives these numbers with splitmix64's state for seed 12345, stream 7. */
+/* The expected numbers were computed with NumPy's PCG64. */
 TEST(test_seeding)
 {
     static const uint64_t want[4] = {0x37ed2b54a5083b51u, 0x715b4b62b44a5905u, 0x589f405473706604u,
@@ -190,8 +190,7 @@ TEST(test_bootstrap_strata)
     const size_t few[] = {0, 2, N - 1};
     kvd_interval v, w;
     OK(kvd_bootstrap_strata(num, den, two, 2, 300, 1, &v, &err));
-    /* mean of the ratios of two strata, 0.5 and 0.9; a single ratio over all clusters would be
-     * 42 / 60 */
+    /* mean of the ratios 15 / 30 of the first stratum and 27 / 30 of the second stratum */
     near(v.value, (0.5 + 0.9) / 2);
     near(v.lo, v.value);
     near(v.hi, v.value);

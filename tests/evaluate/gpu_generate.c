@@ -16,9 +16,9 @@
 #include "model/text/corpus.h"
 #include "temp_folder.h"
 
-/* SEQUENCES: number of prompts. N_NEW: new tokens after each prompt; those from FIRST_FORCED to
- * LAST_FORCED are given, not generated. MOST: number of tokens of the text. With `quick`, numbers
- * are smaller. */
+/* SEQUENCES: number of prompts. N_NEW: number of tokens after each prompt; tokens FIRST_FORCED to
+ * LAST_FORCED are given, not generated. MOST: number of tokens of the text from which prompts are
+ * cut. */
 enum { SEQUENCES = 5, N_NEW = 25, FIRST_FORCED = 9, LAST_FORCED = 11, MOST = 900 };
 enum { PLACES = SEQUENCES * N_NEW };
 static const size_t length[SEQUENCES] = {41, 130, 17, 64, 199};
@@ -143,8 +143,7 @@ typedef struct {
     /* largest accepted difference between the log probabilities (on the CPU) of two tokens, at the
      * first place where CPU and GPU generate different tokens */
     double margin;
-    /* limit on the mean absolute difference between GPU and CPU in the log probabilities of the
-     * CPU's tokens */
+    /* largest accepted mean absolute difference between log probabilities on GPU and CPU */
     double log_p;
     double bits;      /* accepted relative difference of cache sizes */
     size_t sequences; /* number of sequences whose tokens differ */

@@ -239,8 +239,8 @@ TEST(longrope_follows_the_text)
     kvd_checkpoint_close(phi);
 }
 
-/* Compares the tokens and log probabilities that method `text` generates with forward passes over
- * whole sequences. */
+/* Generates tokens with method `text`. Compares tokens and log probabilities with forward passes
+ * over whole sequences. */
 static void same_as_the_whole(const char *text, kvd_dtype type, double tolerance)
 {
     opened o;
@@ -405,8 +405,8 @@ TEST(rows_that_do_not_follow)
     kvd_sequence_cache_release(&r);
 }
 
-/* Called after each generated token. Ends the answers of sequences 1 and 2 early: returns 1 if the
- * last token is still fed to the model, 2 if not. */
+/* Called after each generated token. Returns 0 to continue the sequence, 1 to end it after the
+ * model has read the token, 2 to end it at once. */
 static int end_early(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     size_t *const seen = ctx;

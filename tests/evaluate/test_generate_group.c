@@ -45,8 +45,7 @@ static int tear_down(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /* costs that kvd_generate returns, and the sum of the costs that it reports when sequences
-     * finish */
+    /* account: total costs of generation; stepped: sum of the costs reported during generation */
     kvd_stepwise_account account, stepped;
     size_t steps;
     kvd_continued_cost cost[PROMPTS]; /* filled only by run_short */

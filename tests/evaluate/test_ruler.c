@@ -130,8 +130,7 @@ static char *shape_of(const char *text, size_t n)
     return out;
 }
 
-/* distinct lines of a synthetic prompt, sorted; words that the generator drew at random are
- * replaced by letters */
+/* distinct lines of a prompt, sorted, with placeholders for random words, such as 9 for a number */
 typedef struct {
     char *line[64];
     size_t n;
@@ -162,8 +161,8 @@ static void add_needles(shapes *s, const char *text, size_t n)
     }
 }
 
-/* Returns the distinct lines of a prompt, with random words replaced. Keeps only the needles
- * (hidden facts) of essays, and only the beginnings of word lists. */
+/* Returns the distinct lines of a prompt, with placeholders for randomly drawn words. Shortens
+ * essays to their needles (hidden facts) and word lists to their beginnings. */
 static shapes shapes_of(const char *task, const char *prompt)
 {
     static const char list[] = "1. ", answers[] = "list are: 1. ", coded[] = "coded words. ";
@@ -505,8 +504,8 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
-/* With one token per byte, the solved example in RULER's prompt is longer than the 500 tokens that
- * it may have. */
+/* With one token per byte, the solved example in RULER's prompts exceeds its limit of 500
+ * tokens. */
 TEST(a_tokenizer_of_bytes_is_refused)
 {
     const char *const path = temp_file("tokenizer.json");

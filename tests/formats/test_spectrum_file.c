@@ -1,5 +1,5 @@
-/* Tests files of singular values and rotations, of kept dimensions, and of losses from reducing
- * single heads. */
+/* Tests files of singular values and rotations, of kept dimensions, and of the KL divergence after
+ * one head loses dimensions. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,7 +135,7 @@ TEST(test_derived)
     assert_true(fabs(cv - sqrt(32.0 / 3) / 8) < 1e-14);
     for (size_t i = 0; i < D; i++) {
         assert_true(fabs(mean[i] - 2.0 * (double)(D - i)) < 1e-14);
-        /* The normalised mean is the mean divided by the square root of the number of rows, 25. */
+        /* Normalisation divides the mean by 5, the square root of the number of rows. */
         assert_true(fabs(normalised[i] - mean[i] / 5) < 1e-14);
     }
     /* Squared singular values have the ratio 16 : 9 : 4 : 1. */
@@ -241,8 +241,7 @@ TEST(test_shape_must_fit_the_model)
     kvd_spectrum_release(&s);
 }
 
-/* Calibration on few tokens gives matrices whose product left right^T has not the full rank. Their
- * file must load. */
+/* A calibration file must load even if too few tokens left its matrices without full rank. */
 TEST(test_balanced_bases_of_few_tokens)
 {
     kvd_err err;

@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Aborts unless the token ids of every prefix are the first ids of the whole text. */
+/* Aborts if encoding a prefix of the text gives ids other than the first ids of the whole text. */
 static void check_starts(const kvd_tokenizer *t, const char *text, size_t len, const kvd_ids *ids)
 {
     kvd_err err;

@@ -7,8 +7,7 @@
 
 #include "gpu_case.h"
 
-/* LATE: number by which RoPE positions exceed the tokens' indices in the cache, in cases with late
- * = 1. POISON: a NaN in bf16 and f16. */
+/* LATE: number that some tests add to RoPE positions. POISON: a NaN in bf16 and f16. */
 enum { MAX_BATCH = 300, LATE = 24, POISON = 0x7fff };
 
 typedef struct {
@@ -19,6 +18,7 @@ typedef struct {
      * head */
     int widths;
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
+    /* r_qk: 1 if the kernel rotates Q and K by matrices; r_v: 1 if it rotates V */
     int r_qk, r_v;
     /* index of a list of requests' lengths; -1: 256 requests with 1 new token each, -2: 37 requests
      * with 1 to 40 new tokens each */
@@ -32,7 +32,7 @@ typedef struct {
     int batch, max_pages, n_pages;
     int32_t q_len[MAX_BATCH], kv_len[MAX_BATCH], start[MAX_BATCH];
     int32_t *page_table;
-    /* number of new tokens, and of elements of Q, K and V together per token */
+    /* n_q: number of new tokens; row: number of elements of a token's Q, K and V */
     size_t n_q, row;
     float *x, *cos, *sin, *r_qk, *r_v;
     uint16_t *x16;
@@ -277,8 +277,8 @@ static void differ(frobenius *s, kvd_dtype dtype, uint16_t got, double want)
     s->norm += want * want;
 }
 
-/* Compares Q and the cache after one launch with the reference. Memory that the kernel must not
- * write has to keep POISON. Stores the cache in f->pool. */
+/* Runs the kernel once and compares its Q and its cache with a reference. Copies the cache to
+ * f->pool. */
 static void against_reference(fixture *f, int decode)
 {
     const int32_t zero[MAX_BATCH] = {0};
@@ -432,8 +432,6 @@ static void refusals(void)
 
 int main(int argc, char **argv)
 {
-    /* Columns: name, type, query heads, KV heads, d_head, kept dimensions, RoPE dimensions, RoPE
-     * layout, Q and K rotated, V rotated, index in the list of requests' lengths. */
     static const scenario cases[] = {
         {"dense_cut_only", KVD_BF16, 4, 2, 128, 64, 0, -1, 0, 0, 3},
         {"dense_rotated", KVD_BF16, 4, 1, 128, 0, 0, -1, 1, 1, 3},

@@ -209,8 +209,8 @@ static void test_hook(const scenario *c)
         batch_make(&b[i], c, lengths, n);
     }
     check(cudaDeviceSynchronize(), "wait");
-    /* Each run is queued twice, because the second must not overwrite scratch memory that the first
-     * still uses. */
+    /* Queues every run twice in a row, to test that runs do not overwrite each other's scratch
+     * memory. */
     for (int again = 0; again < 2; again++)
         for (int i = 0; i < n_batches; i++) {
             const kvd_gpu_attention_in in = batch_in(&b[i], c, &config, &share);

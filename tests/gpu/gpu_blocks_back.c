@@ -335,14 +335,13 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             worst = INFINITY;
         const uint32_t want = none || !fits || !draws ? target[i] : got[i];
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
-        /* The loss is computed in float64. The factor 1e6 makes its accepted error a millionth of
-         * that of gradients. */
+        /* The factor 1e6 makes the limit for the float64 loss a millionth of the limit for
+         * gradients. */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;
             x[i * vocab + j] = none ? 0 : (float)(j == want ? expm1(-nats) : p);
-            /* The target's gradient p - 1 is computed from the loss, with an absolute error near
-             * 1e-14. Errors of this gradient are therefore divided by at least 1e-8. */
+            /* Errors are divided by the gradient, but at least by 1e-8 (target token) or 1e-30. */
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), j == want ? 1e-8F : 1e-30F);
         }
     }

@@ -18,8 +18,7 @@ typedef struct {
     int n_heads, n_kv_heads, d_head;
     kvd_dtype pass, store;
     const kvd_dims_method *method;
-    /* each head keeps a different multiple of this number of dimensions; 0: all heads keep
-     * d_head */
+    /* each KV head keeps a multiple of this number of dimensions; 0: all heads keep d_head */
     int step;
     /* heads that keep fewer dimensions; 0: all, 1: only Q and K of head 0, 2: only V of head 0 */
     int only;
@@ -318,8 +317,7 @@ static void test_codes(const kvd_bits_method *m, kvd_parameter_values v, size_t 
                        const kvd_packed_form *form)
 {
     enum { ROWS = 150, GROUP = 1 /* of kivi's parameters */ };
-    /* One element per head: first token to quantise in {K, V}, number of tokens in {K, V}, scales.
-     * The four heads quantise both K and V, neither, only K, and only V. */
+    /* one entry per head, each field as {K, V}: first token to quantise, number of tokens, scale */
     static const kvd_cache_codes list[] = {{{3, 5}, {64, 61}, {1, 1}},
                                            {{0, 0}, {0, 0}, {1, 1}},
                                            {{70, 0}, {33, 0}, {1, 1}},

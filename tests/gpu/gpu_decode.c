@@ -87,8 +87,8 @@ static int without_plan(kvd_decode_args *args, int i)
            kvd_attn_widest(&args->map) <= KVD_WIDTH_NARROW && tasks * ctas <= 1000;
 }
 
-/* Launches decode with only the first request live. Returns 1 if its output equals that of a launch
- * with all requests, and no other output is written. */
+/* Launches decode for the first request alone. Returns 1 if only its output is written and equals
+ * `o`. */
 static int first_only(kvd_decode_args args, const uint16_t *o)
 {
     const int32_t one = 1;
@@ -107,8 +107,8 @@ static int first_only(kvd_decode_args args, const uint16_t *o)
     return ok;
 }
 
-/* Gives requests with even and odd index different sink logits. Returns 1 if each output equals
- * that of a launch in which all requests have the same sink logits as this request. */
+/* Tests different sink logits for requests with even and with odd index. The expected outputs are
+ * from two launches in which all requests have equal sink logits. */
 static int own_sinks(kvd_decode_args args, const uint16_t *o)
 {
     const size_t heads = (size_t)args.map.n_heads, row = (size_t)args.map.o_pitch,

@@ -29,8 +29,7 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
         size_t wrong = 0;
-        /* true if each KV head must keep as many tokens on the GPU as on the CPU, even if rounding
-         * changes which tokens these are */
+        /* true if GPU and CPU must keep equally many tokens in each KV head */
         const bool exact = !set[i]->chunk && plan.tokens != &kvd_tokens_kvmerger &&
                            !(selects(plan.tokens) && drops(plan.tokens));
         const double *const counts = exact ? want.entries : NULL;
@@ -80,8 +79,8 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
     result_release(&got);
 }
 
-/* Tests the eviction method `text` combined with projections `dims` or, if NULL, with method
- * `with`. Each head must keep as many tokens as the CPU does for `text` alone. */
+/* Tests an eviction method combined with smaller heads: `text` with projections `dims` or, if dims
+ * is NULL, the combined method `with`. Each head must keep as many tokens as with `text` alone. */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
                       const kvd_dims *dims, const char *with)
 {

@@ -47,8 +47,8 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i);
  * differ in their number of tokens. */
 bool kvd_of_token_counts(const kvd_similarity *s);
 
-/* Returns false if the result row was measured with one of several random seeds, and another row
- * has the mean over the seeds. */
+/* Returns false if another result row has the mean of this row and of rows with other random
+ * seeds. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /* Returns true if a result was measured with quantised weights and an uncompressed KV cache. */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
@@ -61,13 +61,13 @@ typedef struct {
     double value;
     /* description of the measured value, such as the name of its result file */
     char what[2 * KVD_LABEL + 64];
-    /* device on which the value was measured, such as "NVIDIA H200"; "" if it is not a time */
+    /* If the value is a time: device that was timed, such as "NVIDIA H200". Otherwise "". */
     char device[64];
     /* If the value is the largest compression that keeps a score: name of this score, such as
      * "top1". "" for other values. */
     char metric[48];
-    /* True if requests arrive faster than they are served, so that their queue grows. The value
-     * then depends on how long the simulation ran. */
+    /* true if the simulated server's queue grew, because requests arrived faster than it
+     * answered */
     bool grows;
     /* true if, at the next lower request rate, the baseline was simulated but the compared method
      * was not */
@@ -75,11 +75,10 @@ typedef struct {
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
     /* null range: range of values that is expected if the paper's claim is false; NaN if unknown */
     double null_lo, null_hi;
-    /* Description of the data from which the null range was computed. If NULL, the column `null` of
-     * ledger.csv describes it. */
+    /* source of null_lo and null_hi, such as "a flat spectrum of independent rows"; may be NULL */
     const char *null_name;
-    /* Load of a simulated server: request rate / highest rate that the baseline method sustains.
-     * NaN if the value has no request rate. */
+    /* request rate as a fraction of the highest rate that the baseline method sustains; NaN if no
+     * server was simulated */
     double load;
     /* Index of the curve that the value is a point of. Along a curve, the request rates rise. */
     size_t curve;
@@ -103,8 +102,8 @@ void kvd_values_interval(kvd_measured *v, double lo, double hi);
 /* Sets the null range of the value appended last: the range that is expected if the paper's claim
  * is false. */
 void kvd_values_null(kvd_measured *v, double lo, double hi);
-/* Records for the values from index `first` on that they are times, and on which device they were
- * measured. `engine` begins with the device's name, which ends at the first ',' or ';'. */
+/* Marks the values with index `first` and above as times of a device. `engine` begins with the
+ * device's name, up to the first ',' or ';'. */
 void kvd_values_timed_on(kvd_measured *v, size_t first, const char *engine);
 void kvd_values_release(kvd_measured *v);
 
@@ -161,16 +160,15 @@ typedef struct {
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
-/* Lists measured results with parameters that kvdim-fit proposed, each with the smallest cache that
- * other parameters reached at no larger loss. The caller frees *all. */
+/* For each result with parameters that kvdim-fit proposed, finds the smallest measured cache of
+ * equal or lower loss. The caller frees *all [n]. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/* Computes by how many percent the cache with parameters that kvdim-fit proposed is larger than the
- * smallest cache measured with other parameters at no larger loss. */
+/* Computes by how many percent caches with parameters from kvdim-fit exceed the best measured
+ * caches. The best cache is the smallest one of equal or lower loss. */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/* With fewer results of a method than this, the bytes that it saves while keeping 99 % of the
- * accuracy are not estimated. */
+/* smallest number of results from which a method's saved cache bytes are estimated */
 enum { KVD_FEWEST_POINTS = 3 };
 
 /* Returns the recorded search for the strongest compression with which the method of *e keeps the
@@ -257,9 +255,8 @@ typedef struct {
     size_t n;
 } kvd_observations;
 
-/* Adds to the report a comparison of two sets of result files. *n_outside: number of comparisons
- * with the verdict "outside" or "differs". Fails if no value of one set was also measured in the
- * other, under equal conditions. */
+/* Adds a section to the report that compares two sets of result files. *n_outside: number of
+ * measurements whose values disagree. Fails if the sets share no measurement. */
 int kvd_compare_section(const kvd_results *a, const kvd_results *b, kvd_report *report,
                         size_t *n_outside, kvd_err *err);
 

@@ -1,6 +1,7 @@
-/* Checks the papers' tables on rotation matrices for contradictory and for copied numbers. A table
- * prints epsilon, the mean |R_ij| of a rotation R, and delta, the mean |R_ij - S_ij| for a
- * reference's rotation S. */
+/* Checks published tables about rotation matrices for contradictory and for copied numbers.
+ *
+ * epsilon  mean |R_ij| of a rotation matrix R
+ * delta    mean |R_ij - S_ij| of two rotation matrices R and S */
 #include "report/measures/ledger.h"
 
 #include <math.h>

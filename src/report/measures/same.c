@@ -106,8 +106,8 @@ static bool same_text(const char *column, const char *a, const char *b)
     return !strncmp(a, b, n) && (!b[n] || strchr(",;", b[n]));
 }
 
-/* Moves *at to the next "key=value" in a list of parameters whose key is not listed in `but`.
- * Returns the length of this "key=value", or 0 if there is none. */
+/* Moves *at to the next "key=value" of a comma-separated list, and skips keys listed in `but`.
+ * Returns the length of this "key=value", or 0 at the end of the list. */
 static size_t next_setting(const char **at, const char *but)
 {
     while (**at) {

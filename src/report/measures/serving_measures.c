@@ -49,9 +49,7 @@ static bool has_item(const char *text, const char *item, size_t n)
     return false;
 }
 
-/* Returns how a method rebuilds full K and V from stored projections: 1 with rotations computed
- * from the prompt itself (online=1), 2 with rotations from a file (explicit=1), 0 if it does not
- * rebuild them. */
+/* Returns 1 if a method's parameters include "online=1", 2 if they include "explicit=1", else 0. */
 static int rebuilds(const char *method)
 {
     return has_item(method, "online=1", 8) ? 1 : has_item(method, "explicit=1", 10) ? 2 : 0;
@@ -139,8 +137,7 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
         const size_t first = out->n;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        /* This measure compares servers with too little memory, whose queues grow. So a growing
-         * queue does not make a value unreliable, and the marks of growing queues are cleared. */
+        /* Clears the flags for growing queues, which are expected in this measure. */
         for (size_t k = first; k < out->n; k++)
             out->value[k].grows = false;
     }

@@ -1,5 +1,5 @@
-/* Computes measures that compare settings of methods, and the fraction of the cache that methods
- * can remove at equal accuracy. */
+/* Computes measures from accuracy results, such as the fraction of the cache that a method saves at
+ * equal accuracy. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -98,8 +98,8 @@ static double five_percent_cache(const kvd_result *x, size_t none)
  * dimensions. */
 static const double equal_p = 0.008;
 
-/* Returns the perplexity of method zack if only V loses dimensions / its perplexity if only Q and K
- * lose as many. */
+/* Divides the perplexity after removing dimensions of V by the perplexity after removing equally
+ * many dimensions of Q and K. */
 static double v_over_qk(const kvd_result *x, size_t none)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -301,9 +301,8 @@ bool kvd_rate_measure_known(const char *name)
     return strncmp(name, prefix, sizeof prefix - 1) == 0 && name[sizeof prefix - 1];
 }
 
-/* Returns the search for the strongest compression that keeps 99 % of the score `metric`, or of any
- * score against right answers if `metric` is "". The method's name is the first `len` bytes of
- * `method`. NULL if there is none. */
+/* Finds a recorded search for the strongest compression at which `method` keeps 99 % of score
+ * `metric`. If `metric` is "", any score counts. Returns NULL if there is none. */
 static const kvd_target_result *search_of(const kvd_result *x, const char *method, size_t len,
                                           const char *metric)
 {

@@ -37,8 +37,7 @@ static double value_of(const kvd_accuracy_entry *e)
 
 enum { KEYS = 32, KEY = 64 };
 
-/* Parameters of a method, parsed from "NAME.key=value,...". Values are numbers, except that of key
- * `cut`, which reads as 0. */
+/* a method's parameters, parsed from text such as "zack.p=0.5"; values without a number are 0 */
 typedef struct {
     char key[KEYS][KEY];
     double value[KEYS];

@@ -23,8 +23,8 @@ static double near(const kvd_tokens *t, kvd_t set, kvd_ranking by)
     return t->n_layers > 1 ? 100 * kvd_tokens_at_distance(t, set, by, 1).mean : (double)NAN;
 }
 
-/* Returns the percentage of tokens in `set` (a layer's most or least important tokens) that are
- * also in the next layer's set, minus the percentage that first and last layer have in common. */
+/* Returns a - b in percent. a: tokens of `set` that neighbouring layers share; b: tokens of `set`
+ * that the first and last layer share. */
 static double rise(const kvd_tokens *t, kvd_t set, kvd_ranking by)
 {
     return t->n_layers > 2
@@ -81,8 +81,7 @@ static double critical_heads(const kvd_tokens *t)
     return kv > 1 ? sum / t->n_layers : (double)NAN;
 }
 
-/* Returns the quantile of the standard normal distribution for probability p, at least 0.5 and
- * below 1. */
+/* Returns the p-quantile of the standard normal distribution, for 0.5 <= p < 1. */
 static double normal_quantile(double p)
 {
     double lo = 0, hi = 40;
@@ -192,8 +191,8 @@ static double value_of(const kvd_tokens *t, int which)
     return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
 }
 
-/* Finds the smallest and largest value of a measure among results of the same model with random
- * weights. Returns false if there are none. */
+/* Finds the smallest and largest value of a measure for the model of `trained`, but with random
+ * weights. Returns false if no such result exists. */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
 {
@@ -218,9 +217,7 @@ static double student_quantile(double p, double degrees)
     return z + (z3 + z) / (4 * degrees) + (5 * z5 + 16 * z3 + 3 * z) / (96 * degrees * degrees);
 }
 
-/* Sets the 95 % interval of the percentage of important or unimportant tokens that neighbouring
- * layers have in common. Its half-width uses the mean of the layers' standard errors, an upper
- * bound of the standard error of their mean. */
+/* Sets the 95 % interval of `value`, the percentage of tokens shared by neighbouring layers. */
 static void interval_of_near(const kvd_tokens *t, kvd_t set, kvd_ranking by, double value,
                              kvd_measured *out)
 {

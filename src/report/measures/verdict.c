@@ -28,8 +28,7 @@ static bool of_loads(const char *test)
     return strncmp(test, loads, sizeof loads - 1) == 0;
 }
 
-/* Returns 1 if a test asks for values above the null range (expected if the claim is false), -1 for
- * values below it, 0 for other tests. */
+/* Returns 1 for the test "above-null", -1 for "below-null", and 0 for any other test of a claim. */
 static int of_null(const char *test)
 {
     const char *const plain = of_loads(test) ? test + sizeof loads - 1 : test;
@@ -133,8 +132,8 @@ typedef struct {
     double passed, failed;
 } held_loads;
 
-/* Computes in which fraction of the range of request rates a curve is between lo and hi, and in
- * which fraction it is outside. Leaves out rates at which the queue of requests grows. */
+/* Computes at which fraction of the request rates a measured value is between lo and hi, and at
+ * which fraction it is not. Skips request rates at which the queue of requests grows. */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};
@@ -165,12 +164,11 @@ static size_t end_of_curve(const kvd_measured *v, size_t i)
     return end;
 }
 
-/* A test that must pass at all request rates needs to pass at this fraction of them, because
- * simulated rates are rounded and may not reach the highest. */
+/* A test passes "at all request rates" if it passes at this fraction of them. */
 static const double all_loads = 0.99;
 
-/* Returns NO if the curve leaves the range lo to hi at some request rate. Returns YES if it stays
- * inside at all rates and no queue of requests grows, else UNSURE. */
+/* Answers whether the values measured at all request rates are between lo and hi. Answers UNSURE if
+ * rates are missing or if the queue of requests grows. */
 static answer curve_at_loads(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     const held_loads held = held_at(v, n, lo, hi);

@@ -11,23 +11,20 @@
 /* Adds the summary at the top of the page and sets the page's title. Call it before the functions
  * that add other sections. */
 int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *report, kvd_err *err);
-/* Adds a section on singular values (ZACK paper, Fig. 5 and 10; FDC paper, Fig. 3; ZDC paper, Fig.
- * 13). */
+/* Adds a report section on singular values. */
 int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds an empty table of singular values, with the columns that the gnuplot script plots/spectra.gp
  * reads, and returns it. */
 kvd_table *kvd_section_spectra(kvd_section *s, const char *name, const char *title);
-/* Appends the singular values of a spectrum file to the table: for each decomposed matrix, such as
- * Q-K, the means over heads. */
+/* Appends the singular values in a spectrum file, as means over the heads, to the table. */
 void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x);
 /* Adds a note below the figure: how many values in the table are 0, which a logarithmic axis cannot
  * show. a, b: the matrices whose singular values the figure shows. */
 void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
-/* Adds a section that compares the orthogonal matrices (rotations of K and V) computed from
- * different texts (ZACK paper, Tables 4 and 5, Fig. 18; FDC paper, Table 2). */
+/* Adds a report section that compares rotation matrices computed from different texts. */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds a section on how many dimensions heads keep, the fractions removed, and the KL divergence
- * when a single head loses dimensions. */
+/* Adds a report section on how many dimensions each head keeps, and on the resulting KL
+ * divergence. */
 void kvd_study_rates(const kvd_results *r, kvd_report *report);
 /* Adds tables and figures of accuracy against the fraction of dimensions that is removed, and
  * against cache bytes. `paired`: method to compare with all others, or NULL for no comparison. */
@@ -66,9 +63,9 @@ typedef struct {
     size_t n_reached;         /* number of resamples in which both methods reach the KL */
 } kvd_paired_bytes;
 
-/* Computes the cache bytes at which two methods have KL divergence `kl` (nats per prediction), and
- * the ratio of these bytes, with 95 % intervals. predictions [n]: predictions in each sequence.
- * Writes NaN unless results are on both sides of `kl`. */
+/* Interpolates the cache bytes of two methods at KL divergence `kl` (nats per prediction). Writes
+ * NaN for a method that was not measured below and above `kl`. Intervals have 95 % confidence.
+ * predictions [n]: number of predictions in each sequence. */
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
                         kvd_err *err);
@@ -83,26 +80,23 @@ int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_e
 /* Adds tables of scores of three kinds of tasks: generating text, finding a pass key hidden in a
  * text, and classifying documents. */
 void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s);
-/* Adds a comparison of quantised weights with quantised caches (ZDC paper, Fig. 3). */
+/* Adds a comparison of quantised weights with quantised caches. */
 void kvd_study_weights(const kvd_results *r, kvd_section *s);
 /* Adds the accuracies that were measured with the parameters that kvdim-fit --regression
  * proposed. */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
-/* Adds a section that compares calibration on fewer or clustered tokens with calibration on all
- * tokens (ZDC paper, Fig. 15, 26). */
+/* Adds a report section on calibration with fewer tokens, or with K-means centroids of tokens. */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds a section on job completion times of measured jobs and of replayed request traces (FDC
- * paper, Fig. 1, 2; ZACK paper, Fig. 6). */
+/* Adds a report section on job completion times, for single jobs and for request traces. */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds a figure of the first iterations in a timeline file (kvdim-jct --timeline). If `path` is
  * NULL, adds nothing. */
 int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
-/* Adds a section on simulated serving (ZACK paper, Fig. 13 to 17; FDC paper, Fig. 9 to 13; ZDC
- * paper, Fig. 19 and 21). */
+/* Adds a report section on simulated servers. */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds a section on attention to tokens: scores, how many important tokens layers share, and
- * attention that tokens receive (ZDC paper, Fig. 6 to 8; LeanKV paper, Fig. 1 to 3). */
+/* Adds a report section on attention to tokens: which tokens are important, and whether layers
+ * agree on them. */
 void kvd_study_tokens(const kvd_results *r, kvd_report *report);
 /* Adds a section that checks whether the numbers that papers print about rotation matrices
  * contradict each other. `paper`: folder with the papers' tables. */

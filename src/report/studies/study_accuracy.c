@@ -109,8 +109,8 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Returns true if the curve of result i has at least two results that were not measured in a search
- * (kvdim-eval --target). */
+/* Returns true if the method of result i was measured at two or more settings. Settings tried by
+ * searches (kvdim-eval --target) do not count. */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t swept = 0;

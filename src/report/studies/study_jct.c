@@ -261,8 +261,7 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* length that all jobs of the latest panel share: the input length if panels have an axis
-         * of output lengths, else the output length; -1 before the first panel */
+        /* input or output length of all jobs in the latest panel; -1 before the first panel */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

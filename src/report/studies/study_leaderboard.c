@@ -235,8 +235,7 @@ static int by_score(const void *a, const void *b)
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
-    /* Limits on the cache: a half, a quarter, an eighth and a sixteenth of a 16-bit cache, plus a
-     * tenth for scales and positions. */
+    /* limits on the cache as fractions of a 16-bit cache: 1.1 / 2, 1.1 / 4, 1.1 / 8, 1.1 / 16 */
     static const double shares[] = {0.55, 0.275, 0.1375, 0.06875};
     enum { MOST = 6 };
     kvd_table *const t = kvd_section_table(s, name, title);
@@ -312,7 +311,7 @@ static void figure(const leaderboard *b, kvd_section *s)
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
 }
 
-/* a measured decode step with the method of a leaderboard entry (a method with its scores) */
+/* a method of the leaderboard, and one decode step that was timed with it */
 typedef struct {
     const standing *of;
     const kvd_report_row *row;
@@ -506,8 +505,7 @@ static void say_cut(const leaderboard *b, kvd_section *s)
     kvd_text_raw(&s->words, n ? ".</p>\n" : "<p>No prompt was cut.</p>\n");
 }
 
-/* Fails if the user gave --link-bandwidth, because without a leaderboard this option has no
- * effect. */
+/* Fails if the user gave --link-bandwidth, which needs benchmark scores of two or more settings. */
 static int no_leaderboard(double link, kvd_err *err)
 {
     return isnan(link) ? 0

@@ -175,9 +175,8 @@ static void extend(range *r, double x)
     r->n++;
 }
 
-/* Returns the smallest and largest measured delta / epsilon over pairs of texts: mean |difference|
- * of their rotation matrices / mean |element|. If `random` is true, one text of each pair is random
- * token ids. */
+/* Returns the smallest and largest relative difference between rotation matrices of two texts. If
+ * `random` is true, one of the two texts consists of random token ids. */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)
 {

@@ -10,8 +10,7 @@
 /* largest number of curves in a figure; more would merge and make the file very large */
 enum { MOST_CURVES = 512 };
 
-/* Returns true for a spectrum file whose calibration used all tokens, neither pruned nor
- * clustered. */
+/* Returns true if the result is a spectrum file that was calibrated on all tokens of its text. */
 static bool is_shown(const kvd_result *x)
 {
     return x->kind == KVD_RESULT_SPECTRUM && !kvd_calibration_reduced(&x->spectrum);
@@ -163,8 +162,8 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds a table with a column of singular values for each head, up to MOST_CURVES heads. *drawn:
- * number of these heads; *zeros: number of their singular values that are 0. */
+/* Adds a table with the singular values of up to MOST_CURVES heads, one column per head. *drawn:
+ * number of heads in the table; *zeros: number of their singular values that are 0. */
 static void heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                         size_t *zeros)
 {

@@ -47,8 +47,8 @@ static void add_prompts(size_t longest, const kvd_batching_limits *l, kvd_jct_po
         point[(*n)++] = (kvd_jct_point){longest, together, 0};
 }
 
-/* Adds a decode step with so many cached tokens that its `batch` requests fill the cache. Adds none
- * if the latest step added for this batch size has at least 80 % as many tokens. */
+/* Appends to `point` a decode step whose `batch` requests fill the cache. Appends nothing if the
+ * preceding step has at least 80 % as many cached tokens. */
 static void add_fullest(const kvd_batching_limits *l, size_t batch, size_t samples,
                         kvd_jct_point *point, size_t *n)
 {

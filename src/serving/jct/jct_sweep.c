@@ -123,8 +123,7 @@ typedef struct {
     double value;
 } cell;
 
-/* Returns true if the results have a row of this method and `kind` with the values x [n], each in
- * its column. */
+/* Returns true if a result row with this method and `kind` has the n column values in x. */
 static bool has_row(const kvd_jct_sweep *s, const candidate *c, const char *kind, const cell *x,
                     size_t n)
 {
@@ -322,8 +321,8 @@ static bool fit_at_once(kvd_jct_sweep *s, const candidate *c, const char *what, 
     return false;
 }
 
-/* Returns true if a job can run. If --steps leaves out steps, all requests of the job must fit into
- * the cache at once. */
+/* Returns true if a job can run. With --steps, which runs only some decode steps, all requests of
+ * the job must fit into the cache at once. */
 static bool can_sample(kvd_jct_sweep *s, const candidate *c, const char *what, size_t batch,
                        size_t input, size_t output)
 {

@@ -95,8 +95,7 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /* Uses the same seed for every pair of matrices, so that the Q-K and the V of a head get
-     * singular values of the same measured head. */
+    /* Uses the same random order of heads for every matrix, such as K and V. */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)

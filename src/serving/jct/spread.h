@@ -1,5 +1,5 @@
-/* Makes random rotation matrices with singular values that were measured on another model. Times
- * measured with such matrices are valid, accuracies are not. */
+/* Makes random calibration data for timing: random rotations, and singular values measured on
+ * another model. Accuracies that are measured with these data are meaningless. */
 #ifndef KVD_SERVING_JCT_SPREAD_H
 #define KVD_SERVING_JCT_SPREAD_H
 
@@ -19,15 +19,13 @@ typedef struct {
     double *sigma[KVD_N_PAIRS];
 } kvd_spread;
 
-/* Reads singular values from a CSV file with the columns pair, dim and one column per head. Fails
- * if a head's values of a pair rise with `dim`. */
+/* Reads singular values from a CSV file with columns pair (matrix, such as "qk"), dim, and one per
+ * head. Fails if the singular values of a head are not in falling order. */
 int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err);
 void kvd_spread_release(kvd_spread *s);
 
-/* Adds random rotation matrices for `pair`, such as Q-K, to *b; all heads get the same rotation.
- *
- * Each head gets the singular values of a measured head, in random order of heads. If s is NULL,
- * all singular values are 1. */
+/* Adds a random rotation, equal for all heads, and singular values for matrix `pair`, such as V, to
+ * *b. Each head gets the singular values of a random head of *s, or only ones if s is NULL. */
 int kvd_spread_pair(const kvd_spread *s, kvd_spectrum *b, kvd_pair pair, uint64_t seed,
                     kvd_err *err);
 

@@ -16,23 +16,22 @@ typedef struct {
      * number of new tokens of an iteration and v that of cached tokens */
     kvd_cost_point *point;
     size_t n_points;
-    /* Values of the first coordinate u at which times were measured, rising. The points with equal
-     * u form a curve over the second coordinate v. */
+    /* distinct first coordinates of the measured points, rising, [n] */
     double *u;
-    /* start[i] .. start[i + 1] - 1: indices in `v` and `seconds` of the points of curve i; n:
-     * number of curves */
+    /* start[i] .. start[i + 1] - 1: indices in `v` and `seconds` of the points with coordinate
+     * u[i]; n: number of values in `u` */
     size_t *start, n;
-    /* [n_points] second coordinate v and measured time of each point, curve after curve */
+    /* [n_points] second coordinate v and measured time of each point, ordered by u */
     double *v, *seconds;
 } kvd_cost_table;
 
-/* Sorts the points into a curve for each value of u. Fails if a point occurs twice or if all points
- * have the same u. `first`, `second`: names of the coordinates u and v in messages. */
+/* Sorts the measured points by u, then by v, and fills the other fields. Fails if a point occurs
+ * twice or if all u are equal. `first`, `second`: names of u and v in error messages. */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);
 
-/* Returns the time at coordinates u and v in seconds. If they are outside the measured range,
- * extrapolates and sets *extrapolated to 1. */
+/* Returns the seconds of an iteration, interpolated at coordinates u and v, such as new and cached
+ * tokens. Outside the measured range, extrapolates and sets *extrapolated to 1. */
 double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extrapolated);
 
 #endif

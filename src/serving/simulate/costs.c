@@ -10,12 +10,11 @@
 #include "serving/simulate/cost_table.h"
 
 struct kvd_costs {
-    /* seconds of a part of a prompt, except those of attention; u: tokens in the part, v: earlier
-     * tokens of the prompt */
+    /* seconds, without attention, to process u tokens of a prompt after v earlier tokens */
     kvd_cost_table prompts;
-    /* seconds of an iteration with whole prompts, except those of attention; u: number of prompt
-     * tokens, v: always 0 */
+    /* seconds, without attention, to process whole prompts with u tokens in all; v is always 0 */
     kvd_cost_table products;
+    /* seconds of a decode step of u requests with v cached tokens each */
     kvd_cost_table steps;
     double pair; /* seconds of attention per query-key product in a prompt */
     double empty;
@@ -99,11 +98,8 @@ static int same_setting(const kvd_rows *s, size_t first, size_t row, kvd_err *er
     return 0;
 }
 
-/* Adds a measured iteration to a table of times, at coordinates u and v:
- *
- * c->prompts    part of a prompt; u: its tokens, v: earlier tokens of the prompt
- * c->products   whole prompts; u: tokens of all prompts, v: number of prompts
- * c->steps      decode step; u: number of requests, v: cached tokens of each */
+/* Adds a measured iteration to a table: c->prompts (part of a prompt), c->products (several whole
+ * prompts) or c->steps (decode step). */
 static int add_point(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
 {
     const bool piece = kvd_row_real(s, row, "piece") > 0,

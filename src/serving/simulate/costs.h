@@ -37,9 +37,9 @@ double kvd_costs_weight_bytes(const kvd_costs *c); /* over all GPUs */
  * recorded. */
 double kvd_costs_cache_bytes(const kvd_costs *c);
 int kvd_costs_gpus(const kvd_costs *c); /* 0 means the CPU */
-/* First function: returns true if decode steps were measured as CUDA graphs. Second function:
- * returns true if the phases of iterations were timed. */
+/* Returns true if decode steps were measured as CUDA graphs. */
 bool kvd_costs_graphs(const kvd_costs *c);
+/* Returns true if phases of an iteration, such as attention, were timed separately. */
 bool kvd_costs_phases(const kvd_costs *c);
 const char *kvd_costs_engine(const kvd_costs *c);
 

@@ -7,8 +7,7 @@
 #include "formats/jct.h"
 #include "formats/rows.h"
 
-/* properties of files of measured times: files must agree in those before SAME; differences in the
- * others are only reported */
+/* properties of files of measured times; the properties before SAME must be equal in all files */
 enum { GPU, CPU, THREADS, DTYPE, GRAPHS, PHASES, PAGES, SAME, REVISION = SAME, DRIVER, FACTS };
 
 typedef struct {
@@ -29,7 +28,8 @@ struct kvd_costs_files {
     char apart[400];
 };
 
-/* Reads the machine and the settings of a file. Missing ones stay NULL. */
+/* Reads from a file on which machine and with which settings its times were measured. Facts that
+ * the file lacks stay NULL. */
 static int read_facts(file *x, kvd_h5 *f, kvd_err *err)
 {
     static const char made[] = "/provenance", threads[] = "threads";

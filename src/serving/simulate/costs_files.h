@@ -16,7 +16,7 @@ void kvd_costs_files_free(kvd_costs_files *f);
 
 const kvd_model_info *kvd_costs_files_model(const kvd_costs_files *f);
 
-/* Returns the *n methods that the files have times of. The array is valid until
+/* Returns the names of the *n methods whose times the files contain. The array is valid until
  * kvd_costs_files_free. */
 const char *const *kvd_costs_files_methods(const kvd_costs_files *f, size_t *n);
 

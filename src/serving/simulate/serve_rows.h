@@ -5,7 +5,7 @@
 
 #include "serving/simulate/serve_point.h"
 
-/* values that are equal in all simulations of a method */
+/* properties that all simulations of one method have in common */
 typedef struct {
     const char *method, *trace;
     const kvd_serve_setting *setting;
@@ -21,17 +21,17 @@ typedef struct {
     double measured, simulated; /* in seconds */
 } kvd_serve_comparison;
 
-/* Adds a row for simulation *p. Its kind is "point" if `bound` is NaN, else "max-rate": the highest
- * rate within latency bound `bound`. */
+/* Adds a result row for simulation *p. If its request rate is the highest within a latency bound,
+ * `bound` is this bound, else NaN. */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
-/* Adds a row of kind "validation": a measured and a simulated time *c, and the simulation *p. */
+/* Adds a row of kind "validation" that compares a measured time with a simulated time. *c: the two
+ * times; *p: the simulation. */
 int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                              const kvd_serve_comparison *c, kvd_err *err);
 
 enum { KVD_SERVE_LINE = 320 };
-/* headings of two printed tables, simulations and comparisons, whose lines kvd_serve_line
- * formats */
+/* printed headings of the table of simulations and of the table of comparisons with measurements */
 extern const char kvd_serve_heading[], kvd_serve_comparison_heading[];
 const char *kvd_serve_line(const kvd_rows *rows, size_t row, char line[KVD_SERVE_LINE]);
 
