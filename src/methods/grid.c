@@ -15,8 +15,8 @@ typedef struct {
 
 enum { PIECES = 64 };
 
-/* Returns the first slash of a method text that is not in a file path, or NULL. Sets *value to the
- * start of the parameter value that contains the slash. */
+/* Returns the first slash outside file paths in a method text such as "h2o,heavy=0.1/0.2", or NULL.
+ * Sets *value to the start of the parameter value with the slash, here 0.1/0.2. */
 static const char *find_slash(const char *at, const char **value)
 {
     const char *slash = strchr(at, '/');

@@ -14,15 +14,16 @@ typedef struct {
     const kvd_plan *p;
     /* K and V of the batch's prompts if a method merges them across layers, otherwise NULL. */
     const kvd_prompts *prompts;
-    /* Precision level (KVD_LEVEL_*) of each prompt token if a method ranked tokens over all layers,
-     * otherwise NULL. */
+    /* Precision level (KVD_LEVEL_*) of each prompt token, or NULL if no method ranks tokens across
+     * layers. */
     const uint8_t *ranked;
     size_t sequence;
     /* Number of tokens of the sequence (n) and of its prompt (n0). */
     size_t n, n0;
     /* Method that selects tokens, or NULL. */
     const kvd_tokens_method *tokens;
-    /* Largest number of cached tokens, and number of tokens that leave the window together. */
+    /* most: largest number of cached tokens. leaving: number of tokens that a sliding window drops
+     * at a time. */
     size_t most, leaving;
     int g;
     const kvd_attention_in *in;
@@ -108,7 +109,7 @@ typedef struct {
 
 /* Returns the projections of KV head g in `dims`, or NULL if `dims` is NULL. */
 const kvd_dims_head *kvd_head_dims(const kvd_dims *dims, int layer, int g);
-/* Sets the window, the projections and the numbers of dimensions of KV head h->g. h->p, h->n and
+/* Sets the sliding window, projection matrices and vector lengths of KV head h->g. h->p, h->n and
  * h->prompts must be set before. */
 void kvd_head_describe(kvd_head *h, const kvd_attention_in *in);
 /* Allocates the arrays of *h. kvd_head_release must follow, even after a failure. */
@@ -146,7 +147,7 @@ int kvd_stepwise_heads(const kvd_plan *p, const kvd_prompts *prompts, const kvd_
                        size_t sequence, int g, size_t n, const float *cosine, const float *sine,
                        float *out, kvd_stepwise_account *account, kvd_err *err);
 
-/* Appends K and V of position t to the cache, not quantised, at high precision. */
+/* Appends K and V of position t to the cache without quantising them. */
 void kvd_head_append(kvd_head *h, size_t t);
 /* Removes cached tokens outside the attention window of position t, a block of h->leaving tokens at
  * a time. */
@@ -157,7 +158,8 @@ int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
 /* Drops cached tokens, or lowers their precision, as h->decision says. If `merges` is true and the
  * method merges tokens, first merges the dropped tokens into kept ones. */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
-/* Prunes key channels of all cached tokens except the newest, and counts the bits of the mask. */
+/* Zeroes key channels that the method prunes, in all cached tokens except the newest. Counts the
+ * mask of pruned channels as stored bits. */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
 /* Computes a projection basis for the prompt's keys and one for its values, and projects the
  * prompt's keys and values. */

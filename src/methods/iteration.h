@@ -15,7 +15,7 @@ typedef struct {
     uint32_t n;
     /* Number of the request's input and output tokens together. 0 means the engine's max_len. */
     uint32_t whole;
-    /* 1 if the model emits a token after the request's last token in this iteration. */
+    /* 1 if the model emits an output token for this request in this iteration. */
     int emits;
     /* 1 if the emitted token is the last one of the request, whose slot is then free. */
     int last;
@@ -35,8 +35,8 @@ typedef struct {
 typedef enum {
     /* Kernels for heads of different widths. All thread blocks get work of equal estimated cost. */
     KVD_ATTENTION_OURS,
-    /* Like KVD_ATTENTION_OURS, but the work is divided among thread blocks as in the ZACK and FDC
-     * papers. */
+    /* Kernels of KVD_ATTENTION_OURS that divide work among thread blocks as published for methods
+     * zack and fdc. */
     KVD_ATTENTION_PAPERS,
     /* All heads of a layer are padded to the widest, as unmodified kernels require. */
     KVD_ATTENTION_STOCK

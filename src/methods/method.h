@@ -6,8 +6,7 @@
 #include "formats/error_table.h"
 #include "methods/plan.h"
 
-/* Rule for how many dimensions each head keeps, given the fraction of all dimensions (p) or of each
- * head's sum of singular values (r) to remove. */
+/* Rule that decides how many dimensions each head keeps. */
 typedef enum {
     KVD_WIDTH_RULE_EQ6,
     KVD_WIDTH_RULE_EQ6_ENERGY, /* Eq. 6 over squared singular values */
@@ -34,14 +33,16 @@ typedef struct {
     /* Method whose rotations come from a spectrum file given by --spectrum (zack, fdc, ...), or
      * NULL. */
     const kvd_dims_method *dims;
-    /* The fields from `cut` to `ranks` are parameters of method `dims`. Numbers are in [0, 1), or
-     * NaN if not given. */
+    /* Projections that method `dims` computes: of Q and K, of V, or of all three. */
     kvd_cut cut;
+    /* Fraction of dimensions to remove, in [0, 1). NaN if the user did not give it. */
     double p;
     /* Parameters p.qk and p.v: fractions of dimensions to remove from Q and K, and from V. The user
      * gives both or neither. */
     double p_side[2];
+    /* Fraction of the sum of its singular values that each head may lose, in [0, 1), or NaN. */
     double r;
+    /* Fractions of dimensions to remove from tokens at low precision, in [0, 1), or NaN. */
     double p_low;
     double p_low_side[2];
     kvd_width_rule ranks;
@@ -95,8 +96,8 @@ const char *kvd_method_file(const kvd_method *m, int i);
 /* Returns true if parameter `key` (KEY or METHOD.KEY, `length` characters) takes a file path. */
 bool kvd_method_is_text_key(const char *key, size_t length);
 
-/* Must be called if --fisher is given. A quantiser that can use the Fisher file then does so,
- * unless a method reduces dimensions. */
+/* Must be called if the user gives a file of squared gradients (--fisher). Makes a quantiser in *m
+ * use the file. */
 void kvd_method_with_fisher(kvd_method *m);
 bool kvd_method_reads_fisher(const kvd_method *m);
 

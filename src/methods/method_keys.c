@@ -11,7 +11,8 @@
 
 const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES] = {"eq6", "eq6-energy", "error", "loss"};
 
-/* Returns the key in "NAME.KEY", or NULL if `key` does not begin with `name` and a dot. */
+/* For key "h2o.heavy" and name "h2o", returns "heavy". Returns NULL if the key has no such
+ * prefix. */
 static const char *key_of(const char *key, const char *name)
 {
     const size_t n = strlen(name);

@@ -300,8 +300,7 @@ static int check_latent(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setup)
 {
     kvd_method_setup s = *setup;
-    /* Sets whether methods draw random data instead of reading calibration data. If the plan has a
-     * quantiser, the quantiser alone decides. */
+    /* True if methods use random numbers in place of missing calibration data, in timing runs. */
     s.drawn = s.drawn && !s.calibration &&
               (p->bits ? p->bits->drawn : p->maker || (p->tokens && p->tokens->drawn));
     s.drops = p->tokens && !p->tokens->select && !p->tokens->only_lowers;

@@ -24,14 +24,14 @@ typedef struct kvd_plan {
     /* Projections of the heads, or NULL. If `maker` is set, kvd_plan_open computes them. */
     const kvd_dims *dims;
     const kvd_dims_maker *maker;
-    /* Method that removes dimensions separately in each prompt, or NULL. If it is set, `dims` and
-     * `maker` are NULL. */
+    /* Method that chooses the removed dimensions anew for each prompt, for example `think`, or
+     * NULL. */
     const kvd_channels_method *channels;
     const kvd_dims *widths, *widths_low;
-    /* Second moments of the output weights W_O if a method needs them and the plan is open,
-     * otherwise NULL. */
+    /* Second moments of the output weights W_O, computed by kvd_plan_open. NULL if no method needs
+     * them. */
     double *moments;
-    /* Projections for tokens at low precision, or NULL if `dims` applies. */
+    /* Projections for tokens at low precision. NULL if all tokens have the same projections. */
     const kvd_dims *dims_low;
     const kvd_bits_method *bits;
     kvd_parameter_values layers_values, tokens_values, levels_values, maker_values, channels_values,
@@ -41,7 +41,8 @@ typedef struct kvd_plan {
     kvd_dtype type; /* data type of numbers that are not quantised */
     /* Numbers of layers at the start and at the end of the model that are not compressed. */
     int keep_first, keep_last;
-    /* Plan without methods, for the first and last layers that stay uncompressed, or NULL. */
+    /* Plan without methods, used in the layers that are not compressed. NULL if all layers are
+     * compressed. */
     struct kvd_plan *kept;
     int n_layers;
     /* Number of tokens at the start of each sequence that are its prompt. The last token of a
@@ -57,7 +58,8 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
-/* Returns the plan of one layer: p, or p->kept if the layer stays uncompressed. p must be open. */
+/* Returns the plan for `layer`: p, or a plan without methods if the layer is not compressed.
+ * kvd_plan_open must have opened p. */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
 /* Returns true if a method changes the cache token by token, for example by dropping or quantising
@@ -72,8 +74,7 @@ bool kvd_plan_first_pass(const kvd_plan *p);
  * to the state of that method. */
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
-/* Returns how often the model processes each prompt: 2 if a method ranks tokens by a second copy of
- * the prompt, else 1. */
+/* Returns how often each prompt is fed to the model: 2 if a method appends a copy of it, else 1. */
 size_t kvd_plan_copies(const kvd_plan *p);
 
 /* Returns true if all KV heads must process a token before any processes the next. */

@@ -1,4 +1,5 @@
-/* Parameter values at which a method is evaluated, with kept dimensions and projections. */
+/* Computes the projection matrices of a method for given parameter values, for example
+ * `zack,p=0.5`. */
 #ifndef KVD_METHODS_POINTS_H
 #define KVD_METHODS_POINTS_H
 
@@ -20,7 +21,8 @@ typedef struct {
     kvd_method_paths path;
     kvd_spectrum spectrum[KVD_METHOD_FILES];
     kvd_rates rates[KVD_METHOD_FILES];
-    /* Losses measured for each head and number of kept dimensions. */
+    /* KL divergence measured when one head keeps fewer dimensions, for each head and number of
+     * dimensions. */
     kvd_error_table table;
     kvd_activations calibration;
     kvd_fisher fisher;
@@ -89,12 +91,11 @@ int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
 int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err *err);
 void kvd_point_release(kvd_point *point);
 
-/* Returns the compression methods at a point (one choice of parameter values), with its
- * projections, which the plan borrows. The caller must set type, prompt and seed, and open the
- * plan. */
+/* Returns a plan with the methods and the projection matrices of *point, which must outlive the
+ * plan. The caller must set type, prompt and seed of the plan, and open it. */
 kvd_plan kvd_point_plan(const kvd_point *point);
 
-/* Writes the largest fraction of dimensions that kvd_point_at can remove with this method. */
+/* Sets *p to the largest fraction of dimensions that method *m can remove. */
 int kvd_point_largest(const kvd_method *m, double *p, kvd_err *err);
 
 /* Builds projections that remove no dimensions: each head keeps d_head. If m->cut is KVD_CUT_QK, V

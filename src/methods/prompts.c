@@ -27,7 +27,8 @@ static bool chooses(const kvd_prompts *p, int layer, size_t sequence)
     return !window || window >= p->whole[sequence];
 }
 
-/* Returns the number of layers before `layer` in which a method chooses tokens. */
+/* Returns how many of the layers 0 .. layer - 1 have no sliding window shorter than the
+ * sequence. */
 static int chosen_before(const kvd_prompts *p, int layer, size_t sequence)
 {
     int n = 0;
@@ -396,7 +397,8 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
     for (size_t s = 0; !status && s < n; s++)
         status = kvd_prompts_check(plan, c, b->first_sequence + s, length[s], max_len, err);
     status = status || kvd_prompts_init(p, c, plan, length, whole, n, err);
-    /* Methods that read a prompt twice need room for two copies, even if the output is short. */
+    /* Makes each sequence long enough for the `times` copies of its prompt that the model
+     * processes. */
     for (size_t s = 0; !status && s < n; s++)
         whole[s] = whole[s] < times * length[s] ? times * length[s] : whole[s];
     if (!status) {

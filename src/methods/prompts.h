@@ -9,8 +9,8 @@
 #include "model/pass/forward.h"
 
 typedef struct {
-    /* Attention hook that records the prompts when the model first runs over them. Must be the
-     * first member. */
+    /* Attention hook that records K, V or token scores of the prompts before they are compressed.
+     * Must be the first member. */
     kvd_attention hook;
     /* The following fields are private. */
     kvd_dense_attention dense;

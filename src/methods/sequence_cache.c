@@ -9,7 +9,7 @@
 
 typedef struct {
     float *x[KVD_N_SIDES];
-    /* [whole][d_model] Inputs of the layer, or NULL if no method needs them. */
+    /* [tokens of the sequence][d_model] Inputs of the layer, or NULL if no method needs them. */
     float *input;
 } kept_rows;
 
@@ -19,7 +19,8 @@ struct kvd_sequence_cache_slot {
     size_t n, whole;
     kvd_head *head;
     kept_rows *rows;
-    /* [whole][d_head / 2] RoPE tables of all positions, then those for layers with a window. */
+    /* RoPE tables [tokens of the sequence][d_head / 2]: one for full-attention layers, then one for
+     * sliding-window layers. */
     float *cosine, *sine;
 };
 

@@ -35,7 +35,8 @@ typedef struct {
     size_t window;
 } statistics;
 
-/* Replaces scores x [n] by their softmax. Returns the sum of exp(x - *top), *top the maximum. */
+/* Replaces scores x [n] by their softmax. Returns the softmax denominator divided by exp(*top),
+ * where *top is the largest score. */
 KVD_CLONES static double exponentials(float *x, size_t n, const float *sink, float *top)
 {
     float most = x[0];
@@ -219,7 +220,8 @@ static int shorten_prompt(kvd_head *h, kvd_err *err)
         (h->p->channels->prune ? kvd_head_prune(h, err) : kvd_head_cut(h, err)))
         return -1;
     const kvd_bits_method *const bits = h->p->bits;
-    /* If a sliding window disables the method that chooses tokens, no token has low precision. */
+    /* False if a sliding window disables the token method of this layer, so that no token has low
+     * precision. */
     const bool lowers = h->tokens || !h->p->tokens;
     if (bits && bits->balances && bits->balances(&h->p->bits_values) && h->n0 && lowers)
         kvd_head_balance(h);

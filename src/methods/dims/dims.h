@@ -45,8 +45,8 @@ typedef struct {
     kvd_method_info info; /* must be the first member */
     /* Returns true if the method needs squared gradients (--fisher). NULL: never. */
     bool (*reads_fisher)(const kvd_parameter_values *v);
-    /* Returns true if the ranks of random projections, which timing runs use, come from the
-     * singular values in a spectrum file. NULL: never. */
+    /* Returns true if random projections, used in timing runs, get their ranks from singular values
+     * in a file. NULL: never. */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
     int (*make)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d,
@@ -145,7 +145,7 @@ void kvd_dims_leave_layers(kvd_dims *d, int first, int last);
 /* Fails if the projections do not fit the model, or if the model has latent attention. */
 int kvd_dims_fits(const kvd_dims *d, const kvd_config *c, kvd_err *err);
 
-/* Writes how many dimensions each head keeps to *w, which must have the shape of *d. */
+/* Sets *w to the numbers of dimensions that the heads of *d keep. *w must have the shape of *d. */
 void kvd_dims_widths(const kvd_dims *d, kvd_widths *w);
 
 /* Makes every head keep round((1 - p) d_head) dimensions. Returns -1 for invalid p. */

@@ -139,8 +139,8 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/* Copies the singular values [d] of a head from the spectrum file. They decide the rank of the
- * head's random projection. */
+/* Reads the singular values [d] of a head from the spectrum file, for random projections in timing
+ * runs. */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {
@@ -265,8 +265,8 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
         if (!s->drawn && basis_of(s->calibration, rows_of(s->config, side), layer, first, d->heads,
                                   n, basis + wide * wide, basis, err))
             return kvd_in(err, "layer %d, KV heads from %d", layer, first);
-        /* Random projections, used for timing, come from one basis, from a different first column
-         * for each layer, head and side (K or V). */
+        /* First column of `basis` to use. Heads that share one random basis start at different
+         * columns. */
         const size_t r = rank[side], from = s->drawn ? (size_t)(5 * layer + 3 * first + 2 * side) *
                                                            (wide / 7 + 1) % wide
                                                      : 0;

@@ -16,7 +16,7 @@ typedef struct {
 } kvd_layers_block;
 
 typedef struct {
-    /* Number of stored elements that have the data type of the cache. */
+    /* Number of stored floating-point numbers, which have the data type of the cache. */
     double numbers;
     double bits; /* bits of stored indices and flags */
 } kvd_layers_count;
@@ -24,7 +24,7 @@ typedef struct {
 typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
-    /* True if `merge` needs keys before RoPE, and returns such keys. */
+    /* True if `merge` takes and returns keys before RoPE, false for keys after RoPE. */
     bool keys_before_rope;
     /* Fails if the method's parameters do not suit the model. NULL if all parameters suit all
      * models. */

@@ -139,8 +139,7 @@ typedef struct {
     /* [group + 2][n][d] Q of `group` query heads, K and V of n tokens, followed by [n][d] of
      * scratch memory. */
     float *row;
-    /* The plugin's matrices that project Q, K and V, and its matrix that maps the stored V back to
-     * the output, [d][d] each, each followed by guard bytes. */
+    /* [d][d] Matrices from the plugin: projections of Q, K and V, and the back-projection of V. */
     float *matrix[MATRICES];
     size_t n, d, group;
 } workspace;

@@ -54,7 +54,8 @@ typedef struct {
     void *own; /* pointer that the plugin's `open` stored */
     void (*close)(void *own);
 } kvd_plugin_opened;
-/* Calls the plugin's function `open`, unless it is NULL, and sets *self to a kvd_plugin_opened. */
+/* Calls the plugin's function `open`, if it has one. Stores the method's state in *self, which
+ * kvd_plugin_close frees. */
 int kvd_plugin_open(const kvd_parameter_values *v, const kvd_method_setup *s,
                     int (*open)(const double *value, const kvdim_model *model, void **own,
                                 char *error),

@@ -33,8 +33,8 @@ typedef struct {
     /* [n_layers][n_kv_heads] Matrices [d][d]: Cholesky factors of the second moments of the
      * queries. */
     float *factor;
-    /* [n_layers][n_kv_heads][size][d] Centroids of keys, multiplied by `factor`. The nearest
-     * centroid of a key is the one nearest to the key times `factor`. */
+    /* [n_layers][n_kv_heads][size][d] Centroids of keys, multiplied by `factor`. A key is also
+     * multiplied by `factor` before it is compared with them. */
     float *moved;
     float *centroid; /* [n_layers][n_kv_heads][size][d] */
 } a2ats;

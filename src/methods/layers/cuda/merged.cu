@@ -27,9 +27,8 @@ __device__ __forceinline__ size_t rows_page_of(const kvd_merged_args &a, int b, 
     return static_cast<size_t>(__ldg(a.rows_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/* Returns the address of the norms that a page stores for vector v of each token: K of KV head v/2
- * if v is even, V if it is odd. Each token has two bf16 norms, for two merged layers, in one 32-bit
- * word. */
+/* Returns where a page stores the norms of KV head v / 2: of K if v is even, of V if v is odd. Each
+ * token has one 32-bit word with two bf16 norms, one per merged layer. */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
     return reinterpret_cast<uint32_t *>(a.length) +
@@ -143,8 +142,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Weights of two unit vectors in their interpolation. If one vector is zero, or the two are
- * opposite, one weight is 1 and the other is 0. */
+/* Weights of two directions in their spherical interpolation. */
 struct factors {
     double from, to;
 };
@@ -290,8 +288,8 @@ __global__ void __launch_bounds__(THREADS)
         to[b] = of_slot[slot[b]];
 }
 
-/* Returns the number of CTAs to launch for each of `others` equal parts of the work, so that every
- * multiprocessor gets about 8 CTAs. */
+/* Returns the x dimension of a grid with about 8 CTAs per multiprocessor. others: product of its y
+ * and z dimensions. */
 unsigned ctas(const kvd_merged_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -31,9 +31,10 @@ typedef struct {
     const int32_t *rows_table;
     /* True if the requests are prompts, false if they are decode steps, each with one new token. */
     bool prompts;
-    /* Stored pages of two merged layers, in the layout of `rows`. `first` holds directions that
-     * both layers share, and unmerged vectors of the first layer; `second` holds unmerged vectors
-     * of the second layer. */
+    /* Pages of two merged layers, in the layout of `rows`:
+     *
+     * - first: shared directions of merged tokens, and K and V of the first layer's unmerged tokens
+     * - second: K and V of the second layer's unmerged tokens */
     uint16_t *first, *second;
     /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] bf16 norms of each token's K or V vector in the
      * first and in the second of the two layers. Negative if the token's two vectors are not

@@ -157,8 +157,8 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Stores the K and V of prompts in the first of two layers, to merge them when the second layer has
- * computed its own. */
+/* Saves K and V that the first layer of a pair computed for prompts. The second layer later merges
+ * its own K and V with them. */
 static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_merged_args a = args_of(k, r->layer, r, true);
@@ -229,7 +229,7 @@ static double prompt_bits(const merged *k, size_t slot, int first)
     return (number * ((pairs - apart) * (d + 2) + apart * 2 * d) + pairs) / 2;
 }
 
-/* Returns the bits of a running request's K and V in all layers without a sliding window. */
+/* Returns the storage size, in bits, of a request's K and V in layers without a sliding window. */
 static double full_bits(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);

@@ -18,7 +18,7 @@ typedef struct {
     size_t wide;          /* elements of K or V of a token, in all layers of the group */
     size_t rank[2];       /* largest rank of K and V, rounded up to a multiple of 16 */
     uint16_t *latents;
-    /* Offset of the group's singular vectors in a request's part of `basis`, in elements. */
+    /* Index in a request's part of `basis` at which this layer group's singular vectors begin. */
     size_t basis_at;
 } layer_group;
 
@@ -330,7 +330,7 @@ static double rows_bits(const xkv *k, size_t n)
     return 8.0 * sizeof(uint16_t) * (double)(n * 2 * row_of(k));
 }
 
-/* Returns the bits of a running request's K and V in all layers without a sliding window. */
+/* Returns the storage size, in bits, of a request's K and V in layers without a sliding window. */
 static double full_bits(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);

@@ -15,14 +15,11 @@ typedef struct {
     /* Number of cached tokens of the request after the latest iteration. */
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before this request */
-    /* For methods whose decode steps overwrite cached tokens in turn (rule.fixed). place: ring
-     * buffer of the cache indices that may be overwritten. oldest: index in `place` of the next
-     * one. places: number of elements in `place`. */
+    /* Ring buffer of the cache indices that decode steps overwrite in turn. */
     int32_t *place;
+    /* place[oldest]: next cache index to overwrite. places: number of indices in `place`. */
     size_t oldest, places;
-    /* For methods whose decode steps overwrite cached tokens in turn (rule.fixed): position in the
-     * sequence of the token at each cache index. Prompt tokens that stay are renumbered 0, 1, 2
-     * ... */
+    /* Position of the token at each cache index, counting only the prompt tokens that stay. */
     uint32_t *position;
 } evict_slot;
 
@@ -62,8 +59,7 @@ typedef struct {
 static kvd_evict_budget budget_of(const kvd_plan *p, size_t n, size_t whole)
 {
     const kvd_evict_request r = {.prompt = n, .whole = whole, .n_layers = 1};
-    /* False positive of cppcheck: the returned structure keeps no address of r. */
-    /* cppcheck-suppress returnDanglingLifetime */
+    /* cppcheck-suppress returnDanglingLifetime ; The result has no pointer to r. */
     return p->tokens->eviction->budget(&p->tokens_values, &r);
 }
 
@@ -633,8 +629,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         cache->hook.wants_pre |= cache->cosine && !cache->hook.wants_raw;
     if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
-    /* To rank tokens by attention, kernels need the softmax denominators of the attention layer.
-     * With a temperature (tau0 > 0), they compute their own denominators. */
+    /* True if the kernels that rank tokens read the softmax denominators of the attention layer. */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
                        (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));

@@ -69,8 +69,7 @@ typedef struct {
     float *work; /* device memory of kvd_evict_expected_bytes bytes */
 } kvd_evict_expected;
 
-/* Trained networks that score tokens (ranking KVD_EVICT_TRAINED): one per layer, with the part that
- * this GPU's heads need. */
+/* Trained networks that score tokens (method locret), one per layer, for this GPU's KV heads. */
 typedef struct {
     size_t hidden, inputs; /* number of hidden units, and of inputs: Q, K and V of a token */
     const uint16_t *fc1;   /* [n_layers][hidden][inputs] bf16 */
@@ -123,15 +122,15 @@ typedef struct {
     kvd_evict_expected expected;
 } kvd_evict_prompts_args;
 
-/* The kvd_evict_score functions score the tokens of whole prompts. kvd_evict_score_keys and
- * kvd_evict_score_expected write one score per KV head to args->score; the others write the
- * attention that each token received, per query head, to args->mass. kvd_evict_choose then moves
- * the tokens that stay to the front of the pages. */
+/* Writes the attention that each prompt token received, per query head, to args->mass. */
 cudaError_t kvd_evict_score(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_t stream);
+/* Writes a score of each prompt token, per KV head, to args->score. */
 cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStream_t stream);
+/* Scores prompt tokens as the method requires, and writes to args->mass or args->score. */
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
+/* Chooses the prompt tokens that stay, and moves their K and V to the front of the pages. */
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /* Sums args->mass, the attention that each token received, over this GPU's query heads. If
  * rule.anchor is not 0 (method kvcrush), also computes args->distance. The caller then adds both
@@ -149,9 +148,8 @@ size_t kvd_evict_expected_bytes(int n_heads, int d_head);
 /* Merges dropped prompt tokens into kept ones. args->kept must list the kept tokens, then the
  * dropped ones. */
 cudaError_t kvd_evict_merge(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* For KVD_MERGE_RUNS: finds runs of adjacent tokens with similar keys, of which each becomes one
- * token. Fills args->kept and, in args->merging, `count`, `into` and `weight`. Overwrites
- * args->mass. */
+/* Finds runs of adjacent tokens with similar keys, to merge each run into one token. Fills
+ * args->kept and `count`, `into` and `weight` of args->merging; overwrites args->mass. */
 cudaError_t kvd_evict_runs(const kvd_evict_prompts_args *args, cudaStream_t stream);
 
 /* Arguments for dropping tokens after a decode step in one layer. */
@@ -172,8 +170,8 @@ typedef struct {
     /* [batch][n_heads] in device memory: natural logs of softmax denominators. Not used if
      * rule.tau0 > 0 (method keyformer). */
     const float *lse;
-    /* Scratch of kvd_evict_steps_bytes bytes, for method keyformer (rule.tau0 > 0) and for ranking
-     * KVD_EVICT_PIVOTAL. */
+    /* Scratch memory of kvd_evict_steps_bytes bytes, used only by methods keyformer and
+     * scissorhands. */
     float *work;
     /* [batch][room] in device memory: token scores summed over this GPU's KV heads. The caller adds
      * the sums of all GPUs and then calls kvd_evict_steps_drop. NULL if this GPU has all heads. */
@@ -225,8 +223,8 @@ void kvd_gpu_evict_latents(kvd_gpu_method *m, const kvd_latent_store *store);
 /* Copies the trained networks of method locret to the device. *memory owns all arrays of *x. */
 int kvd_evict_trained_make(kvd_evict_trained *x, const kvd_gpu_method *m, kvd_device_memory *memory,
                            kvd_err *err);
-/* Queues kernels that score a layer's prompt tokens with the trained networks. Output: score
- * [n_kv_heads][n_q8] in device memory. A token's index in it is that of the token's row of Q. */
+/* Queues kernels that score a layer's prompt tokens with the trained networks of method locret.
+ * score [n_kv_heads][n_q8], in device memory, gets the scores in the token order of Q. */
 int kvd_evict_trained_score(const kvd_evict_trained *x, const kvd_gpu_method *m,
                             const kvd_paged_rows *r, float *score, kvd_err *err);
 

@@ -137,7 +137,7 @@ __device__ __forceinline__ void keep(const kvd_evict_prompts_args &a, size_t at,
 }
 
 /* Method kvcrush: keeps the tokens with the largest scores. Sorts the other tokens by a.distance,
- * and keeps one in `every` of them. */
+ * and keeps every n-th of them. */
 __global__ void __launch_bounds__(CHOOSE)
     represent_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {

@@ -196,7 +196,7 @@ __device__ __forceinline__ const uint16_t *piece_of(const kvd_evict_prompts_args
            a.map.kv_offset[g] + after + piece(t, block, d);
 }
 
-/* Computes, for ROWS keys, the attention logits that are expected from later queries. */
+/* Predicts the attention logits that ROWS keys get from queries after the prompt. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS)
     logits_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)

@@ -263,8 +263,8 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.into[e.row + p] = !forward ? before : has_after ? after : -1;
 }
 
-/* Sums over query heads the attention that each token received, and marks the tokens with the
- * largest sums, which are never merged. */
+/* Marks the tokens that received the most attention, summed over query heads. Marked tokens are
+ * never merged. */
 __global__ void __launch_bounds__(RANK)
     heavy_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {

@@ -271,7 +271,7 @@ static __device__ __forceinline__ void move_piece(const kvd_evict_steps_args &a,
 
 static constexpr float LOG2E = 1.4426950408889634f;
 
-/* Arguments of a kernel that scores tokens, with factors for exponentials with base 2. */
+/* Arguments of the kernels that score tokens by attention. */
 struct score_params {
     kvd_evict_prompts_args a;
     /* Factor by which products q k are multiplied: scale * log2(e) / temperature. */
@@ -316,8 +316,8 @@ template <int HALVES, int BLOCKS> struct step_queries {
     }
 };
 
-/* Multiplies the queries by 16 keys with d dimensions. acc[half][c] is the product of query head 8
- * half + 2 (lane % 4) + c % 2 and key lane / 4 + 8 (c / 2). */
+/* Multiplies the queries by 16 keys with d dimensions. `acc` has the register layout of
+ * mma.sync. */
 template <int HALVES, int BLOCKS>
 static __device__ __forceinline__ void step_products(const uint16_t *low, const uint16_t *high,
                                                      int d, const step_queries<HALVES, BLOCKS> &q,

@@ -27,14 +27,14 @@ struct shared {
 
 /* Location in global memory of the queries or keys of one head of one prompt. */
 struct side {
-    /* Address of the first query or, for keys, of the first key in page 0. */
+    /* For queries: address of the first query. For keys: address of the first key in page 0. */
     const uint16_t *first;
     /* Page table of the keys. NULL for queries, which are contiguous in memory. */
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Returns the number of bytes of tokens t .. t + 63, without tokens after the end of the
-     * prompt. The number of tokens is rounded up to a multiple of 8. */
+    /* Returns the bytes of tokens t .. t + 63 up to the prompt's end, in whole blocks of 8
+     * tokens. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -72,8 +72,8 @@ struct totals {
     float sum[2], top[2], noise[2];
 };
 
-/* Adds a tile of query-key products to the softmax sums or maxima of the thread's two tokens. If
- * MASKED, omits pairs whose key is later than the query, and queries outside from_row .. n - 1. */
+/* Updates the sums or maxima of this thread's two queries or two keys with a tile of logits. If
+ * MASKED, skips keys later than the query, and queries outside from_row .. n - 1. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_params &p,
                                     const float *column, int token, int other, int from_row, int n,

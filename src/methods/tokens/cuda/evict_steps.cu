@@ -182,8 +182,8 @@ __device__ __forceinline__ void take_less(candidate &c, const candidate &other)
         c = other;
 }
 
-/* Adds p to the score of token i. If the token may be dropped and has a smaller score than the
- * candidate `least`, makes it the new candidate. */
+/* Adds attention probability p to the score of token i. Updates `least`, the droppable token with
+ * the smallest score so far. */
 __device__ __forceinline__ void add(const head &w, int i, float p, float score, uint32_t position,
                                     candidate &least)
 {
@@ -414,8 +414,8 @@ __global__ void __launch_bounds__(32 * LAYER_WARPS)
     }
 }
 
-/* Returns a sort key that is smaller for a token to which more of the recent queries gave
- * below-mean attention. The newest budget.recent tokens get the largest sort keys. */
+/* Returns a sort key for dropping tokens. Tokens to which many recent queries gave little attention
+ * come first. */
 __device__ __forceinline__ unsigned long long
 pivotal_key(const kvd_evict_steps_args &a, const kvd_evict_budget &budget, uint32_t now, size_t at)
 {

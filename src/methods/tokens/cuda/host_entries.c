@@ -77,7 +77,7 @@ static void turn(const kvd_host_entries *e, int layer, const float *table, const
     kvd_rope_apply(c, cosine, cosine + 2 * half, position, n, 1, x);
 }
 
-/* Undoes RoPE in the keys x [n][d], rounds them to bf16, and also writes them to `row`. */
+/* Undoes RoPE in the keys x [n][d] and rounds them to bf16. Stores the result in x and in `row`. */
 static void turn_back(const kvd_host_entries *e, int layer, const uint32_t *position, size_t n,
                       float *x, uint16_t *row)
 {
@@ -183,8 +183,8 @@ static int code_head(kvd_host_entries *e, const kvd_slot_entries *slot, size_t i
     return 0;
 }
 
-/* Lists the page addresses of tokens of n KV heads: of the new tokens or, if `ready`, of the tokens
- * whose decoded K and V are written back to the pages. *rows gets the number of tokens. */
+/* Lists, for n KV heads, the page addresses of new tokens or, if `ready`, of newly quantised
+ * tokens. Sets *rows to the number of listed tokens. */
 static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                      bool ready, size_t *rows, kvd_err *err)
 {
@@ -213,8 +213,8 @@ static int list_rows(kvd_host_entries *e, const kvd_iteration *it, size_t first,
                          what, err);
 }
 
-/* Copies K and V of new tokens from the pages of n KV heads to e->taken. If `back`, copies newly
- * quantised tokens from e->rows to the pages instead. */
+/* Copies K and V of new tokens in n KV heads from GPU pages to host memory. If `back`, copies newly
+ * quantised tokens from host memory to the pages instead. */
 static int move(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n, bool back,
                 kvd_err *err)
 {
@@ -288,7 +288,7 @@ static int code_on_gpu(kvd_host_entries *e, const kvd_iteration *it, size_t firs
         kvd_cuda_check(cudaStreamSynchronize(stream), what, err));
 }
 
-/* Quantises the cached tokens of n KV heads of an iteration. The tokens must fit into e->rows. */
+/* Quantises newly cached tokens of n KV heads on the CPU. The tokens must fit into e->rows. */
 static int code_heads(kvd_host_entries *e, const kvd_iteration *it, size_t first, size_t n,
                       kvd_err *err)
 {

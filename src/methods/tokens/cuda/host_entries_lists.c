@@ -150,8 +150,8 @@ static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, siz
     return 0;
 }
 
-/* Removes the tokens that have left the sliding window from a KV head's list, and counts their
- * bits, which the decode step did not read. */
+/* Removes the tokens that have left the sliding window from a KV head's list of cached tokens. Sets
+ * h->unseen to the bits stored for tokens outside the window. */
 static int leave_window(const kvd_host_entries *e, kvd_head_entries *h, size_t before, size_t n,
                         kvd_err *err)
 {
@@ -186,9 +186,11 @@ static int slide(const kvd_host_entries *e, const kvd_slice *s, kvd_head_entries
     return 0;
 }
 
-/* Updates the list of cached tokens of KV head i (counted over all layers) after slice s, the
- * tokens that this iteration adds to a request. `row` is the index of s in the iteration. `where`
- * [max_len] is scratch memory. */
+/* Updates the list of cached tokens of KV head i after an iteration with the new tokens *s.
+ *
+ * - i: index among the heads of all layers
+ * - row: index of *s in the iteration
+ * - where: scratch memory [max_len] */
 static int update_head(const kvd_host_entries *e, const kvd_slice *s, size_t row, size_t i,
                        uint32_t *where, kvd_err *err)
 {

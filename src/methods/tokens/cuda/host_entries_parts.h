@@ -65,8 +65,8 @@ struct kvd_host_entries {
     kvd_device_memory memory;
 };
 
-/* Updates a request's lists of cached tokens after slice s, the tokens that this iteration adds to
- * the request. `row` is the index of s in the iteration. */
+/* Updates a request's lists of cached tokens after an iteration with the new tokens *s. `row` is
+ * the index of *s in the iteration. */
 int kvd_host_entries_update(kvd_host_entries *e, const kvd_slice *s, size_t row, kvd_err *err);
 
 #endif

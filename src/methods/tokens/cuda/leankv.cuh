@@ -172,8 +172,8 @@ __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits,
     return word;
 }
 
-/* Returns how many dimensions of V a 32-bit word w of a lane has. They are *first, *first + 8,
- * *first + 16 and so on. */
+/* Returns how many dimensions of V are in 32-bit word w of a lane. Sets *first to the smallest of
+ * these dimensions, which are 8 apart. */
 __device__ __forceinline__ int value_features(int bits, int lane, int w, int *first)
 {
     *first = (bits == 8 ? 8 * w : bits == 4 ? 16 * w : 32 * w) + lane / 4;

@@ -57,7 +57,8 @@ typedef struct {
 #define KVD_LEANKV_BOTH
 #endif
 
-/* Returns the index in a tile of the w-th 32-bit word of a lane, if each lane has `words` words. */
+/* Returns the index in a tile at which 32-bit word w of a lane is stored. Each lane has `words`
+ * words. */
 KVD_LEANKV_BOTH static inline int kvd_leankv_word(int words, int lane, int w)
 {
     const int vec = words % 4 == 0 ? 4 : words % 2 == 0 ? 2 : 1;
@@ -131,9 +132,9 @@ enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
 /* Marks all pages as free and all KV heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
-/* Assigns pages to the KV heads of n requests in n_layers layers, so that each has room for `spare`
- * more tokens per precision. If pages run out, assigns none, sets state->wanted, and drops the
- * tokens that do not fit. */
+/* Gives the KV heads of n requests, in n_layers layers, pages for `spare` more tokens at each
+ * precision. If too few pages are free, gives none and sets state->wanted, which makes the
+ * iteration fail. */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
 /* Frees all pages of n requests. slot [n], in device memory, lists the requests. */

@@ -1,6 +1,5 @@
-/* Method leankv on the GPU: drops insignificant tokens (token method sparsity) and quantises the
- * others at high or low precision (quantisation method hetero). In layers with a sliding window,
- * bf16 pages hold all tokens, rounded to numbers that high precision can represent. */
+/* Method leankv on the GPU: drops insignificant tokens, and quantises the others at high or low
+ * precision. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,8 +51,7 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = (leankv *)m;
-    /* The second half of host_leaving is used, because an earlier copy to the device may still read
-     * the first half. */
+    /* The first half of host_leaving may still be in use by an earlier copy to the GPU. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -87,7 +85,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return give_back(k, k->host_leaving, n, err);
 }
 
-/* Returns the number of tokens in the bf16 pages between iterations, which is 0. */
+/* Returns 0: layers without a sliding window keep no tokens in bf16 pages after an iteration. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -158,7 +156,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return sum;
 }
 
-/* Returns the bits of the token that left the sliding windows in the latest decode step. */
+/* Returns the storage size, in bits, of the token that left the sliding windows in the latest
+ * decode step. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const leankv *const k = (const leankv *)m;

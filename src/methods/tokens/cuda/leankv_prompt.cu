@@ -132,8 +132,8 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /* As bit patterns of floats: largest significance of dropped tokens [LOW], and of all tokens
-     * that do not get high precision [HIGH]. */
+    /* For each precision level, the largest attention received by a token below that level (bits of
+     * a float). */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];

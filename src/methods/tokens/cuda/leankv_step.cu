@@ -98,7 +98,7 @@ __device__ void reduce(double *sum, least (&x)[KVD_LEANKV_LEVELS])
 
 /* Decides which tokens of a KV head get low precision or are dropped in this decode step.
  *
- * - sum: sum of the significances of all tokens older than the window of newest tokens
+ * - sum: attention received by the tokens that are older than the window of newest tokens
  * - body: number of these older tokens */
 __device__ decision decide(const kvd_leankv_head &h, const found &f, double sum, int body)
 {
@@ -185,8 +185,8 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
         *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = from.scale;
 }
 
-/* Quantises the token that loses high precision, if any, with fewer bits. Then stores the new
- * token. */
+/* Stores the new token at high precision. If another token falls to low precision, first
+ * requantises it with fewer bits. */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
 {

@@ -22,8 +22,8 @@ typedef struct {
     /* Bytes of one KV head in a page of the cache: quantised K and V, precision levels and
      * scores. */
     size_t head_bytes;
-    /* Number of factors in a layer that multiply the channels of keys before these are quantised at
-     * low precision, or 0 for no such factors. */
+    /* Number of factors per layer by which key channels are multiplied before quantisation, or 0
+     * for none. */
     size_t factors;
     float *mass;
     kvd_lower_budget *budget, *host_budget; /* [slots] device and pinned memory */
@@ -178,8 +178,8 @@ static double near_bits(const lower *k, size_t n)
                : 0;
 }
 
-/* Returns the bits of a request in all layers without a sliding window, or 0 if no request is in
- * `slot`. */
+/* Returns the storage size, in bits, of a request's K and V in layers without a sliding window.
+ * Returns 0 if `slot` is free. */
 static double full_bits(const lower *k, size_t slot)
 {
     const double low = (double)low_of(k, slot), n = k->tokens[slot];
@@ -196,7 +196,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(k, slot) + near_bits(k, k->tokens[slot]);
 }
 
-/* Returns the bits of the token that left the sliding windows in the latest decode step. */
+/* Returns the storage size, in bits, of the token that left the sliding windows in the latest
+ * decode step. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const lower *const k = (const lower *)m;

@@ -168,8 +168,7 @@ __device__ uint4 decode_run(const kvd_lower_args &a, const vector_of &v, int lev
     for (int e = 0; e < 8; e++) {
         x[e] = number_of(code[e], bits, half_of(scale), half_of(scale >> 16));
     }
-    /* The fast division may be off by 2 units in the last place. That is less than bf16 can
-     * represent. */
+    /* The error of the fast division is far below the precision of bf16, to which x is rounded. */
     if (factor) {
         const uint4 f = *reinterpret_cast<const uint4 *>(factor + i);
         const uint32_t w[4] = {f.x, f.y, f.z, f.w};
@@ -373,8 +372,8 @@ __global__ void __launch_bounds__(THREADS) lower(const __grid_constant__ kvd_low
         a.level[place_of(a, b, g, t)] = KVD_LOWER_LOW;
 }
 
-/* Returns the number of CTAs to launch per request. `others` is the product of the grid's other
- * dimensions. */
+/* Returns the x dimension of a grid with about 8 CTAs per multiprocessor. others: product of its y
+ * and z dimensions. */
 unsigned ctas(const kvd_lower_args *a, int others)
 {
     const int wanted = (8 * a->n_sms + others - 1) / others;

@@ -72,22 +72,25 @@ typedef struct {
     const void *q; /* bf16 queries, BLOCKED */
 } kvd_lower_prompts_args;
 
-/* Chooses the precision of each prompt token, computes the factors of key channels (a->factor) and
- * quantises the tokens. */
+/* Chooses the precision of each prompt token, and quantises the tokens. Also computes a->factor, by
+ * which key channels are multiplied before quantisation. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
 /* Rounds K and V of the newest min(q_len[i], `most`) tokens of each request i, in the bf16 pages
- * a->rows, to numbers that high precision stores without loss. q_len [n] is in device memory. Does
- * not use codes, level, score, factor and budget of *a. */
+ * a->rows, to the values that high-precision quantisation would give. q_len [n] is in device
+ * memory. Does not use codes, level, score, factor and budget of *a. */
 cudaError_t kvd_lower_round(const kvd_lower_args *a, const int32_t *q_len, int32_t most,
                             cudaStream_t stream);
 /* Decodes all tokens but the newest to the bf16 pages a->rows. Fills the rest of the last group of
  * 8 tokens with zeros. */
 cudaError_t kvd_lower_restore(const kvd_lower_args *a, cudaStream_t stream);
-/* Adds the decode step's attention probabilities to the token scores, and quantises the newest
- * tokens. At most one token per KV head falls to low precision. Must follow kvd_lower_restore and
- * the attention. q [n][q_pitch] is bf16, lse [n][n_heads] has the natural logs of softmax
- * denominators. */
+/* Adds a decode step's attention probabilities to the token scores. Quantises the newest token at
+ * high precision and, per KV head, at most one older token at low precision.
+ *
+ * - q: bf16 queries [n][q_pitch]
+ * - lse: natural logs of softmax denominators [n][n_heads]
+ *
+ * Must follow kvd_lower_restore and the attention. */
 cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float *lse,
                             cudaStream_t stream);
 
@@ -96,9 +99,8 @@ cudaError_t kvd_lower_steps(const kvd_lower_args *a, const void *q, const float 
 #else
 #include "methods/cuda/gpu_method.h"
 
-/* For a layer with a sliding window: rounds K and V of new tokens in the window to numbers that
- * high precision (bits[..][KVD_LOWER_HIGH]) stores without loss. Must follow the attention of the
- * layer. */
+/* Rounds K and V of new tokens, in a layer with a sliding window, to the values that high-precision
+ * quantisation would give. Must follow the attention of the layer. */
 int kvd_lower_round_window(const struct kvd_paged_cache *c, const kvd_paged_rows *r,
                            const int32_t bits[2][KVD_LOWER_LEVELS], kvd_err *err);
 #endif

@@ -198,9 +198,7 @@ __device__ __forceinline__ void score_pages(const kvd_selection &s, const float 
     }
 }
 
-/* Scores selection pages (groups of adjacent tokens): the sum over dimensions of rise * largest key
- * element + fall * smallest key element in the group. The factors `rise` and `fall` depend on the
- * queries. */
+/* Computes a score for each group of adjacent tokens from its largest and smallest key elements. */
 __global__ void __launch_bounds__(SCORE)
     score_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {

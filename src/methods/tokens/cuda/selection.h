@@ -1,6 +1,5 @@
-/* Kernels of methods whose decode steps read only some of the cached tokens. Steps choose among
- * selection pages, which are groups of rule.page adjacent tokens: they read the newest ones, and
- * those with the largest scores. */
+/* Kernels for decode steps that read only some of the cached tokens. They choose among selection
+ * pages: groups of adjacent tokens. */
 #ifndef KVD_METHODS_TOKENS_CUDA_SELECTION_H
 #define KVD_METHODS_TOKENS_CUDA_SELECTION_H
 
@@ -27,8 +26,8 @@ typedef struct {
     int32_t n_slots;
     const int32_t *page_table; /* device [batch][max_pages] */
     const void *pool;          /* device pages of the layer */
-    /* [cache page][n_kv_heads][64 / rule.page][2][d_qk] in device memory: smallest and largest
-     * element of each key channel in each group of rule.page tokens. */
+    /* Device array [pages][n_kv_heads][64 / rule.page][2][d_qk]: smallest and largest element of
+     * each key channel in each group of rule.page adjacent tokens. */
     void *bounds;
     /* For KVD_READ_RECENT: attention probabilities [page][n_kv_heads][history][64] in device
      * memory, summed over query heads. The query at position t writes element t % history. */
@@ -54,8 +53,9 @@ typedef struct {
 cudaError_t kvd_selection_recent(const kvd_selection *s, const kvd_selection_rows *rows,
                                  cudaStream_t stream);
 
-/* Writes the number of tokens that each KV head reads to len [batch * n_kv_heads]. Writes the
- * number of KV heads of the first live[0] requests to heads[0]. All arrays are in device memory. */
+/* Writes how many tokens each KV head reads to len [batch * n_kv_heads]. Sets heads[0] to live[0] *
+ * n_kv_heads, where live[0] is the number of requests that are not padding. All arrays are in
+ * device memory. */
 cudaError_t kvd_selection_lengths(const kvd_selection *s, const int32_t *live, int32_t *len,
                                   int32_t *heads, cudaStream_t stream);
 
@@ -229,15 +229,14 @@ KVD_ON_BOTH static inline bool kvd_selection_varies(const kvd_read_rule *r)
     return r->ranking == KVD_READ_CODES || r->ranking == KVD_READ_CLUSTERS;
 }
 
-/* Returns the number of tokens per entry of the attention's page table, or 0 if its entries are
- * whole cache pages. */
+/* Returns how many tokens each page-table entry covers in attention. 0 means a whole cache page. */
 KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
 {
     return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
-/* Returns how many of n small clusters of tokens are chosen by score. The first and the last
- * cluster are always read in addition. */
+/* Returns how many of n clusters of tokens a decode step reads because of their scores. The first
+ * and the last cluster are not counted. */
 KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
 {
     const size_t budget = (size_t)r->budget;

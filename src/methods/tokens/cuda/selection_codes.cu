@@ -36,8 +36,7 @@ __device__ __forceinline__ void turn(const kvd_selection_codes &c, int p, double
     *b = v * cf + u * sf;
 }
 
-/* Returns the index, in arrays [page][n_kv_heads], of KV head g in the cache page that has token t
- * of request b. */
+/* Returns the index in arrays [page][n_kv_heads] for KV head g and token t of request b. */
 __device__ __forceinline__ size_t head_page(const kvd_selection &s, int b, int g, int t)
 {
     return (size_t)s.page_table[(size_t)b * s.max_pages + t / KVD_PAGE_TOKENS] * s.map.n_kv_heads +
@@ -162,8 +161,7 @@ __global__ void __launch_bounds__(ENCODE)
         (uint16_t)best[found][lane];
 }
 
-/* Multiplies centroids by queries. Each warp handles one centroid. WIDTH is the largest number of
- * dimensions of either. */
+/* Multiplies queries by centroids of keys. WIDTH is the largest supported number of dimensions. */
 template <int WIDTH>
 __global__ void __launch_bounds__(PRODUCT)
     product_kernel(const __grid_constant__ kvd_selection s,

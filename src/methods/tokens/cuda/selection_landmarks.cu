@@ -53,8 +53,8 @@ __device__ __forceinline__ size_t room_of(const kvd_selection &s)
     return (size_t)s.max_pages << log_each(s);
 }
 
-/* Returns the index of the cache page that has selection page i (a group of adjacent tokens) of
- * request b. */
+/* Returns the index of the cache page that contains the i-th group of adjacent tokens of request
+ * b. */
 __device__ __forceinline__ size_t pool_page(const kvd_selection &s, int b, int i)
 {
     return (size_t)s.page_table[(size_t)b * (size_t)s.max_pages + (size_t)(i >> log_each(s))];
@@ -192,9 +192,8 @@ __global__ void landmark_lengths_kernel(const __grid_constant__ kvd_selection s,
         heads[0] = live[0] * kv;
 }
 
-/* Multiplies the queries by the mean key of each selection page (group of adjacent tokens). Groups
- * with exact keys get the score -INFINITY. Each lane handles four adjacent dimensions of every
- * 128. */
+/* Multiplies the queries by the mean key of each group of adjacent tokens. Groups whose keys are
+ * also stored uncompressed get the score -INFINITY. */
 template <int WIDTH>
 __global__ void __launch_bounds__(LANES *WARPS)
     landmark_score_kernel(const __grid_constant__ kvd_selection s,
@@ -269,8 +268,8 @@ __device__ float largest_of(float x)
     return x;
 }
 
-/* Computes for each query head the log softmax of the scores of all token groups. Writes its
- * maximum over the query heads to the scores of the first head. */
+/* Takes the log softmax of each query head's scores over n groups of tokens. Writes each group's
+ * maximum over the heads to score [n]. */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {
     for (int h = 0; h < group; h++) {
@@ -416,7 +415,7 @@ __device__ __forceinline__ uint4 *stored(const kvd_selection &s, const kvd_selec
     return c < k ? exact_key(s, x, b, g, t, c, marked) : value_of(s, x, b, g, t, c - k);
 }
 
-/* Stores V and exact keys of new tokens, in groups of 8 tokens. */
+/* Stores V and uncompressed keys of new tokens, in groups of 8 tokens. */
 __global__ void __launch_bounds__(STORE)
     store_kernel(const __grid_constant__ kvd_selection s,
                  const __grid_constant__ kvd_selection_shadow x, const int32_t *q_len)
@@ -447,8 +446,8 @@ struct chosen_source {
     int step;
 };
 
-/* Copies V and exact keys of 64 chosen tokens to a page. Fills the rest of the last group of 8
- * tokens with zeros. */
+/* Copies V of 64 chosen tokens to a page, and the keys of tokens whose keys are stored
+ * uncompressed. */
 __global__ void __launch_bounds__(STORE) read_kernel(const __grid_constant__ kvd_selection s,
                                                      const __grid_constant__ kvd_selection_shadow x,
                                                      const __grid_constant__ kvd_selected to)

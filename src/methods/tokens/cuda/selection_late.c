@@ -262,8 +262,8 @@ static int project(const selection *e, size_t tokens, const uint16_t *basis, con
                             what, err);
 }
 
-/* Computes low-rank factors of the keys before RoPE of the prompts first .. first + batch - 1,
- * which have equal lengths. */
+/* Factorises keys before RoPE at low rank, for the `batch` prompts from index `first` on. These
+ * prompts must have equal lengths. */
 static int decompose(selection *e, const kvd_paged_rows *r, size_t first, size_t batch,
                      kvd_err *err)
 {

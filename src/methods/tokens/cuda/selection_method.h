@@ -84,8 +84,7 @@ typedef struct {
 kvd_selection kvd_selection_of_rows(const kvd_selection_method *e, int layer, size_t from,
                                     size_t n);
 
-/* Returns true if the method drops prompt tokens, so that layers cache different numbers of
- * tokens. */
+/* Returns true if the method drops prompt tokens. Layers then cache different numbers of tokens. */
 static inline bool kvd_selection_is_late(const kvd_selection_method *e)
 {
     return e->rule.ranking == KVD_READ_CLUSTERS;
@@ -112,7 +111,7 @@ static inline bool kvd_selection_has_shadow(const kvd_selection_method *e)
 }
 /* Sets e->method's callbacks for method shadowkv. Fails for unsupported models or parameters. */
 int kvd_selection_shadow_describe(kvd_selection_method *e, kvd_err *err);
-/* Allocates those arrays of e->shadow whose sizes depend on e->rows and e->row_pages. */
+/* Allocates the arrays of method shadowkv whose sizes depend on e->rows and e->row_pages. */
 int kvd_selection_shadow_work(kvd_selection_method *e, kvd_err *err);
 int kvd_selection_shadow_make(kvd_selection_method *e, kvd_err *err);
 void kvd_selection_shadow_free(kvd_selection_method *e);

@@ -144,8 +144,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
                 e->entries[head] = i < it->n_steps
                                        ? e->entries[head] + 1
                                        : (size_t)e->counted[(l * e->n_slots + s->slot) * e->kv + g];
-                /* Frees the pages of the KV head that its cached tokens and one more token do not
-                 * need. */
+                /* Keeps pages for the KV head's cached tokens and one more token, and frees its
+                 * other pages. */
                 kvd_pages_keep(&e->pages, head, e->entries[head] + 1);
             }
         e->slot[s->slot].tokens += s->n;
@@ -153,13 +153,14 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
         if (s->last)
             drop(m, s->slot);
         else
-            /* Keeps one page of the request, which its next token needs, and frees the others. */
+            /* Keeps one bf16 page for the request's next token, and frees the request's other
+             * pages. */
             kvd_pages_keep(m->cache->pages, s->slot, 1);
     }
     return 0;
 }
 
-/* Returns the number of tokens in the bf16 pages between iterations, which is 0. */
+/* Returns 0: layers without a sliding window keep no tokens in bf16 pages after an iteration. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;

@@ -28,8 +28,8 @@ typedef struct {
     const int32_t *table;
     /* Pages in device memory. Each page belongs to one KV head. */
     void *heads;
-    /* [n_all][n_q8] in device memory: score of each prompt token in each KV head, at the index of
-     * the token's row of Q. NULL: the scores are in prompt.mass. */
+    /* [n_all KV heads][n_q8 rows of Q] in device memory: scores of prompt tokens. NULL: the scores
+     * are in prompt.mass. */
     float *rank;
     /* For KVD_EVICT_SPREAD: output [slot][2] in device memory, entropy and variance of the layer's
      * attention. */
@@ -60,9 +60,9 @@ typedef struct {
 
 /* Scores all prompt tokens, chooses those that stay and copies them like kvd_uneven_choose. */
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Chooses the tokens that stay by args->rank or, if that is NULL, by the attention that tokens
- * received (prompt.mass). Fills prompt.kept and args->count, and copies K and V of these tokens to
- * pages of their KV heads. */
+/* Chooses the tokens to keep, by the scores args->rank or, if NULL, by the received attention
+ * prompt.mass. Fills prompt.kept and args->count, and copies K and V of the kept tokens to pages of
+ * their KV heads. */
 cudaError_t kvd_uneven_choose(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* For method taskkv: for each of this GPU's KV heads, sums the V vectors of all tokens, weighted by
  * the attention that they received (prompt.mass). Writes the sums to args->vector. */
@@ -81,11 +81,11 @@ cudaError_t kvd_uneven_rank(const kvd_uneven_prompts_args *args, cudaStream_t st
  * - args->prompt.budget: member keep_old is the mean number of tokens that stay in a KV head */
 cudaError_t kvd_uneven_threshold(const kvd_uneven_prompts_args *args, int32_t n_layers,
                                  cudaStream_t stream);
-/* Scores each group of rule.review adjacent tokens by the attention that they received, summed over
+/* Scores groups of adjacent tokens (rule.review tokens each) by received attention, summed over
  * this GPU's query heads. Writes the scores of a prompt's groups from prompt.score[q_start] on. */
 cudaError_t kvd_uneven_review(const kvd_uneven_prompts_args *args, cudaStream_t stream);
-/* Chooses the groups of rule.review adjacent tokens that stay, for args->layers layers. Fills
- * prompt.kept and args->count. */
+/* Chooses the groups of adjacent tokens to keep, for args->layers layers. Fills prompt.kept and
+ * args->count. */
 cudaError_t kvd_uneven_windows(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* kvd_uneven_store copies K and V of all prompt tokens to pages of their KV heads. kvd_uneven_copy
  * copies only K and V of the tokens that stay. */
@@ -134,8 +134,7 @@ typedef struct {
     /* layers: number of layers without a sliding window. kv: number of KV heads of a layer on this
      * GPU. */
     size_t layers, kv;
-    /* Number of KV heads of a layer whose tokens are ranked together, which may be on several
-     * GPUs. */
+    /* Number of KV heads of a layer that share one token budget: all heads, or this GPU's heads. */
     size_t all;
     bool joined; /* true if several GPUs add up scores */
     size_t n_slots, max_len;
@@ -161,8 +160,8 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /* For methods that append a copy to each prompt: length of each prompt without its copy, in
-     * pinned and in device memory. NULL for other methods. */
+    /* Prompt lengths, not counting the copy of the prompt that some methods append, in pinned and
+     * in device memory. NULL if the method appends no copy. */
     int32_t *prompt, *prompts;
     size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;

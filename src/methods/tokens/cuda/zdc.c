@@ -203,8 +203,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : kvd_zdc_levels_get(&z->levels, m->cache, r->stream, err);
 }
 
-/* Returns the arguments for the attention of n decode steps in layer l, an index among the layers
- * without a sliding window. */
+/* Returns the arguments for the attention of a decode step with n requests. l is an index among the
+ * layers without a sliding window. */
 static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
 {
     const kvd_paged_cache *const c = z->method.cache;
@@ -225,8 +225,8 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
                              .workspace = z->layer[l].workspace};
 }
 
-/* Divides the attention of n decode steps among CTAs. The result is computed once for every n, and
- * not while CUDA graphs are captured. */
+/* Divides the attention of a decode step with n requests among CTAs, once for every n. Must not be
+ * called during CUDA graph capture. */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();
@@ -507,8 +507,7 @@ static size_t pruned_near(const kvd_zdc *z, size_t slot, size_t n)
     return low > gone ? low - gone : 0;
 }
 
-/* Returns how many tokens of a layer with a sliding window had pruned keys at the end of the
- * prompt. */
+/* Returns how many tokens in a layer's sliding window have pruned keys when decoding begins. */
 static size_t pruned_first(const kvd_zdc *z, size_t slot)
 {
     return pruned_near(z, slot, pruned_of(z, slot) + z->window);

@@ -16,8 +16,8 @@ extern "C" {
 #endif
 
 enum { KVD_ZDC_HIGH, KVD_ZDC_LOW, KVD_ZDC_STORES };
-/* Flags of a token. RAW: this layer ranks it as important. USED: this layer treats it as important,
- * which may follow the choice of an earlier layer. */
+/* Flags of a token. RAW: important by this layer's own ranking. USED: treated as important, perhaps
+ * by an earlier layer's ranking. */
 enum { KVD_ZDC_RAW = 1, KVD_ZDC_USED = 2 };
 
 /* Layout of a KV head in the pages. Arrays [KVD_ZDC_STORES] have an element for important and one
@@ -29,8 +29,8 @@ typedef struct {
     int16_t kept[2];
     /* Index of the element in a page at which the K or V of this head begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
-    /* First column of this head in the attention outputs over important and over less important
-     * tokens. */
+    /* Columns at which this head's attention outputs begin: for important tokens, and for less
+     * important tokens. */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
@@ -76,14 +76,14 @@ typedef struct {
     int32_t *place;
 } kvd_zdc_choose_args;
 
-/* Marks the most important tokens of each prompt, as many as the fraction args->share of its
- * tokens. A token's importance is the log of its softmax denominators' sum over query heads. */
+/* Marks the fraction args->share of each prompt's tokens as important. A token's importance is
+ * computed from the softmax denominators of its query. */
 cudaError_t kvd_zdc_choose(const kvd_zdc_choose_args *args, cudaStream_t stream);
 /* Writes the importance of each token, computed from this GPU's heads alone, to `to` [n_q8]. This
  * is an input of kvd_zdc_choose. */
 cudaError_t kvd_zdc_value(const kvd_zdc_choose_args *args, float *to, cudaStream_t stream);
 
-/* Arguments for choosing the key channels that method think prunes in one layer, for a batch of
+/* Arguments for choosing the key channels that method `think` removes in one layer, for a batch of
  * whole prompts. */
 typedef struct {
     kvd_zdc_pages pages;
@@ -104,9 +104,9 @@ typedef struct {
     int32_t *place;
 } kvd_zdc_channels_args;
 cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *args, cudaStream_t stream);
-/* For a layer with a sliding window of `near` tokens: zeroes the key channels that method think
- * prunes. Ranks the channels by the prompt's newest `near` keys, and keeps the best `kept`. Does
- * not use order, level and place of *args. `pages` must equal args->from. */
+/* Zeroes the key channels that method `think` removes, in a layer with a sliding window of `near`
+ * tokens. Keeps the `kept` channels that rank best by the prompt's newest `near` keys. Does not use
+ * order, level and place of *args. `pages` must equal args->from. */
 cudaError_t kvd_zdc_prune(const kvd_zdc_channels_args *args, int32_t near, int32_t kept,
                           void *pages, cudaStream_t stream);
 
@@ -199,12 +199,11 @@ typedef struct {
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/* Fills end, low_len and table of *args: for each layer and request, the number of token rows, the
- * number of less important tokens and the list of pages. */
+/* Fills the outputs of *args: end, low_len and table. */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
-/* Arguments for averaging two attention outputs in one layer: over important and over less
- * important tokens. */
+/* Arguments for combining two attention outputs in one layer: one for important tokens, one for
+ * less important tokens. */
 typedef struct {
     kvd_zdc_pages pages;
     int32_t batch, n_kv_heads, group;
@@ -225,9 +224,8 @@ typedef struct {
     void *out;
 } kvd_zdc_merge_args;
 
-/* Computes the weighted average of two attention outputs: over important tokens, and over less
- * important tokens. The weights are their softmax denominators. The attention sink of a query head
- * is counted once. */
+/* Averages the attention outputs for important and for less important tokens, weighted by their
+ * softmax denominators. The attention sink of a query head is counted once. */
 cudaError_t kvd_zdc_merge(const kvd_zdc_merge_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus
@@ -241,7 +239,7 @@ static __device__ __forceinline__ int zdc_pages_of(int tokens)
     return (tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns the number of pages that n_low less important tokens occupy, which is at least one. */
+/* Returns the number of pages for n_low tokens of low importance, at least 1. */
 static __device__ __forceinline__ int zdc_low_pages(int n_low)
 {
     return zdc_pages_of(max(n_low, 1));

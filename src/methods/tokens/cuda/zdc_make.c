@@ -117,7 +117,7 @@ static void describe_head(const kvd_zdc *z, int l, int g, kvd_zdc_head *to)
         to->width[s][1] = map[s]->d_v[g];
         to->in_page[s][0] = map[s]->kv_offset[g];
         to->in_page[s][1] = map[s]->kv_offset[g] + KVD_PAGE_TOKENS * map[s]->d_qk[g];
-        /* In the layout `both`, the heads of less important tokens follow those of important
+        /* The layout `both` lists all heads for important tokens, then all heads for less important
          * tokens. */
         to->in_row[s] = z->layer[l].both.o_offset[s * map[s]->n_heads + g * map[s]->group];
     }

@@ -10,8 +10,8 @@
  * from its own heads; `exchange` gives every GPU the results of all GPUs. */
 typedef struct {
     int n, own; /* number of GPUs (0: heads are not shared), and index of this GPU */
-    /* [n][rows] in device memory: importance of each prompt token, computed from the heads of each
-     * GPU. */
+    /* [GPUs][rows] in device memory: importance of prompt tokens, as each GPU computes it from its
+     * own heads. */
     float *sum;
     int (*exchange)(void *ctx, float *sum, size_t rows, kvd_err *err);
     void *ctx;
@@ -125,8 +125,8 @@ typedef struct {
     kvd_zdc_levels levels;
     /* [n_heads][rows] Attention that each token received. NULL unless the method is `received`. */
     float *mass;
-    /* Importance of prompt tokens, computed from the heads of each GPU. parts.n is 0 if one GPU has
-     * all heads. */
+    /* Importance of prompt tokens, as each GPU computes it. parts.n is 0 if one GPU has all
+     * heads. */
     kvd_zdc_parts parts;
     /* In device memory: natural log of the softmax denominator of each query in decode steps. */
     float *lse_steps;
@@ -134,8 +134,8 @@ typedef struct {
      * over the less important ones. */
     void *o;
     int32_t *end, *low_len, *table;
-    /* [max_slices + 1] in device memory: works[n] is a plan that divides the attention of n decode
-     * steps among CTAs. */
+    /* [max_slices + 1] in device memory: works[n] divides the attention of a decode step with n
+     * requests among CTAs. */
     void **works;
     void *host_works;
 } kvd_zdc;
