@@ -198,8 +198,8 @@ static int append(transfer *t, const void *bytes, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Converts x [n] to the number type t->to. Fails if a result is not finite, except elements of
- * unchanged tensors (`folded` is false) that were not finite in the checkpoint. */
+/* Converts x [n] to number type t->to. Fails if a finite element overflows. If `folded` is true,
+ * fails also if x has NaN or infinity. */
 static int round_to(transfer *t, const float *x, bool folded, size_t n, kvd_err *err)
 {
     kvd_from_f32(t->to, x, t->buffer, n);

@@ -350,7 +350,7 @@ done:
     return status;
 }
 
-/* Fails if a KL divergence is clearly negative, or NaN for only some sequences. */
+/* Reads the KL divergences of all sequences, if the file has them, and checks their values. */
 static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);

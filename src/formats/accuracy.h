@@ -43,7 +43,7 @@ kvd_rows *kvd_accuracy_rows(int n_layers, int n_heads, size_t n_sequences, bool 
 /* Writes the accuracy table, and the number of predicted tokens of each sequence. */
 int kvd_accuracy_rows_write(kvd_h5 *f, const kvd_rows *r, const double *predictions, kvd_err *err);
 /* Reads the accuracy table, which the caller frees, and the number of predicted tokens of each
- * sequence. Fails if its arrays differ in shape from those of the table `like`. */
+ * sequence. Fails if an array in the file has another shape than in the table `like`. */
 kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predictions,
                                  kvd_err *err);
 

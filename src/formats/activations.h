@@ -14,8 +14,8 @@ typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kv
 /* names of the datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE) */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/* Indices of the datasets with checksums: after those of Q, K and V (type kvd_x) come W_O, W_V and
- * three datasets with one number per token. */
+/* Indices of datasets with checksums: first Q, K and V (type kvd_x), then W_O, W_V and three
+ * datasets with one number per token. */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
 typedef struct {

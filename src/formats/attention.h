@@ -1,8 +1,8 @@
-/* kvdim/attention files: statistics of attention scores and probabilities. Files of one model can
- * be added up.
+/* kvdim/attention files: statistics of attention scores and probabilities. The statistics in two
+ * files of the same model can be added.
  *
  * A request is one text. A score is q . k / sqrt(d_head). The mass of a token is the attention
- * probability that it receives from all queries. */
+ * probability that it receives, summed over all queries. */
 #ifndef KVD_FORMATS_ATTENTION_H
 #define KVD_FORMATS_ATTENTION_H
 
@@ -51,7 +51,7 @@ typedef enum {
     KVD_A_SCORE_MIN,
     KVD_A_SCORE_MAX,
     KVD_A_PROBABILITY_HISTOGRAM,
-    /* ln of a query's softmax denominator: sum over queries, sum of squares, minimum, maximum */
+    /* natural logarithm of a query's softmax denominator, summed over queries */
     KVD_A_DENOMINATOR_SUM,
     KVD_A_DENOMINATOR_SQUARES,
     KVD_A_DENOMINATOR_MIN,
@@ -91,7 +91,7 @@ typedef enum {
     KVD_A_LAYER_MIN,
     KVD_A_LAYER_MAX,
     KVD_A_LAYER_SHARE,
-    /* uint64 [request] number of tokens of each request that has statistics per token */
+    /* uint64 [request] number of tokens of each text whose statistics per token are stored */
     KVD_A_KEPT_LENGTH,
     /* double [request][layer][position] attention probability that the token at a position
      * receives, summed over all heads and queries */

@@ -9,8 +9,7 @@ extern const kvd_schema kvd_schema_fisher;
 
 /* tensors with gradients: keys after RoPE, keys before RoPE, values */
 typedef enum { KVD_F_K, KVD_F_K_PRE, KVD_F_V, KVD_N_F } kvd_f;
-/* Number of sides with gradients: side 0 is K before RoPE and its weights W_K, side 1 is V and its
- * weights W_V. */
+/* Number of cached matrices per layer: K before RoPE (index 0) and V (index 1). */
 enum { KVD_F_SIDES = 2 };
 
 typedef struct kvd_fisher {
@@ -25,8 +24,8 @@ typedef struct kvd_fisher {
     /* [n_layers][n_kv_heads] squared gradients of W_K (weight[0]) or W_V (weight[1]), summed over
      * sequences and over the elements of a head */
     double *weight[KVD_F_SIDES];
-    /* [n_layers][n_kv_heads] root mean square, over sequences, of the gradient of an element of W_K
-     * (root[0]) or W_V (root[1]); mean over the elements of a head */
+    /* [n_layers][n_kv_heads] gradients of W_K (root[0]) and W_V (root[1]): root mean square of each
+     * element over sequences, averaged over the elements of a head */
     double *root[KVD_F_SIDES];
     /* [n_layers][n_kv_heads d_head][n_kv_heads d_head] sum over tokens of g^T g. The row vector g
      * is the gradient of a token's K before RoPE (moment[0]) or V (moment[1]) in all KV heads. NULL

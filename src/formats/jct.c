@@ -162,7 +162,7 @@ int kvd_jct_save(const kvd_rows *r, const char *path, const kvd_jct_facts *facts
                  const kvd_run *run, kvd_err *err)
 {
     kvd_h5 f;
-    /* Checks the path, as kvd_h5_create would replace a symbolic link's target. */
+    /* Checks the path first, because kvd_h5_create would replace the target of a symbolic link. */
     if (kvd_output_check_derived(path, err) ||
         kvd_h5_create(&f, path, &kvd_schema_jct_rows, run, err))
         return -1;
@@ -310,8 +310,8 @@ static double gain(const kvd_rows *r, size_t row)
                             : kvd_row_real(r, none, "jct_s") - kvd_row_real(r, row, "jct_s");
 }
 
-/* Returns the row with the smallest length above `from` among the jobs that differ from `row` only
- * in column `length`, or SIZE_MAX if there is no such job. */
+/* Among jobs that differ from job `row` only in column `length`, finds the smallest length above
+ * `from`. Returns the row of this job, or SIZE_MAX if there is none. */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;

@@ -28,8 +28,8 @@ typedef struct {
     size_t points, points_done;
 } kvd_jct_facts;
 
-/* Writes the table, and facts about the sweep that measured it, into the open file f. The caller
- * closes f. */
+/* Writes the table of job completion times, and *facts about their measurement, into the open file
+ * f. The caller closes f. */
 int kvd_jct_finish(const kvd_rows *r, kvd_h5 *f, const kvd_jct_facts *facts, kvd_err *err);
 
 /* Writes the measurements of an unfinished run to `path`, so that the run can be continued. */

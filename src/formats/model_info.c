@@ -103,7 +103,8 @@ int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_m
     for (size_t i = 0; i < N_FIELDS; i++) {
         const field *f = &fields[i];
         if (!strcmp(f->name, "name"))
-            /* The models' names are not compared: a checkpoint's folder may have been renamed. */
+            /* Ignores the names of the two models, because a checkpoint's folder may have been
+             * renamed. */
             continue;
         if (f->size && strcmp(text_of(a, f), text_of(b, f)))
             return kvd_fail(err, "'%s' and '%s' are of different models: %s is %s and %s", file_a,

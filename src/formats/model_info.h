@@ -31,7 +31,7 @@ int kvd_model_info_read(kvd_h5 *f, kvd_model_info *m, kvd_err *err);
 int kvd_model_info_same(const kvd_model_info *a, const char *file_a, const kvd_model_info *b,
                         const char *file_b, kvd_err *err);
 
-/* a text that is named in a result file or an option */
+/* a tokenised text corpus, identified by path, label and content hash */
 typedef struct {
     const char *path, *label;
     const char *hash; /* content hash of the token ids; "" if not recorded */
@@ -39,8 +39,7 @@ typedef struct {
     size_t seq_len; /* tokens per sequence; 0 if not recorded */
 } kvd_named_text;
 
-/* Fails if texts of equal label begin differently, or if texts of equal label, tokens and sequence
- * length have different hashes. */
+/* Fails if *a and *b have the same label, but their hashes show that their contents differ. */
 int kvd_named_texts_agree(const kvd_named_text *a, const kvd_named_text *b, kvd_err *err);
 
 #endif

@@ -141,7 +141,8 @@ int kvd_rows_begin(kvd_rows *r, kvd_err *err)
 
 int kvd_rows_find(const kvd_rows *r, const char *column)
 {
-    /* Compares first characters first, because reports look up columns millions of times. */
+    /* Compares the first characters before calling strcmp, because reports look up columns millions
+     * of times. */
     for (int c = 0; c < r->n_columns; c++)
         if (*r->columns[c].name == *column && !strcmp(r->columns[c].name, column))
             return c;
@@ -156,7 +157,7 @@ static kvd_cell_value *last(kvd_rows *r, const char *column, kvd_column_kind kin
     return &r->data[c][r->n - 1];
 }
 
-/* Returns a copy without control characters, which names of files may have and readers refuse. */
+/* Returns a copy of a cell's text without control characters. The caller frees the copy. */
 static char *copy_of(const char *value)
 {
     char *const copy = strdup(value);

@@ -63,8 +63,7 @@ int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis,
 int kvd_similarity_write_files(kvd_h5 *f, const char *const *path, const kvd_spectrum *s, size_t n,
                                kvd_err *err);
 
-/* comparison of the rotations of several files; element [a][b] compares the rotation R_a of file a
- * with the rotation or the recorded vectors of file b */
+/* comparison of the rotations of several files; element [a][b] compares file a with file b */
 typedef struct {
     kvd_pair pair;
     /* [n_files] means over all elements of a file's rotation matrices R. epsilon: mean |R|. delta:

@@ -7,11 +7,12 @@
  * - q, k, v: Q, K or V alone
  * - wv: W_V, the weights that produce V
  *
- * A balanced kvd_pair has two matrices, left for Q or V and right for K or W_O:
+ * A balanced kvd_pair has two projection matrices instead of one rotation: a left one for Q or V, a
+ * right one for K or W_O. The two matrices minimise:
  *
- * - bqk, bvw: minimise the error of Q K^T or V W_O
- * - fqk, fvw: minimise the rise of the model's loss, which is about half of the squared singular
- *   values of the removed dimensions, in nats per token */
+ * - bqk, bvw: the error of Q K^T or V W_O
+ * - fqk, fvw: the rise of the model's loss, which is about half of the squared singular values of
+ *   the removed dimensions, in nats per token */
 #ifndef KVD_FORMATS_SPECTRUM_H
 #define KVD_FORMATS_SPECTRUM_H
 
@@ -38,7 +39,8 @@ typedef enum {
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
 /* Returns the index of a name such as "qk" (queries and keys), or -1 if the name is unknown. */
 int kvd_pair_find(const char *name);
-/* Reads the attributes pair_qk and pair_v. Fails on an unknown name. */
+/* Reads from the attributes pair_qk and pair_v which matrices were decomposed together, for example
+ * "qk" and "vw". Fails on an unknown name. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
 /* Returns true if the two matrices of a pair (such as Q and K) each have a projection of their own
  * instead of one rotation. */
@@ -76,7 +78,8 @@ typedef struct {
     size_t centroids;
     bool weighted; /* true if a centroid is weighted by the square root of its cluster's size */
     double kmeans_iterations; /* iterations of K-means, mean over tensors, layers and heads */
-    /* share of the squared norm of the tokens' vectors that K-means lost */
+    /* sum of |x - centroid|^2 over all vectors x that K-means clusters, divided by the sum of
+     * |x|^2 */
     double kmeans_residual;
     double seconds_collect; /* seconds that recording the input files took */
     /* seconds for reading tokens and summing X^T X */
@@ -103,7 +106,8 @@ typedef struct {
 /* Returns the calibration text's name and hash. The strings in the result belong to *s. */
 kvd_named_text kvd_spectrum_text(const kvd_spectrum *s, const char *path);
 
-/* Returns the number of decomposed heads: query heads or KV heads. */
+/* Returns how many heads per layer have a rotation of their own: all query heads or all KV
+ * heads. */
 int kvd_pair_heads(const kvd_model_info *m, kvd_pair pair, kvd_pairing pairing);
 
 /* Allocates singular values and rotations, all 0. The caller has set s->model, s->n_layers and

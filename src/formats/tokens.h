@@ -10,10 +10,9 @@ extern const kvd_schema kvd_schema_tokens;
 typedef enum {
     KVD_RANK_SCORE,        /* mean attention score as a query (ZDC paper, Observation 4) */
     KVD_RANK_SCORE_AS_KEY, /* mean attention score of the token as a key */
-    /* log softmax denominator of the token as a query, summed over heads */
+    /* for the token's query: log(sum(exp(score))), summed over heads */
     KVD_RANK_DENOMINATOR,
-    /* log softmax denominator of the token as a query, minus the log of the number of keys that it
-     * sees */
+    /* for the token's query: log(sum(exp(score))) minus the log of the number of visible keys */
     KVD_RANK_DENOMINATOR_PER_KEY,
     KVD_RANK_MASS, /* attention probability that the token receives from all heads and queries */
     /* attention probability that the token receives, divided by the number of queries that see
@@ -96,8 +95,8 @@ int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
  * allows. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
-/* Fraction of the most (or least) important tokens of one layer that another layer shares: mean,
- * least and most over all pairs of layers at a given distance. */
+/* Share of important (or unimportant) tokens that two layers have in common: mean, minimum and
+ * maximum over pairs of layers at a given distance. */
 typedef struct {
     double mean, least, most;
 } kvd_token_overlap;

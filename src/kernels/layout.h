@@ -20,8 +20,8 @@
  *   is at element kv_offset[g] of the page: K [64][d_qk], then V [64][d_v], both in 8 x 8 blocks.
  *   page_table [batch][max_pages] has the page of tokens 64 j .. 64 j + 63 of each request.
  *
- * The group of 8 tokens that holds the last token of a request is zero after that token. Nothing
- * else at or after kv_len is read. */
+ * Kernels read whole groups of 8 tokens. In the group with a request's last token, elements after
+ * this token must be 0. Kernels read no elements after this group. */
 #ifndef KVD_KERNELS_LAYOUT_H
 #define KVD_KERNELS_LAYOUT_H
 
@@ -80,8 +80,8 @@ static inline int kvd_width_fits(int d, int most)
     return d >= KVD_WIDTH_STEP && d <= most && d % KVD_WIDTH_STEP == 0;
 }
 
-/* Fills *map with the offsets of heads. Returns -1 if n_heads, n_kv_heads, d_head or `window` is
- * out of range, or a d_qk or d_v is not a multiple of KVD_WIDTH_STEP up to KVD_WIDTH_MAX. */
+/* Fills *map with the offsets of heads. Returns -1 if a number in *heads is out of range. Each d_qk
+ * and d_v must be a multiple of KVD_WIDTH_STEP, at most KVD_WIDTH_MAX. */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
 int kvd_attn_widest(const kvd_attn_map *map);

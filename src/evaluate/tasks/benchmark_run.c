@@ -73,8 +73,8 @@ static int encode_pieces(const kvd_benchmark_run *r, const kvd_benchmark_item *x
     return status ? -1 : 0;
 }
 
-/* Cuts tokens out of the middle of `prompt` if `prompt`, `question` and `taken` further tokens
- * together exceed max_len. */
+/* Cuts tokens out of the middle of `prompt`, so that `prompt`, `question` and answers have at most
+ * max_len tokens. `taken`: number of tokens for answers and later questions. */
 static int cut_middle(kvd_ids *prompt, const kvd_ids *question, size_t max_len, size_t taken,
                       bool *cut, kvd_err *err)
 {

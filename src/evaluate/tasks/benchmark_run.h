@@ -10,7 +10,7 @@
 /* Place in the prompt where the cache is compressed. Tokens after this place enter the compressed
  * cache one by one. */
 typedef enum {
-    /* compress after the whole prompt, including its first question */
+    /* compress after the context and the first question */
     KVD_COMPRESS_PROMPT,
     /* compress after the context, before the question */
     KVD_COMPRESS_CONTEXT
@@ -18,8 +18,7 @@ typedef enum {
 extern const char *const kvd_compress_at_words[3];
 
 typedef enum {
-    /* all questions of an item share one cache, so that later questions see earlier questions and
-     * answers */
+    /* all questions about a context share one cache, which keeps earlier questions and answers */
     KVD_TURNS_FOLLOW,
     /* each question starts from a cache of the context alone */
     KVD_TURNS_APART
@@ -31,8 +30,7 @@ typedef struct {
     kvd_benchmark_turns turns;
     /* largest number of tokens of a prompt with its answers; longer prompts lose their middle */
     size_t max_len;
-    /* model, devices and number types; its field max_len is ignored, because the items give this
-     * length */
+    /* model, devices and number types; generator.max_len is ignored */
     kvd_generator_spec generator;
     bool no_special; /* leaves out the begin-of-text token */
     /* chat template for the prompts, which includes the begin-of-text token; NULL if prompts are no

@@ -15,7 +15,8 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /* each saved group of sequences as JSON; its members "file" and "line" say where it was read */
+    /* JSON array of the saved groups of sequences, each with its journal's path and its line
+     * number */
     json_t *groups;
     size_t n_saved;
     char **part;

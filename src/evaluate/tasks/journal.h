@@ -16,7 +16,7 @@ typedef struct kvd_journal kvd_journal;
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
 /* Returns the number of sequences whose generated tokens the journal has. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
-/* Returns how many journals of parts of the run (--part) were read. */
+/* Returns how many journals were read from runs with --part, which compute a part of the tasks. */
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
 /* Deletes the journal, and the journals of all parts of the run (--part). */

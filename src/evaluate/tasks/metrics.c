@@ -245,8 +245,8 @@ static char *blanked(const char *s, const char *drop, bool spaces)
     return out;
 }
 
-/* Returns true if the answer's letter is right. As in InfiniteBench, the letter follows "answer
- * is:" or a similar phrase; without one, it is the first word that is a part of "ABCD". */
+/* Finds the option letter (A to D) in an answer, as InfiniteBench does. Returns true if the letter
+ * is right. */
 static bool letter_within(const char *text, const kvd_metric_key *key)
 {
     static const char *const prefix[] = {"answer is:", "answer:", "answer is", "option is"};

@@ -19,7 +19,7 @@ typedef enum {
     KVD_METRIC_ROUGE_1,
     /* ROUGE-L: F1 over words in the longest common subsequences of sentences */
     KVD_METRIC_ROUGE_L,
-    /* similarity of the reference and the answer's first line of code */
+    /* similarity of the answer's first line of code and the whole reference */
     KVD_METRIC_CODE,
     /* 1 / (number of class names in the answer) if the right name is among them, else 0 */
     KVD_METRIC_CLASSIFICATION,
@@ -66,8 +66,8 @@ typedef struct {
 int kvd_metric_score(kvd_metric metric, const char *answer, const kvd_metric_key *key,
                      double *score, kvd_err *err);
 
-/* Fails if the metric cannot use the references. The error message does not say which item they
- * belong to. */
+/* Fails if the metric cannot compare answers with the reference answers in *key. The error message
+ * does not name the test question. */
 int kvd_metric_check(kvd_metric metric, const kvd_metric_key *key, kvd_err *err);
 
 #endif

@@ -9,8 +9,8 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/* numbers of random streams: task k draws from stream TASK_STREAM + k; stream ORDER_STREAM starts
- * anew for each item */
+/* numbers of random streams: ORDER_STREAM for shuffling, TASK_STREAM + k for the other random
+ * choices of RULER task k */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /* EXAMPLE_TOKENS: largest number of tokens of the solved example in task "vt" (variable tracking).
  * ATTEMPTS: largest number of random test questions of the smallest size that are tried. */
@@ -141,7 +141,8 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;
-    /* number of words or lines of a trial item, which shows how many tokens a word or line has */
+    /* size of a trial prompt in words or lines; its token count gives the tokens per word or
+     * line */
     size_t sample;
     /* number of words or lines in the smallest item to try; also the amount by which items are
      * shortened */
@@ -197,8 +198,8 @@ static int search_upwards(kvd_ruler *r, const fit *f, size_t *size, kvd_err *err
     return 0;
 }
 
-/* Builds an item that fits into f->limit tokens. If an item is too long, builds a smaller one.
- * Draws the smallest size ATTEMPTS times, then fails. */
+/* Builds a test prompt of at most f->limit tokens from at most `size` words or lines. Fails if
+ * prompts of the smallest size stay too long. */
 static int build_fitting(kvd_ruler *r, const fit *f, size_t size, kvd_ruler_text *t, kvd_err *err)
 {
     size_t tokens = 0;
@@ -251,8 +252,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
     return 0;
 }
 
-/* Builds the solved example of task "vt" (variable tracking), then prepares *f to search for the
- * number of lines with which an item fits into a prompt. */
+/* Builds the solved example of task "vt" (variable tracking). Then prepares *f for finding the
+ * longest test prompt that fits into f->limit tokens. */
 static int fit_chains(kvd_ruler *r, fit *f, kvd_err *err)
 {
     const size_t limit = f->limit, new_tokens = r->new_tokens;

@@ -29,9 +29,9 @@ typedef struct {
 
 bool kvd_ruler_needs_essay(size_t k);
 
-/* Appends RULER items that fit, with their answers, into s->length tokens. Item i depends only on
- * *s and i. *changes may replace metric, answer length and stop text. Fails if even the shortest
- * item is too long, or if an essay is needed and missing. */
+/* Appends RULER test prompts to *b. Each prompt and its answer take at most s->length tokens
+ * together. Prompt i depends only on *s and i. *changes may replace metric, answer length and stop
+ * text. Fails if even the shortest prompt is too long, or if an essay is needed and missing. */
 int kvd_ruler_make(kvd_benchmark *b, const kvd_ruler_settings *s,
                    const kvd_benchmark_settings *changes, const kvd_tokenizer *tokenizer,
                    kvd_err *err);

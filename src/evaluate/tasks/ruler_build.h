@@ -50,8 +50,8 @@ typedef struct {
     kvd_ruler_list adjectives, nouns, verbs;
     kvd_ruler_list essay;
     bool *ends; /* [essay.n] true if the word ends a sentence */
-    /* solved example of task "vt" (variable tracking): its number of noise lines, and the noise
-     * line before which each assignment is written */
+    /* solved example of task "vt" (variable tracking): number of filler lines, and index of the
+     * filler line after each variable assignment */
     size_t example_lines, example_at[KVD_RULER_CHAIN];
 } kvd_ruler;
 
@@ -59,14 +59,14 @@ int kvd_ruler_split(const char *text, size_t n, kvd_ruler_list *list, kvd_err *e
 
 int kvd_ruler_open_essay(kvd_ruler *r, kvd_err *err);
 
-/* Builds an item with n words, noise lines or needles, depending on the task. *t must be zeroed;
+/* Builds an item with n words, filler lines or needles, depending on the task. *t must be zeroed;
  * release it, also after a failure. */
 typedef int kvd_ruler_build(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err);
 kvd_ruler_build kvd_ruler_needle_item, kvd_ruler_vt_item, kvd_ruler_cwe_item, kvd_ruler_fwe_item;
 /* Checks an item of n words of task "fwe" (frequent words). Returns true if its three answers are
  * more frequent than every other word, except the filler "...". */
 bool kvd_ruler_fwe_is_clear(const kvd_ruler *r, size_t n);
-/* Builds the solved example of task "vt" (variable tracking) with n noise lines. Stores the places
+/* Builds the solved example of task "vt" (variable tracking) with n filler lines. Stores the places
  * of its assignments in r->example_at. */
 kvd_ruler_build kvd_ruler_vt_example;
 

@@ -11,7 +11,7 @@ enum { NAME = 8, EXAMPLE_LETTERS = 3, LETTERS = 5 };
 typedef struct {
     char name[KVD_RULER_CHAIN][NAME];
     int value;
-    /* index of the noise line before which each assignment is written */
+    /* index of the filler line that follows each variable assignment in the prompt */
     size_t at[KVD_RULER_CHAIN];
 } chain;
 
@@ -114,8 +114,8 @@ int kvd_ruler_vt_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
     return chain_prefix(&c, &t->prefix, err);
 }
 
-/* Writes word k of n different words: a word of the lists or, if the lists have fewer than n words,
- * a pair of nouns. */
+/* Writes the k-th of n different words: an adjective, noun or verb or, if n is large, a pair of
+ * nouns. */
 static void put_word(FILE *f, const kvd_ruler *r, size_t n, size_t k)
 {
     const size_t a = r->adjectives.n, b = a + r->nouns.n, nouns = r->nouns.n;
@@ -139,8 +139,8 @@ static size_t words_for(const kvd_ruler *r, size_t n)
 static const char cwe_prefix[] =
     " Answer: The top 10 words that appear most often in the list are:";
 
-/* Writes a shuffled list of n different words: KVD_RULER_COMMON of them `often` times each, the
- * others `seldom` times each. The caller frees *words, the numbers of the words. */
+/* Writes n different words in random order: KVD_RULER_COMMON words `often` times each, other words
+ * `seldom` times each. The caller frees *words, the indices of the n words in the vocabulary. */
 static int put_list(FILE *f, kvd_ruler *r, size_t n, size_t often, size_t seldom, size_t **words,
                     kvd_err *err)
 {

@@ -16,16 +16,16 @@ typedef enum {
 
 enum { KVD_TASK_CLASSES = 64 };
 
-/* Test items of a task. An item is one sequence or, in task classify, one sequence per class. In
- * tasks needle and classify, the first `lead` output tokens are the question. */
+/* Test questions of a task. A question is one sequence or, in task classify, one sequence per
+ * class. */
 typedef struct {
     size_t n_items;
     /* [n_items] index of the text from which each item was made; bootstrap resamples draw whole
      * texts, not items */
     size_t *cluster;
     size_t n_clusters;
-    /* prompts and outputs, owned; tasks needle and classify give the output tokens, so that the
-     * model does not choose them */
+    /* prompts and outputs, owned; in tasks needle and classify, outputs are fixed instead of
+     * generated */
     kvd_continuations run;
     /* [n_items] expected texts of task "generate"; NULL if unknown */
     char **reference;
@@ -42,9 +42,9 @@ typedef struct {
 
 void kvd_task_items_release(kvd_task_items *items);
 
-/* Makes an item of each sequence of at least prompt + n_new tokens: a prompt to continue by n_new
- * tokens. Unless `tok` is NULL, the text's own continuation is the reference. Makes at most `most`
- * items, unless that is 0. Fails without items. */
+/* Makes a test item from each sequence of at least prompt + n_new tokens: its first `prompt` tokens
+ * are the prompt. Unless `tok` is NULL, the sequence's next n_new tokens are the reference, as
+ * text. `most`: largest number of items, or 0 for no limit. Fails if no sequence is long enough. */
 int kvd_task_items_corpus(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                           size_t prompt, size_t n_new, size_t most, kvd_err *err);
 
@@ -71,8 +71,9 @@ int kvd_task_items_references(kvd_task_items *items, const kvd_task_documents *d
 int kvd_task_items_classes(kvd_task_items *items, const kvd_task_documents *d, const char *label,
                            const char *classes, const kvd_tokenizer *tok, kvd_err *err);
 
-/* Makes items of passkey retrieval: hides a random number of five digits in each of at most `most`
- * sequences, at n_depths depths from 0 (start) to 1 (end). A single depth is the middle. */
+/* Makes test items of passkey retrieval from at most `most` sequences. An item hides a random
+ * five-digit number at one of n_depths depths, from 0 (start) to 1 (end). If n_depths is 1, the
+ * depth is 0.5. */
 int kvd_task_items_needles(kvd_task_items *items, kvd_corpus *corpus, const kvd_tokenizer *tok,
                            size_t n_depths, size_t max_len, size_t most, uint64_t seed,
                            kvd_err *err);

@@ -48,8 +48,8 @@ void kvd_tasks_options_release(kvd_tasks_options *cfg);
 int kvd_tasks_record(const kvd_tasks_options *cfg, kvd_inputs *in, const kvd_chat *chat,
                      const char *engine, kvd_err *err);
 
-/* Makes the items of all tasks that *cfg selects, in zeroed *f. `tok`: tokenizer, or NULL if no
- * generated texts are compared. */
+/* Makes the test questions of all tasks that *cfg selects, in zeroed *f. `tok`: tokenizer, or NULL
+ * if the tasks use only token ids. */
 int kvd_tasks_items(const kvd_tasks_options *cfg, kvd_corpus *corpus, const kvd_tokenizer *tok,
                     uint64_t seed, kvd_task_run *f, kvd_err *err);
 

@@ -330,8 +330,8 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-/* Computes sum(r - less) / sum(of) over items, with a bootstrap interval. If `less` is NULL, it
- * counts as 0 in each item; if `of` is NULL, it counts as 1. */
+/* Computes the ratio sum(r - less) / sum(of) over test items, with a bootstrap interval. A NULL
+ * `less` means 0; a NULL `of` means 1. */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,
                     kvd_interval *out, kvd_err *err)

@@ -87,8 +87,8 @@ int kvd_task_run_plan(kvd_task_run *f, const char *name, const kvd_plan *plan, k
                       kvd_progress *progress, kvd_err *err);
 void kvd_task_result_release(kvd_task_result *r);
 
-/* Computes means over n results with different random seeds, and the sum of their seconds.
- * spread[m]: standard deviation of measure m over seeds. *mean must be zeroed; release it with
+/* Averages n results that differ in the random seed, but adds up their run times. spread[m]:
+ * standard deviation of measure m over seeds. *mean must be zeroed; release it with
  * kvd_task_result_release, also on failure. */
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);

@@ -26,7 +26,7 @@ struct kvd_task_table {
     column_text *text;
     int n;
     size_t n_rows, capacity;
-    /* [rows][items of the measure's task] values of each measure */
+    /* value[m]: values of measure m, as [table row][test item] */
     double *value[KVD_N_FREE_MEASURES];
     /* [rows][n_items][n_new] tokens that the row's method generated; -1 in a row with means over
      * random seeds */

@@ -14,8 +14,8 @@ enum { KVD_TASK_LINE = 1024 };
 
 typedef struct kvd_task_table kvd_task_table;
 
-/* Returns an empty table, or NULL on failure. Borrows `f` and `config`. `label` and `calibrated`:
- * names of the evaluated and of the calibration text. */
+/* Returns an empty table, or NULL on failure. Borrows `f` and `config`. `label`: name of the
+ * evaluated text. `calibrated`: name of the calibration text. */
 kvd_task_table *kvd_task_table_new(const kvd_task_run *f, const kvd_config *config,
                                    const char *label, const char *calibrated, bool seeds,
                                    uint64_t seed, kvd_err *err);

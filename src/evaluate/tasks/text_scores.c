@@ -13,7 +13,8 @@ static uint32_t word_character(uint32_t c)
     return c == 0x130 ? 'i' : c == 0x212A ? 'k' : c < 0x80 && kvd_character_is_word(c) ? c : ' ';
 }
 
-/* Fills *w with the words of `s`. The caller frees x->c and w->word. */
+/* Fills *x with `s` in lower case without punctuation, and *w with the words of *x. The caller
+ * frees x->c and w->word. */
 static int words_of(const char *s, size_t n, kvd_characters *x, kvd_words *w, kvd_err *err)
 {
     kvd_characters all;

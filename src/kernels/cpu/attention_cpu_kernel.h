@@ -55,8 +55,8 @@ typedef struct {
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
     float *q;  /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
-    /* Attention outputs before division by the softmax sums, [d_v][nv vectors of VL rows]. The
-     * memory has room for TILE(nv) more dimensions, which the last tile may overwrite. */
+    /* [d_v][query rows] Attention outputs before division by the softmax sums. The memory is
+     * larger, because the last tile writes past d_v. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
     /* [PANEL] Number of keys that each query row attends to beyond the first `common` keys. */

@@ -1,5 +1,6 @@
-/* Work item of the CPU attention: some query rows and keys of one KV head g. Query row r is the new
- * token r / group and the query head g * group + r % group. */
+/* Task of the CPU attention: some query rows and some keys of one KV head g. Query row r is the
+ * query of new token r / group in query head g * group + r % group, with `group` query heads per KV
+ * head. */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 

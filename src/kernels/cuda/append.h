@@ -24,7 +24,8 @@ typedef struct {
     int32_t n_q8;              /* rows of Q in layout BLOCKED; 0 in decode */
     const int32_t *page_table; /* device [batch][max_pages] */
     int32_t max_pages;
-    /* [batch] on the device: RoPE position of the new token, or NULL for kv_len - 1 (decode). */
+    /* [batch] on the device, for decode only: RoPE position of each request's new token. NULL:
+     * position kv_len - 1. */
     const uint32_t *position;
     /* If 1, the launch may read token_start, kv_len, position and page_table before preceding
      * kernels end. The caller must run a kernel without programmatic launch between the kernel that

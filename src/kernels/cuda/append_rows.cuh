@@ -58,8 +58,7 @@ template <bool BF> __device__ __forceinline__ float one(const uint16_t *x)
 
 /* Two tokens of a head: addresses, positions and sizes that one lane needs to process them. */
 struct unit {
-    /* For each of the two tokens, address of its head in the input `x`; NULL if there is no such
-     * token. */
+    /* Address of each token's vector in the input `x`; NULL if there is no such token. */
     const uint16_t *x[2];
     uint16_t *to[2];
     int pos[2];
@@ -281,8 +280,8 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
     }
 }
 
-/* Moves each word of the first token next to that of the second in registers, as the mma
- * instruction requires. */
+/* XORs each word with 0, so that the compiler puts the two tokens' words into adjacent
+ * registers. */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
 {
@@ -418,8 +417,8 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
                               : head * a.d_head;
 }
 
-/* Sets `u` to the k-th vector of KV head g: its query heads for k < n_q, its K for k = n_q, its V
- * for k = n_q + 1. */
+/* Prepares `u` for vector k of KV head g. Queries come first, then K (k = n_q), then V (k = n_q +
+ * 1). Returns the vector's index among the vectors of all heads of a token. */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)
 {
@@ -575,8 +574,8 @@ __device__ __forceinline__ void few_rotate(const unit &u, int c, int first,
     }
 }
 
-/* Applies RoPE and the rotation matrix to tokens of a head and stores the kept columns. If `there`
- * is false, accesses no memory. */
+/* Applies RoPE and the rotation matrix to one token's vector and stores the result. If `there` is
+ * false, accesses no memory. */
 template <bool BF, int ROPE>
 __device__ __forceinline__ void few_compute(const params &p, unit u, int c, int first, bool there,
                                             const float4 (&cos)[4], const float4 (&sin)[4],

@@ -9,8 +9,8 @@
 
 enum {
     PAGES_IN_FLIGHT = 64, /* largest number of pages in the ring, a power of 2 */
-    /* Number of copies under way for which the ring buffer must have room. Each copies up to BATCH
-     * pages. */
+    /* Number of concurrent copies, of up to BATCH pages each, for which the ring buffer has
+     * room. */
     BATCHES = 5,
     BATCH = 8,
     SHORT = 4, /* largest number of pages of a KV head that one warp computes alone */
@@ -50,8 +50,8 @@ static __device__ __forceinline__ int pages_of(int n_tokens)
     return (n_tokens + KVD_PAGE_TOKENS - 1) / KVD_PAGE_TOKENS;
 }
 
-/* Returns one entry of the page table in each lane, beginning with page `from` of the CTA's token
- * range. */
+/* Loads one page table entry per lane: lane i returns entry i, counted from page `from` of the
+ * CTA's token range. */
 static __device__ __forceinline__ int32_t load_pages(const params &p, const kvd_decode_segment &s,
                                                      int from, int lane)
 {
@@ -602,8 +602,8 @@ cudaError_t kvd_decode(const kvd_decode_args *args, cudaStream_t stream)
         return cudaErrorInvalidValue;
     p.rows = kvd_decode_rows(&args->map);
     for (int first = 0; first < args->map.group; first += p.rows) {
-        /* If the last launch has fewer query heads than the others, it also computes some of the
-         * launch before it again. */
+        /* If fewer than p.rows query heads remain, the last launch computes some earlier heads
+         * again. */
         p.first = min(first, args->map.group - p.rows);
         const cudaError_t status = launch_width(&p, widest, stream);
         if (status != cudaSuccess)

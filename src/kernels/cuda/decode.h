@@ -21,8 +21,10 @@ typedef struct {
     int32_t batch, max_pages;
     const int32_t *kv_len;     /* device [batch], >= 1 */
     const int32_t *page_table; /* device [batch][max_pages] */
-    /* Number of tokens per entry of page_table: a power of 2 below 64 (ctas_per_task must then be
-     * 0), or 0 for whole pages. With n = 64 / piece_tokens, entry x is part x % n of page x / n. */
+    /* Number of tokens per entry of page_table: a power of 2 below 64, or 0 for 64 (a whole page).
+     * Example: if it is 16, an entry of value 4 p + i refers to quarter i of page p.
+     *
+     * If it is not 0, ctas_per_task must be 0. */
     int32_t piece_tokens;
     /* [batch] in device memory: number of tokens per head in the second half of the KV heads, at
      * least 1. NULL: all KV heads have kv_len tokens. If it is not NULL:
@@ -66,16 +68,18 @@ int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 /* Returns the bytes of args->workspace. `max_kv_len` is at least the largest kv_len. */
 size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv_len, int n_ctas);
 
-/* Assigns the keys of every request and KV head to CTAs, for all layers with equal dimensions and
- * tokens. KVD_SCHEDULE_OURS cuts the bytes of all keys into equal parts. */
+/* Assigns the keys of every request and KV head to CTAs. Layers with the same head dimensions and
+ * the same tokens can share the result. */
 cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
                             cudaStream_t stream);
 
-/* Bytes of one layer's description for kvd_decode_plan_layers, which divides the attention of
- * several layers in one launch. The caller copies the descriptions to one device array. */
+/* Returns the size in bytes of a packed copy of kvd_decode_plan's arguments. */
 size_t kvd_decode_plan_layer_bytes(void);
+/* Packs the arguments of kvd_decode_plan into `layer`, in host memory. */
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,
                                      void *layer);
+/* Does the work of kvd_decode_plan for several layers in one launch. `layers`: packed arguments of
+ * n_layers layers, in device memory. */
 cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule schedule,
                                    const void *layers, int n_layers, cudaStream_t stream);
 

@@ -6,7 +6,7 @@
 #include "kernels/cuda/decode_tile.cuh"
 #include "kernels/cuda/decode_work.h"
 
-/* Number of CTAs' partial results of a query head that a warp loads at once. */
+/* Number of CTAs whose partial results a warp loads at once. */
 enum { SLOTS_AT_ONCE = 10 };
 
 typedef struct {
@@ -15,13 +15,11 @@ typedef struct {
     float scale_log2;
     int32_t d_v_max, o_pitch, ring_bytes;
     int32_t log2_pieces; /* log2 of the number of page table entries per page */
-    /* Among the query heads of a KV head, those that this launch computes: index of the first, and
-     * their number, at most KVD_GROUP_MAX. */
+    /* This launch computes query heads first .. first + rows - 1 of each KV head. */
     int32_t first, rows;
 } params;
 
-/* Returns the index of the query head that is row `row` of this launch's heads of KV head
- * `kv_head`. */
+/* Returns a query head's index in the model from its KV head and its row in this launch. */
 static __device__ __forceinline__ int head_of(const params &p, int kv_head, int row)
 {
     return kv_head * p.args.map.group + p.first + row;

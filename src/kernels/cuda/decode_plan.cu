@@ -28,7 +28,8 @@ typedef struct {
     kvd_decode_work work;
     const int32_t *kv_len, *second_len, *live;
     int32_t batch, n_kv_heads, n_ctas, group;
-    /* First KV head that has second_len instead of kv_len tokens. */
+    /* Number of KV heads that have kv_len tokens. The KV heads after them have second_len
+     * tokens. */
     int32_t n_first;
     int32_t window;
     /* cost_before[g]: cost of 8 tokens, summed over the KV heads before head g. The unit is the
@@ -221,7 +222,8 @@ static __device__ __forceinline__ void plan_papers(const params &p, int batch)
     }
 }
 
-/* Returns the cost, in 16-byte reads, of request b's KV heads first .. end - 1 of equal length. */
+/* Returns the cost of attention for KV heads first .. end - 1 of request b, in 16-byte reads. These
+ * KV heads must have equally many tokens. */
 static __device__ u64 heads_cost(const params &p, int b, int first, int end)
 {
     return (u64)((tokens_of(p, b, first) + 7) / 8) *
@@ -387,8 +389,7 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        /* The first `half` blocks of CUT_TOKENS tokens are older than the sliding window and are
-         * not read. */
+        /* Number of whole blocks of CUT_TOKENS tokens that are older than the sliding window. */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;
@@ -475,8 +476,8 @@ cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule s
     return cudaSuccess;
 }
 
-/* Divides decode attention among CTAs: of one layer or, if `layers` is given, of each of several
- * layers. */
+/* Divides the decode attention of one layer among CTAs. If `layers` is not NULL, does this for
+ * n_layers layers. */
 template <int SCHEDULE>
 static cudaError_t launch(const params &p, const params *layers, int n_layers, cudaStream_t stream)
 {

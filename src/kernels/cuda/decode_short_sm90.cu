@@ -167,8 +167,8 @@ static __device__ __forceinline__ float share_of(float part, float max, float sc
     return part == -INFINITY ? 0 : kvd_exp2((part - max) * scale_log2);
 }
 
-/* Merges the results that the CTA's warps have for a query head: two dimensions of the output, the
- * maximum and the sum. */
+/* Merges the results of all warps for two elements of a query head's output. Returns the two
+ * elements, the largest score and the softmax sum. */
 static __device__ __forceinline__ float4 merge_pair(const char *units, const float2 *ml,
                                                     int warp_bytes, int row, int o_pitch, int pair,
                                                     float scale_log2)

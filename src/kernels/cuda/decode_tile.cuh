@@ -12,7 +12,8 @@ static __device__ __forceinline__ uint32_t smem_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Loads 16 bytes in program order. A non-coherent load may move before griddepcontrol.wait. */
+/* Loads 16 bytes in program order. Do not replace it by __ldg, which may move before
+ * griddepcontrol.wait. */
 static __device__ __forceinline__ int4 load_now4(const void *at)
 {
     int4 x;
@@ -68,13 +69,13 @@ static __device__ __forceinline__ void pipe_wait(uint32_t bar, uint32_t parity)
         ;
 }
 
-/* Groups of 8 tokens that a lane copies: first group in the source page, first group in the copy,
- * and number of groups. */
+/* Part of a page that a lane copies, in groups of 8 tokens: start in the source page, start in the
+ * destination page, length. */
 typedef struct {
     int from, to, groups;
 } piece_groups;
 
-/* Number of arrivals after which the barrier of a page that copy_tokens copies is complete. */
+/* Arrival count of the mbarrier that completes when copy_tokens has copied a page. */
 enum { TOKENS_ARRIVALS = 33 };
 
 /* Copies a page to shared memory token by token. token[i] is the index in the pool of token 8 * i +
@@ -442,8 +443,7 @@ consume_unit(state<HALVES, WIDTH16> &st, const uint32_t (&q)[WIDTH16][2 * HALVES
 #undef CALL
     }
     if (n_tokens < 8 * GROUPS) {
-        /* Sets V of tokens that were not copied to 0, because NaN in this memory times a weight of
-         * 0 would be NaN. */
+        /* Fills V after the copied tokens with zeros, because softmax weight 0 times NaN is NaN. */
         for (int i = (n_tokens + 7) / 8 * 16 * d_v + 16 * lane; i < 16 * GROUPS * d_v; i += 512)
             asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(v + (uint32_t)i), "r"(0)
                          : "memory");

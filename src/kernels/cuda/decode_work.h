@@ -12,7 +12,7 @@ extern "C" {
 typedef struct {
     int32_t request, head;
     int32_t page; /* index of the first page in the request */
-    /* Number of tokens from the start of the first page to the end of the CTA's token range. */
+    /* Number of tokens from the start of the CTA's first page to the end of its token range. */
     int32_t n_tokens;
     int32_t first_cta, span, live;
     /* Number of tokens of the first page that precede the CTA's token range. */
@@ -32,7 +32,7 @@ typedef struct {
     /* [n_ctas] counters, 0 between launches. arrived[i]: number of CTAs that have finished their
      * part of a KV head, where i is the head's first CTA. */
     uint32_t *arrived;
-    /* [batch * n_kv_heads + n_ctas] Token ranges of the CTAs, except the first of each. */
+    /* [batch * n_kv_heads + n_ctas] Second and later token ranges of all CTAs. */
     kvd_decode_segment *list;
     /* Partial results [2 n_ctas][kvd_decode_rows()][2]: largest raw score and sum of
      * exponentials. */

@@ -11,8 +11,8 @@ __device__ static uint32_t pack2(int dtype, float x, float y)
     return dtype == KVD_BF16 ? pack<true>(x, y) : pack<false>(x, y);
 }
 
-/* Returns 8 pseudo-random values of a token, beginning with dimension `first`. Dimensions from
- * `width` on are 0, and all are 0 unless `there`. */
+/* Returns pseudo-random values for 8 dimensions of a token, beginning with dimension `first`.
+ * Values are 0 at dimensions >= `width`, and everywhere if `there` is false. */
 __device__ static uint4 eight(int dtype, uint64_t key, int tensor, int sharp, bool there,
                               uint32_t token, int first, int width)
 {

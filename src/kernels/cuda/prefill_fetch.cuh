@@ -34,15 +34,14 @@ enum {
     BAR_FETCH /* named barrier in place of __syncwarp, which racecheck does not follow */
 };
 
-/* If the softmax weights that a thread adds up exceed this limit, the maximum that scores are
- * relative to is raised. */
+/* Limit of a thread's sum of exp(score - max). Above this limit, `max` is updated. */
 #define SUM_LIMIT 16384.0f
 
 struct tile_info {
     int32_t d_qk, d_v; /* 0 if there are no more tiles */
     int32_t n_blocks;  /* key blocks from key 0 to the position of the tile's last row */
-    /* With a sliding window: index of the first block of keys that the tile needs, and index of the
-     * first key that it reads. */
+    /* With a sliding window: index of the first block of keys, and of the first key, that the tile
+     * reads. */
     int32_t first_block, first_key;
     int32_t position; /* position of row 0 in its sequence */
     int32_t n_rows, kv_len8;
@@ -179,7 +178,7 @@ __device__ void fetch_q(const kvd_prefill_args &a, int lane)
     }
 }
 
-/* Copies K or V of the keys first .. end - 1 into a slot of the ring buffer. Lane i copies the i-th
+/* Copies K or V of tokens first .. end - 1 into a slot of the ring buffer. Lane i copies the i-th
  * page. */
 template <bool WINDOW>
 __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const ring &slots,

@@ -13,11 +13,10 @@ enum {
     /* Largest number of (request, query head) pairs for which the array `prefix` fits into shared
      * memory. */
     UNITS_SHARED = 2048,
-    /* Largest number of CTAs for which an array of the work given to each fits into shared
-     * memory. */
+    /* Largest number of CTAs for which the planner's arrays fit into shared memory. */
     CTAS_MAX = 1024,
     BUCKETS = 2048,
-    /* Bytes of K and V that stay in L2. Tiles that share them are sorted together. */
+    /* Bytes of K and V that are assumed to fit into the L2 cache. */
     L2_SECTION = 32 << 20
 };
 
@@ -42,13 +41,13 @@ typedef struct {
     /* [batch * n_heads + 1] number of tasks before each (request, query head) pair. A task is a
      * range of query rows. */
     int32_t *prefix;
-    /* [max_pieces] tiles into which the schedule KVD_SCHEDULE_PAPERS cuts the last tasks, which are
-     * too few for all CTAs. A task is a range of query rows. */
+    /* [max_pieces] small tiles into which the last query rows are cut, so that all CTAs have
+     * work */
     kvd_prefill_tile *piece;
     int32_t *owner; /* [max_pieces] CTA of each tile in `piece` */
 } plan_args;
 
-/* Number of queries and number of keys per request. The arrays are in shared memory if they fit. */
+/* Lengths of the requests of a batch, in shared memory if they fit. */
 typedef struct {
     const int32_t *q_len, *kv_len;
     const int32_t *tiles_before; /* number of tiles of one head before request b */

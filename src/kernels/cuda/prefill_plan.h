@@ -13,8 +13,8 @@ typedef enum {
      * head, then by row. */
     KVD_SCHEDULE_NONE,
     KVD_SCHEDULE_PAPERS, /* schedule of the ZACK (section 5) and FDC (section 4.3) papers */
-    /* Each free CTA takes the next tile. Tiles of heads that fit into L2 together follow each
-     * other, expensive tiles first. */
+    /* Each free CTA takes the next tile. Tiles are sorted for reuse of K and V in L2, then by
+     * falling cost. */
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 
@@ -32,22 +32,25 @@ size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batc
 /* Returns the bytes of `scratch` that kvd_prefill_plan needs per layer. */
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
-/* Divides query rows into tiles: fills tile [max_tiles] and first [n_ctas + 1] (each CTA's first
- * tile) or, for KVD_SCHEDULE_OURS, sets *next to 0 (tile that a CTA takes next).
+/* Divides query rows into tiles and writes them to tile [max_tiles]. first [n_ctas + 1] receives
+ * the index of each CTA's first tile. With KVD_SCHEDULE_OURS, sets *next, the tile that a CTA takes
+ * next, to 0 instead.
  *
- * `batch` has the same lengths in host memory as *args has in device memory. */
+ * `batch` has the lengths of the requests in host memory. */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
                              kvd_schedule schedule, const kvd_prefill_cost *cost,
                              kvd_prefill_tile *tile, int32_t *first, int32_t *next, void *scratch,
                              cudaStream_t stream);
 
-/* Bytes of one layer's description for kvd_prefill_plan_layers, which assigns the tiles of several
- * layers in one launch. The caller copies the descriptions to one device array. */
+/* Returns the size in bytes of a packed copy of kvd_prefill_plan's arguments. */
 size_t kvd_prefill_plan_layer_bytes(void);
+/* Packs the arguments of kvd_prefill_plan into `layer`, in host memory. Sets args->work. */
 cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_batch *batch,
                                       kvd_schedule schedule, const kvd_prefill_cost *cost,
                                       kvd_prefill_tile *tile, int32_t *first, int32_t *next,
                                       void *scratch, void *layer);
+/* Does the work of kvd_prefill_plan for several layers in one launch. `layers`: packed arguments of
+ * n_layers layers, in device memory. */
 cudaError_t kvd_prefill_plan_layers(const void *layers, int n_layers, cudaStream_t stream);
 
 #ifdef __cplusplus

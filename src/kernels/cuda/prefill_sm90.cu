@@ -7,8 +7,12 @@
 
 namespace
 {
-/* State of a computing warpgroup in one word. Bits 0-3: slot of K and V, 4: its parity, 5-6: slot
- * of the tile, 7: its parity, 8: parity of Q, 9-10: index of the warpgroup. */
+/* State of a computing warpgroup. Bits:
+ *
+ * - 0-3: slot of K and V; 4: parity of its mbarriers
+ * - 5-6: slot of the tile description; 7: parity of its mbarriers
+ * - 8: parity of the mbarrier of Q
+ * - 9-10: index of the warpgroup */
 struct worker {
     uint32_t bits;
 };
@@ -259,8 +263,8 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /* In the blocks of keys 0 .. too_old - 1, some keys are older than the sliding window of some
-     * row of this warpgroup. */
+    /* Number of blocks, counted from key 0, with keys that are older than some query row's sliding
+     * window. */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))

@@ -125,7 +125,8 @@ template <int N> __device__ __forceinline__ void registers_down(void)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
-/* Returns a wgmma descriptor. `lead` and `stride` are bytes between 8 x 16 byte blocks. */
+/* Returns a wgmma matrix descriptor. `lead` and `stride`: leading-dimension and stride-dimension
+ * byte offsets of the PTX manual. */
 __device__ __forceinline__ uint64_t wgmma_desc(uint32_t smem, uint32_t lead, uint32_t stride)
 {
     return (uint64_t)((smem & 0x3ffff) >> 4) | (uint64_t)(lead >> 4) << 16 |

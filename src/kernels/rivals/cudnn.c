@@ -203,7 +203,8 @@ static int check(const kvd_cudnn_shape *s, kvd_err *err)
     return 0;
 }
 
-/* Fills p->rows_dev (device memory) with the number of query rows of each request in each graph. */
+/* Writes the number of query rows per request, for each cuDNN graph, to p->rows_dev in device
+ * memory. */
 static int fill_rows(kvd_cudnn_plan *p, kvd_err *err)
 {
     const size_t batch = (size_t)p->shape.batch;
@@ -492,7 +493,7 @@ int kvd_cudnn_tune(kvd_cudnn_plan *p, const kvd_cudnn_io *io, void *stream, kvd_
     if (shared_workspace(p, &mine.workspace, err) == 0 && time_all(p, &mine, &w, err) == 0)
         rc = 0;
     else
-        /* Chooses the earlier engine again. This call cannot fail, because it succeeded before. */
+        /* Restores the engine that was chosen before this function was called. */
         (void)kvd_cudnn_choose(p, was, &(kvd_err){""});
 done:
     if (w.begin)

@@ -76,10 +76,12 @@ int kvd_cudnn_run(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kv
 /* Times all of cuDNN's engines on the caller's data with cold caches, and chooses the fastest. */
 int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, kvd_err *err);
 
-/* Functions to count, name and choose the candidate engines of cuDNN. *us is the engine's measured
- * time in microseconds: NaN if it was not measured, negative if the engine cannot run. */
+/* Returns the number of candidate engines of cuDNN. */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
+/* Returns the name of engine i, owned by *plan. *us: its measured time in microseconds; NaN if not
+ * measured, negative if the engine cannot run. */
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);
+/* Chooses engine i for the following calls of kvd_cudnn_run. */
 int kvd_cudnn_choose(kvd_cudnn_plan *plan, int i, kvd_err *err);
 
 #endif

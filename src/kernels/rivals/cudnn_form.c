@@ -179,9 +179,8 @@ static desc reduce(builder *b, cudnnReduceTensorOp_t how, desc x)
     return y;
 }
 
-/* Adds the matrix product c = a b to the graph. If requests have different lengths, tensors m, n
- * and k hold each request's numbers of rows of a, columns of b and columns of a; otherwise they are
- * NULL. */
+/* Adds the matrix product c = a b to the cuDNN graph. Tensors m, n and k hold each request's matrix
+ * sizes; they are NULL if all requests have equal lengths. */
 static void matmul(builder *b, desc a, desc bb, desc c, desc m, desc n, desc k)
 {
     const cudnnDataType_t math = CUDNN_DATA_FLOAT;
@@ -270,8 +269,8 @@ int kvd_cudnn_form_build(const kvd_cudnn_shape *s, cudnnHandle_t handle, int num
                   o_row = folded ? s->o.head : s->o.token;
     desc q = tensor(&b, UID_Q, io, (int64_t[]){batch, heads, rows, s->d_qk},
                     (int64_t[]){s->q.batch, q_head, q_row, 1}, REAL);
-    /* If attention is a single operation of the graph (`whole`), the operation takes K as
-     * [kv_len][d_qk]. Otherwise the graph takes the transpose of K. */
+    /* K has layout [kv_len][d_qk] if attention is a single cuDNN operation (`whole`), else the
+     * transposed layout. */
     desc k = whole ? tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->kv_len, s->d_qk},
                             (int64_t[]){s->k.batch, s->k.head, s->k.token, 1}, REAL)
                    : tensor(&b, UID_K, io, (int64_t[]){batch, s->n_kv_heads, s->d_qk, s->kv_len},

@@ -46,7 +46,7 @@ enum {
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };
 
-/* Returns how many 64 x 64 pieces of latent vectors fit into shared memory in addition to the
+/* Returns how many pieces (64 tokens x 64 latent dimensions) fit into shared memory next to the
  * projection matrices. */
 __host__ __device__ constexpr int places_for(int rank_k)
 {
@@ -267,7 +267,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
     bar_sync(5, 256);
 
     float d[128];
-    /* Number of pieces (64 latent dimensions of a page) copied for earlier groups of 4 KV heads. */
+    /* Number of latent pieces (64 tokens x 64 dimensions) read by earlier iterations of the loop
+     * below. */
     uint32_t sequence = 0;
     int x = begin;
     for (int turn = 0; x < end; turn++) {

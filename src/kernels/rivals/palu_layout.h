@@ -13,7 +13,8 @@
  * page_table is [batch][max_pages]. V of the last page must be finite from kv_len on; K may hold
  * anything.
  *
- * U has the element (r, n), with n = 128 * (head % 2) + dimension, of two KV heads at the index
+ * U of two KV heads is one matrix. Element (r, i) of KV head h has, with n = 128 * (h % 2) + i, the
+ * index
  *   (r/8) * 2048 + (n/8) * 64 + (n%8) * 8 + r%8 */
 #ifndef KVD_KERNELS_RIVALS_PALU_LAYOUT_H
 #define KVD_KERNELS_RIVALS_PALU_LAYOUT_H

@@ -382,8 +382,8 @@ static void warn(kvd_bench_stats *s, const char *word)
 
 int kvd_bench_summarise(const kvd_bench_rival *r, int n, kvd_bench_stats *s, kvd_err *err)
 {
-    /* An outlier differs from the median by more than 14.8 median absolute deviations (10 standard
-     * deviations) and by more than 2 %. */
+    /* Outliers differ from the median time by more than 14.8 median absolute deviations and 2 %. A
+     * median time below short_us causes a warning. */
     const double far = 14.8, noisy = 0.02, short_us = r->cuda ? 5 : 50;
     memset(s, 0, sizeof *s);
     s->median_us = s->mad_us = s->min_us = s->p05_us = s->p95_us = NAN;

@@ -67,14 +67,14 @@ typedef struct {
     double us; /* largest of bytes_us, flop_us and exps_us */
 } kvd_floors;
 
-/* Counts the bytes, FLOP and exponentials of a case whose heads have the dimensions in `heads`. */
+/* Counts the bytes, FLOP and exponentials of attention problem *p for the head dimensions in
+ * `heads`. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
 /* Sets the times of *f: its bytes, FLOP and exponentials, each divided by its peak rate. Bytes of
  * decode are divided by the read rate if it was measured, other bytes by the copy rate. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
-/* Measures the CPU's rates on all threads: FLOP by sgemm of 1536 x 1536 matrices, bytes by memcpy
- * and by a sum of 128 MiB, and exponentials. */
+/* Measures the CPU's peak rates of copying, reading, FLOP and exponentials, with all threads. */
 int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err);
 
 /* Measures the GPU's peak rates of copying, reading, FLOP and exponentials, in about a second.
@@ -116,7 +116,7 @@ typedef struct {
     size_t n;
 } kvd_busy;
 
-/* Size in bytes of the text by which kvd_impl.open describes the code that runs. */
+/* Size in bytes of the buffer for the name of a kernel and its settings. */
 enum { KVD_IMPL_ENGINE = 256 };
 
 /* Array of attention output, owned by the implementation. Most implementations have one such array,
@@ -147,8 +147,9 @@ struct kvd_impl {
     /* Fails, with the reason in *why, if the implementation does not support the case. If this
      * function is NULL, every case is supported. */
     int (*can)(const kvd_impl *impl, const kvd_problem *p, kvd_err *why);
-    /* Creates *self for case *p, which must outlive it. `stream` is a cudaStream_t, or NULL on the
-     * CPU. `engine` gets a description of the code that runs. */
+    /* Creates the private data *self for problem *p, which must outlive *self. `stream` is a
+     * cudaStream_t, or NULL on the CPU. `engine` receives the name of the kernel and its
+     * settings. */
     int (*open)(const kvd_impl *impl, const kvd_problem *p, kvd_scheduler scheduler, void *stream,
                 char engine[KVD_IMPL_ENGINE], void **self, kvd_err *err);
     void (*close)(void *self);

@@ -111,8 +111,8 @@ static int make_inputs(state *s, kvd_fill_args *f, void **q, void **pool, void *
                       kvd_cuda_check(cudaStreamSynchronize(stream), "making Q, K and V", err));
 }
 
-/* Writes descriptions of LAYERS equal layers to the device. They are used to time how long
- * assigning tiles to CTAs takes. */
+/* Copies the tile planner's arguments for LAYERS identical layers to the device. A benchmark then
+ * times the planner. */
 static int describe_prefill_plans(state *s, kvd_err *err)
 {
     const size_t tiles = kvd_prefill_max_tiles(&s->map, &s->batch) * sizeof(kvd_prefill_tile);

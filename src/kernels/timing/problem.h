@@ -35,8 +35,8 @@ typedef struct {
     kvd_attn_heads heads;
     char widths[KVD_WIDTHS_NAME]; /* name of this set of kept dimensions */
     kvd_lengths lengths;
-    /* Number of tokens from which rule `lengths` computes the length of each request. If the
-     * lengths are from a file, the largest of them. */
+    /* Base length in tokens, from which the rule `lengths` computes the length of each request. For
+     * lengths from a file: the largest length. */
     size_t seq_len;
     int batch;
     int32_t *q_len, *kv_len; /* [batch] q_len is kv_len in prefill, 1 in decode. */
