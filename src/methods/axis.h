@@ -32,8 +32,8 @@ typedef struct kvd_parameter {
     const char *meaning;
 } kvd_parameter;
 
-/* Parameter that trades bytes for quality. The cache is largest at its value `most` and smallest at
- * its value `least`. */
+/* Parameter that trades bytes for quality: the cache is largest at parameter value `most` and
+ * smallest at `least`. */
 typedef struct kvd_tradeoff {
     const char *key;
     double most, least;

@@ -72,8 +72,8 @@ struct kvd_bits_method {
     /* Returns true if each key channel is scaled by sqrt(max |q| / max |k|) before quantisation.
      * NULL: never. */
     bool (*balances)(const kvd_parameter_values *v);
-    /* Checks the parameters of a method without `open`, and fails if they are invalid. NULL: all
-     * parameters are valid. */
+    /* Fails if the parameters are invalid. Called only if `open` is NULL. NULL: all parameters are
+     * valid. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
     /* Opens the method and sets *self to its private data. NULL: there is nothing to open, and
      * *self is set to the parameters. */
@@ -174,8 +174,8 @@ extern const struct kvd_gpu_kind kvd_gpu_packed KVD_IF_LINKED;
  * (kvd_gpu_cachegen). In a build without CUDA, the addresses of these variables are NULL. */
 extern const struct kvd_gpu_kind kvd_gpu_streams KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_cachegen KVD_IF_LINKED;
-/* GPU code for methods that quantise on the CPU, after each iteration. Pages on the GPU hold the
- * decoded numbers in bf16. */
+/* GPU code of methods whose quantisation runs on the CPU, after each forward pass. Pages on the GPU
+ * hold the decoded numbers in bf16. */
 extern const struct kvd_gpu_kind kvd_gpu_host_codes KVD_IF_LINKED;
 extern const struct kvd_gpu_kind kvd_gpu_xquant KVD_IF_LINKED;
 

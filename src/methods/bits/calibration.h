@@ -17,8 +17,8 @@ typedef struct {
 size_t kvd_calibration_tokens(const kvd_method_setup *s, double most);
 /* Fails unless the calibration data contain all layers and, if `pre` is true, keys before RoPE. */
 int kvd_calibration_fits(const kvd_method_setup *s, bool pre, kvd_err *err);
-/* Allocates memory for n tokens, whose keys are read before RoPE if `pre` is true. The caller must
- * call kvd_calibration_rows_close, even after a failure. */
+/* Allocates memory for reading n calibration tokens. `pre`: true to read keys before RoPE, false
+ * after RoPE. The caller must call kvd_calibration_rows_close, even after a failure. */
 int kvd_calibration_rows_open(kvd_calibration_rows *r, const kvd_method_setup *s, bool pre,
                               size_t n, kvd_err *err);
 /* Reads K or V of the first r->n tokens of a KV head into r->cut [n][*width]. */

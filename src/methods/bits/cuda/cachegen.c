@@ -15,8 +15,8 @@ typedef struct {
     /* [max_slices][max_pages] in device memory: page table of the ring buffers, which have the
      * newest tokens. */
     int32_t *table;
-    /* True if the frequency tables are random, so that entropy-coded data may exceed their
-     * memory. */
+    /* True if the entropy coder's frequency tables are random, so that codes may overflow their
+     * buffer. */
     bool drawn;
     bool replaces; /* true: pages hold decoded numbers, and no codes are stored */
     kvd_stream_slots slots;

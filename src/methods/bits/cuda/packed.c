@@ -327,8 +327,7 @@ static size_t received_bytes(const kvd_packed_args *a)
                            : 0;
 }
 
-/* Allocates the prompt lengths and, for method gear, memory for partial sums of the power
- * method. */
+/* Allocates an array of prompt lengths and, for method gear, a buffer for the power method. */
 static int make_prompts(packed *k, size_t slots, kvd_err *err)
 {
     const size_t room =

@@ -21,11 +21,11 @@ void kvd_gpu_packed_set_floats(const kvd_plan *plan, kvd_packed_form *f);
 bool kvd_gpu_packed_takes_wide(const kvd_plan *plan);
 /* Returns the expected number of outliers of K per page (64 tokens) and KV head. */
 double kvd_gpu_packed_outliers(const kvd_plan *plan, const kvd_config *c);
-/* Returns the stored bits of tokens number `from` to m - 1 of a request of m tokens in KV head g,
- * without outliers of K. */
+/* Returns how many bits a request of m tokens stores for tokens `from` .. m - 1 in KV head g. Does
+ * not count outliers of K. */
 double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t m);
-/* Returns the stored bits of tokens number `from` to m - 1 in KV head g, for methods that quantise
- * blocks of tokens. The prompt's `prompt` tokens are one block. */
+/* Returns how many bits tokens `from` .. m - 1 take in KV head g, for methods that quantise blocks
+ * of tokens. The prompt's `prompt` tokens are one block. */
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
                                  size_t prompt);
 /* Sets sizes in *a that depend on the bits of each dimension, for method allot. If `word` is not
@@ -45,7 +45,7 @@ int kvd_gpu_packed_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *er
  * ended. */
 void kvd_gpu_packed_count(const kvd_gpu_method *m, const kvd_iteration *it, size_t slots,
                           uint32_t *tokens, double *held);
-/* In layer 0, starts filling table [max_slices][max_pages], the page table of the ring buffers of
+/* In layer 0, launches a kernel that fills `table` [max_slices][max_pages], the page table of the
  * newest tokens. In other layers, does nothing. */
 int kvd_gpu_packed_rings(const kvd_paged_cache *c, const kvd_paged_rows *r, int32_t ring_pages,
                          int32_t *table, kvd_err *err);

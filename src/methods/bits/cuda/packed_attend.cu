@@ -189,7 +189,7 @@ __device__ __forceinline__ float2 both_of(uint32_t pair)
     return make_float2(half_of(pair, 0), half_of(pair, 1));
 }
 
-/* Right low-rank factors of a prompt, [K or V][columns / 2][channel]. An element has two
+/* Right low-rank factors of a prompt: [K, V][pair of columns][channel]. Each float2 holds two
  * columns. */
 typedef float2 right_factors[2][KVD_GEAR_RANK / 2][D_MAX];
 
@@ -275,7 +275,8 @@ __device__ __noinline__ void put_group_keys(head_of h, octet o, group_of s,
             put_channel<HALF>(o.keys, lane + 32 * k, y[k], s.from - o.t0, s.to - o.t0);
 }
 
-/* Addresses of a token's quantised V, its scales, and its row of the left low-rank factor. */
+/* Addresses of one token's V: quantised numbers, scales, and left low-rank factor of the
+ * quantisation error. */
 struct value_of {
     const uint32_t *planes, *scale, *left;
 };
@@ -346,8 +347,8 @@ __device__ __forceinline__ void put_half_values(const head_of &h, const octet &o
     }
 }
 
-/* Decodes pages of method gear. If ATTEND is true, attention adds the prompt's low-rank part to
- * scores and outputs, instead of to K and V. */
+/* Decodes pages of method gear. The low-rank part is added to scores and outputs if ATTEND is true,
+ * else to K and V. */
 template <bool ATTEND> struct gear_page {
     static constexpr bool LOW_RANK = ATTEND;
     static constexpr int CTAS = 2, SHARED = sizeof(right_factors), AHEAD = 4;
@@ -546,8 +547,8 @@ template <bool ATTEND> struct gear_page {
         mma_pure<false>(x, rows, there ? left[(o.t0 + t) * (h.page.columns_left / 2) + c] : 0, 0);
     }
 
-    /* Adds probabilities (the sum of `high` and `low`) times the left low-rank factor of V of 8
-     * tokens to s.more. */
+    /* Multiplies 8 tokens' attention probabilities (`high` + `low`) by the left low-rank factor of
+     * V. Adds the products to s.more. */
     __device__ __forceinline__ void add_values(const octet &o, uint32_t high, uint32_t low,
                                                attention &s, int lane) const
     {

@@ -1,5 +1,5 @@
-/* Decodes pages to shared memory, and attends to them in decode steps or copies them to bf16
- * pages. */
+/* Decodes quantised pages to shared memory. From there, kernels compute attention or copy the
+ * numbers to bf16 pages. */
 #ifndef KVD_METHODS_BITS_CUDA_PACKED_ATTEND_CUH
 #define KVD_METHODS_BITS_CUDA_PACKED_ATTEND_CUH
 
@@ -117,8 +117,8 @@ __device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
  * belong to query head lane / 4. */
 struct attention {
     float max, sum, o[D_MAX / 16][4];
-    /* unit: number by which the queries were divided. more: sums of probabilities times the left
-     * low-rank factor of V. */
+    /* unit: divisor of the queries. more: the lane's 4 elements of the product of probabilities and
+     * left low-rank factor of V. */
     float unit, more[4];
 };
 

@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(CODE) code_kernel(const __grid_constant__ kvd_
 
 /* Scales of one block of tokens of method zipcache, in shared memory. */
 struct block_scales {
-    /* Step and zero point of each key channel, for tokens with fewer [0] and with more [1] bits. */
+    /* [normal, salient tokens][channel] Step and zero point of K. Salient tokens have more bits. */
     float2 key[2][KVD_WIDTH_MAX + 4];
     float value[KVD_WIDTH_MAX]; /* factor of each channel of values */
 };
@@ -386,8 +386,8 @@ __device__ void restore_side(const head_of &o, const block_scales &s, uint16_t *
     }
 }
 
-/* Copies tokens done .. left - 1 of page p, which are not quantised, to the bf16 page. Writes zeros
- * after them. */
+/* Copies tokens done .. left - 1 of page p from the ring buffer to the bf16 page `rows`. Fills up
+ * the last group of 8 tokens with zeros. */
 __device__ void copy_newest(const head_of &o, uint16_t *rows, int p, int done, int left)
 {
     const int t = (int)threadIdx.x % KVD_PAGE_TOKENS, keys = o.a.map.d_qk[o.g] / 8,

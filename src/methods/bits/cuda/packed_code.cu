@@ -51,7 +51,8 @@ __device__ void code_value_part(const page_of &o, int t, int part, int lane)
         x[0] = bf16_of(v.x, 0), x[1] = bf16_of(v.x, 1), x[2] = bf16_of(v.y, 0),
         x[3] = bf16_of(v.y, 1);
     }
-    /* Marks padding as taken, so that padding is neither an outlier nor in the range. */
+    /* Mask of the lane's 4 elements that are padding. Elements that become outliers are added
+     * later. */
     uint32_t taken = 0xfu & ~0u << min(max((int)a.width[1][o.g] - 4 * part, 0), 4);
     uint32_t *const list =
         reinterpret_cast<uint32_t *>(o.codes + o.parts.v_list) + t * a.form.v_apart;
@@ -490,8 +491,7 @@ __global__ void __launch_bounds__(32 * WARPS)
         }
         const int kf = clamped(k_from, p), kt = clamped(k_to, p), vf = clamped(v_from, p),
                   vt = clamped(v_to, p);
-        /* Indices of quantisation levels of 16 tokens fill whole bytes, so that no two warps write
-         * to the same byte. */
+        /* Number of tasks among which the tokens of one channel group of V are divided. */
         const int pieces = a.level ? 4 : 1,
                   v_tasks = a.form.v_channels ? a.map.d_v[g] / 16 : pieces * groups;
         for (int task = warp; task < units + v_tasks; task += WARPS) {
@@ -585,8 +585,7 @@ cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream)
         code_allotted_kernel<<<grid, 2 * KVD_WIDTH_NARROW, 0, stream>>>(*a);
         return cudaGetLastError();
     }
-    /* True if every request has exactly one token to quantise: in decode steps, if tokens are
-     * quantised without delay. */
+    /* True if every request has exactly one token to quantise. */
     const bool all_single = !a->q_len && a->level && a->k_block == 1 && !a->v_newest;
     /* Only one CTA of code_kernel fits on an SM, so a smaller kernel takes requests with only one
      * token to quantise. */

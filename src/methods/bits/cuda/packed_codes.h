@@ -86,9 +86,9 @@ typedef struct {
     int32_t head_at[KVD_HEADS_MAX]; /* byte offset of each KV head in a page */
     /* [K, V][KV head] Number of stored dimensions, without padding. */
     uint16_t width[2][KVD_HEADS_MAX];
-    /* Number of outliers that each token's V in a KV head has, at most form.v_apart. */
+    /* Number of outliers in each token's V, per KV head. */
     uint8_t v_apart[KVD_HEADS_MAX];
-    /* [K, V][KV head] Bits per token, for method allot. Only set if form.allotted is true. */
+    /* [K, V][KV head] Bits of one token's whole vector, for method allot only. */
     uint16_t allotted[2][KVD_HEADS_MAX];
     kvd_packed_allot allot;
     kvd_packed_gear gear;
@@ -153,7 +153,8 @@ typedef struct {
     const uint32_t *turn;
 } kvd_packed_args;
 
-/* Quantises all tokens but the newest. Copies the newest tokens to the ring buffer in bf16. */
+/* Quantises the older tokens of each request. In prefill, also copies the newest tokens, in bf16,
+ * to the ring buffer. */
 cudaError_t kvd_packed_code(const kvd_packed_args *a, cudaStream_t stream);
 /* Quantises prompts from a->rows with method turboquant. */
 cudaError_t kvd_packed_turn_prompts(const kvd_packed_args *a, cudaStream_t stream);
@@ -175,7 +176,8 @@ cudaError_t kvd_packed_code_gear(const kvd_packed_args *a, cudaStream_t stream);
  * kvd_packed_code_split quantises tokens; kvd_packed_restore_split decodes pages to bf16. */
 cudaError_t kvd_packed_code_split(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_split(const kvd_packed_args *a, cudaStream_t stream);
-/* Quantise and restore the pages of method zipcache. */
+/* Kernels of method zipcache. kvd_packed_code_classes quantises tokens; kvd_packed_restore_classes
+ * decodes pages to bf16. */
 cudaError_t kvd_packed_code_classes(const kvd_packed_args *a, cudaStream_t stream);
 cudaError_t kvd_packed_restore_classes(const kvd_packed_args *a, cudaStream_t stream);
 /* Adds the attention that tokens in the ring buffer receive in a decode step to
@@ -233,9 +235,11 @@ cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_de
 cudaError_t kvd_packed_decode(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                               cudaStream_t stream);
 
-/* Returns the bytes of the table that kvd_packed_rope_table makes from RoPE cosines and sines
- * [positions][d / 2], for keys of d dimensions that are quantised before RoPE. */
+/* Returns the size in bytes of the table that kvd_packed_rope_table fills, for keys of d
+ * dimensions. */
 size_t kvd_packed_rope_table_bytes(int d);
+/* Fills `turn` with RoPE rotations by 0 to 63 positions, from RoPE cosines and sines
+ * [positions][d / 2]. d must be a multiple of 32. */
 cudaError_t kvd_packed_rope_table(const float *cosine, const float *sine, int d, uint32_t *turn,
                                   cudaStream_t stream);
 
