@@ -33,8 +33,8 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
     const setting set = {.max_batch = slots, .graphs = graphs, .phases = graphs};
     kvd_engine_spec spec = spec_of(&set, l->max_len, 4 * l->max_len);
     kvd_plan plan;
-    /* Room for entropy-coded blocks. The random frequency tables do not fit the data, so the blocks
-     * become long. */
+    /* `outliers` also sets the memory for entropy-coded blocks, which this test's random frequency
+     * tables make long. */
     spec.outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0;
     spec.exact_prompts = gpu && exact;
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, err))
@@ -421,8 +421,7 @@ static void test_heads_of_128(const request *r, size_t n)
     test_shape(&qwen3_of_128, r, n, 2, cases + 2, sizeof cases / sizeof *cases - 2);
 }
 
-/* Tests 16 requests at a time. If the engine's page table were too small, it would overwrite other
- * arrays. */
+/* Tests 16 simultaneous requests, which must not overflow the engine's page table. */
 static void test_many(void)
 {
     static const request r[MOST] = {{100, 20}, {70, 20}, {1, 40},  {200, 3}, {32, 12}, {31, 40},

@@ -46,8 +46,8 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
     return 2.0 * (stock_attention ? d->n_kv_heads * (most[0] + most[1]) : sum);
 }
 
-/* Returns the cache bytes of a request of which low[layer] tokens are unimportant. In each layer, 4
- * more bytes store the number low[layer]. */
+/* Returns the expected cache bytes of a request. In each layer, low[layer] of the request's tokens
+ * keep fewer dimensions. */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
     double bytes = 0;
@@ -56,7 +56,7 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
                      entry_bytes(plan->dims_low, layer, set->attention == KVD_ATTENTION_STOCK) +
                  (double)(tokens - low[layer]) *
                      entry_bytes(plan->dims, layer, set->attention == KVD_ATTENTION_STOCK) +
-                 4;
+                 4; /* low[layer] itself takes 4 bytes */
     return bytes;
 }
 
@@ -263,8 +263,8 @@ static void refuses(const model *m, const char *text, size_t chunk, const char *
     kvd_plan_close(&plan);
 }
 
-/* Tests a decode step at position 700 after a prompt of 101 tokens. The step must not change which
- * prompt tokens are unimportant. */
+/* Checks that a decode step does not change which prompt tokens keep fewer dimensions. Decode steps
+ * at positions 101 to 699 are skipped. */
 static void test_left_out(kvd_engine *e)
 {
     enum { PROMPT = 101 };

@@ -158,8 +158,8 @@ static void reference_expected(const fixture *f, int b, int g, const double *key
     }
 }
 
-/* Computes the importance `want` of the tokens of request b in KV head g. If importance is the
- * attention that tokens receive, also computes lse [n_heads][n_q8], the log-sum-exps of scores. */
+/* Computes the importance `want` of request b's tokens in KV head g. If importance is computed from
+ * attention, also writes lse [n_heads][n_q8], the log-sum-exp of each query's scores. */
 static void reference_head(const fixture *f, int b, int g, float *lse, double *want)
 {
     const int n = f->len[b], d = f->map.d_qk[g], window = f->c->rule.window;
@@ -211,8 +211,8 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, e);
 }
 
-/* Checks that the kept tokens are those with the highest scores. Returns how many are not, except
- * tokens whose scores are equal up to rounding. */
+/* Returns the number of errors in `kept`, the list of tokens that were not evicted. The tokens with
+ * the highest scores must be kept, up to rounding. */
 static int check_choice(fixture *f, const double *want, const float *rank, int n,
                         const int32_t *kept)
 {
@@ -424,8 +424,8 @@ static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
     return wrong;
 }
 
-/* Checks a decode step that evicts the oldest token of a KV head if the budget is exceeded. Updates
- * f->position to the expected positions. */
+/* Checks one decode step of a method that evicts the oldest token once a KV head has too many.
+ * Updates f->position, the expected positions of the cached tokens. */
 static int check_first(fixture *f, int b, int g, uint32_t now, int n, const uint16_t *after)
 {
     const kvd_evict_budget *const budget = &f->c->budget;

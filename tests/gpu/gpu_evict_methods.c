@@ -77,7 +77,8 @@ typedef struct {
     kvd_evict_merging merging;
 } method_run;
 
-/* Returns true if the method merges tokens, so that KV heads keep different numbers of tokens. */
+/* Returns true if the method merges runs of adjacent tokens with similar keys, as the method
+ * kvmerger does. */
 static bool runs(const method_run *r)
 {
     return r->shape.rule.merge == KVD_MERGE_RUNS;
@@ -615,8 +616,9 @@ static void run_case(const method_case *c)
     close_run(&r);
 }
 
-/* usage: gpu_evict_methods [CASE]
- * CASE   part of a method's text; "quick": small cases, for compute-sanitizer */
+/* usage: gpu_evict_methods [quick|TEXT]
+ * quick   only small cases, for compute-sanitizer
+ * TEXT    only methods whose name or parameters contain TEXT, for example "kvcrush" */
 int main(int argc, char **argv)
 {
     if (!gpu_devices("evict methods", 1))

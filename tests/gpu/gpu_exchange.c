@@ -28,8 +28,8 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
     return some[(size_t)(7 * a + 3 * b + 5 * i + 4 * x->round) % (sizeof some / sizeof *some)];
 }
 
-/* Lists the blocks that GPU a sends (or, if `receives`, receives), placed in memory `at` with gaps
- * between them. Returns the bytes needed. */
+/* Fills `list` with the messages that GPU a sends or, if `receives` is not 0, receives. Returns the
+ * number of bytes that these messages take in memory, from `at` on. */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
     size_t where = 0, n = 0;

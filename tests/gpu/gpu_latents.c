@@ -438,8 +438,8 @@ typedef struct {
     kvd_latent_head *head;
 } joint_matrices;
 
-/* Joins the restoring matrices of heads that share latents into one matrix each, and sets them in
- * *a. The caller frees the result. */
+/* Joins the matrices that restore K and V from latents into one matrix per group of heads. Sets *a
+ * to use these matrices, which the caller frees. */
 static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
 {
     const latent_case *const c = p->c;

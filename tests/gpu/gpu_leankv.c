@@ -27,8 +27,8 @@ static void check_masses(fixture *f)
 }
 
 typedef struct {
-    /* number of tokens with wrong quantised numbers; of tokens at a wrong precision level; of wrong
-     * thresholds or counts */
+    /* codes: number of tokens with wrong quantised K or V. levels: number of tokens at a wrong
+     * precision. counts: number of wrong thresholds and token counts. */
     int codes, levels, counts;
     double score;
     int64_t n[KVD_LEANKV_LEVELS];
@@ -106,8 +106,8 @@ static void check_prompts(fixture *f, char *page)
 
 typedef struct {
     double out, lse, score;
-    /* number of tokens at a wrong precision level; of tokens with wrong quantised numbers; of heads
-     * with a wrong number of tokens */
+    /* wrong: number of tokens at a wrong precision. codes: number of tokens with wrong quantised K
+     * or V. lost: number of heads with a wrong number of tokens. */
     int wrong, codes, lost;
     int kept, lowered, dropped, replaced, close;
 } step_result;

@@ -1,4 +1,4 @@
-/* Tests LeanKV's page allocator against a host model (docs/readings.md, L-14). */
+/* Tests LeanKV's page allocator on the GPU against a simple allocator on the CPU. */
 
 #include "gpu_case.h"
 #include "methods/tokens/cuda/leankv.h"

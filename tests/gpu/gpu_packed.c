@@ -26,7 +26,7 @@ typedef struct {
     bool peak;
 } test_case;
 
-/* lengths of prompts in tokens */
+/* Initialises an array with prompt lengths, in tokens. */
 #define LEN(...)                                                                                   \
     {                                                                                              \
         __VA_ARGS__                                                                                \
@@ -246,8 +246,8 @@ static void make_allot(bench *w)
                                         sizeof(float));
 }
 
-/* Makes random queries and attention sums. Methods use these to choose each token's number of
- * bits. */
+/* Makes random queries and, for each token, a random sum of the attention that it receives. Methods
+ * use these data to give important tokens more bits. */
 static void make_classes(bench *w, size_t slots)
 {
     kvd_packed_class_codes *const c = &w->a.classes;
@@ -596,8 +596,8 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/* Returns how many elements of K or V that the GPU restored are wrong. Rows after the last token
- * must be 0. */
+/* Returns how many elements of the restored K or V differ from `want`. Padding rows after the last
+ * token must be 0. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {

@@ -78,8 +78,8 @@ static void whole(comparison *to, const char *what, int layer, bool bias, kvd_pa
     compare(to, what, layer, bias, &(slice){part, 0, 0, 0}, 1, type, device);
 }
 
-/* Compares an expert's matrices on the GPU with the checkpoint: rows first .. first + n - 1 of its
- * gate (`part`) and up matrices, and the same columns of its down matrix. */
+/* Compares one expert's weights on the GPU with the checkpoint; `part` names the expert's gate
+ * matrix. The GPU has rows first .. first + n - 1 of gate and up, and the same columns of down. */
 static void compare_expert(comparison *to, int l, kvd_part part, int first, int n,
                            const kvd_gpu_expert *d)
 {

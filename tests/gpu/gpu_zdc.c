@@ -113,8 +113,8 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/* Returns the index in the pages of element i of a K (side 0) or V (side 1). `place` counts the
- * tokens of one kind: important (`store` is KVD_ZDC_HIGH) or others (KVD_ZDC_LOW). */
+/* Returns the index in the pages of element i of a token's K (side 0) or V (side 1). The token is
+ * number `place` of the important (KVD_ZDC_HIGH) or unimportant tokens (KVD_ZDC_LOW). */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
     const int w = f->head[g].width[store][side];
@@ -564,8 +564,8 @@ static int mark_kept(const channels *x, int g, int from, uint8_t *keep)
     return kvd_channels_think.prune(&v, &in, keep, &newest, NULL);
 }
 
-/* The array `order` lists each head's channels of keys, kept ones first. Returns how many channels
- * are listed as kept that the CPU drops. */
+/* Counts the key channels that the GPU keeps and the CPU drops. For each head, the GPU lists the
+ * kept channels first in `order`. */
 static int misplaced(const channels *x, const int16_t *order)
 {
     const channels_case *const c = x->c;

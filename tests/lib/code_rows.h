@@ -88,9 +88,8 @@ static inline void code_rows(const char *text, const kvd_method_setup *setup, kv
 
 enum { KEPT_HEADS = 8 };
 
-/* Runs n tokens through the method `text`. Sets kept [n_kv_heads][1 + n - prompt][n] to 1 for
- * tokens that are stored (read, if the method selects tokens), first after the prompt, then after
- * each decode step. */
+/* Sets kept [KV head][prompt or decode step][token] to 1 for tokens that the method `text` stores.
+ * If the method selects tokens in each step, a 1 marks a token that it reads. */
 static inline kvd_stepwise_account kept_tokens(const char *text, const kvd_attention_in *in,
                                                size_t prompt, uint8_t *kept, float *out)
 {

@@ -32,8 +32,8 @@ static inline void refuse(const char *text, const char *message)
         fail_msg("%s: '%s' lacks '%s'", text, err.msg, message);
 }
 
-/* Replaces the first `from` in a config.json by `to`, or inserts `to` after the first character.
- * The next call overwrites the result. */
+/* Returns a copy of `text` in which `to` replaces the first `from`; the next call overwrites the
+ * copy. If `from` is empty, inserts `to` after the opening brace. */
 static inline const char *edit_config(const char *text, const char *from, const char *to)
 {
     static char result[4096];
@@ -44,7 +44,8 @@ static inline const char *edit_config(const char *text, const char *from, const 
     return result;
 }
 
-/* Checks that parsing a config.json fails with `message` after `from` in it is replaced by `to`. */
+/* Replaces `from` by `to` in a config.json. Parsing the result must fail with the error
+ * `message`. */
 static inline void refuse_config(const char *text, const char *from, const char *to,
                                  const char *message)
 {

@@ -1,4 +1,4 @@
-/* Requests for tests of engines, and a simple scheduler of iterations. */
+/* Makes test requests for inference engines, and schedules these requests in batches. */
 #ifndef KVD_TESTS_ENGINE_SCHEDULE_H
 #define KVD_TESTS_ENGINE_SCHEDULE_H
 

@@ -77,8 +77,8 @@ static void result_release(result *r)
     host_free(r->logits, r->entries, r->position, r->kept);
 }
 
-/* Returns 1 if this is the last decode step of request r. The tests compare which tokens the two
- * engines keep in that step. */
+/* Returns 1 in the last decode step of request r. Tests then compare which tokens the CPU engine
+ * and the GPU engine keep. */
 static int compared(size_t r, size_t tokens)
 {
     return requests[r].output > 2 && tokens == requests[r].input + requests[r].output - 2;
@@ -259,8 +259,8 @@ static const setting apart = {.name = "apart, graphs",
                      pieces = {
                          .name = "prompts in chunks", .max_batch = 4, .chunk = 53, .mixed = true};
 
-/* Returns the engine's eviction method. If the method palu is combined with an eviction method,
- * takes the latter from palu's data. */
+/* Returns the engine's eviction method, also if the method palu is added to it, as in
+ * `h2o+palu`. */
 static const kvd_gpu_method *evicting(const kvd_engine *e)
 {
     const kvd_gpu_method *const m = ((const kvd_cuda_engine *)(const void *)e)->cache.method;

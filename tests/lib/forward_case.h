@@ -1,4 +1,5 @@
-/* Compares the CPU's forward pass with double precision and with Transformers. */
+/* Compares kvdim's forward pass on the CPU with a double-precision implementation and with Hugging
+ * Face Transformers. */
 #ifndef KVD_TESTS_FORWARD_CASE_H
 #define KVD_TESTS_FORWARD_CASE_H
 
@@ -17,7 +18,7 @@ static inline void end_forward(void *f)
     kvd_forward_free(f);
 }
 
-/* Opens a forward pass until the end of the test. */
+/* Creates a forward pass for the model c, and frees it at the end of the test. */
 static inline kvd_forward *open_forward(const kvd_checkpoint *c, size_t max_tokens, size_t max_len)
 {
     kvd_err err = {""};
@@ -33,7 +34,7 @@ static inline void end_dense(void *a)
     kvd_dense_attention_release(a);
 }
 
-/* Returns a new hook that computes dense attention. It is freed at the end of the test. */
+/* Creates a hook that computes dense attention, and frees it at the end of the test. */
 static inline kvd_dense_attention *dense_attention(void)
 {
     kvd_dense_attention *const a = unit_alloc(sizeof *a);

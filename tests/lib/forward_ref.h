@@ -115,8 +115,8 @@ static inline void ref_model_norm(const ref_state *s, kvd_part part, size_t laye
     ref_norm(s, part, layer, s->c->norm == KVD_NORM_RMS, x, s->n, s->d_model, y);
 }
 
-/* Returns the index i, a real number, at which RoPE pair i makes `turns` full turns over the
- * original context length. */
+/* Returns the index of the RoPE pair that makes `turns` full turns over the original context
+ * length. The index may be fractional. */
 static inline double ref_yarn_pair(const kvd_config *c, double dims, double turns)
 {
     return dims / 2 * log((double)c->rope_original_positions / (2 * M_PI * turns)) /
@@ -262,8 +262,8 @@ static inline void ref_latent_queries(const ref_state *s, size_t layer, const do
         }
 }
 
-/* Computes cached vectors of latent attention: keys are the dimensions that RoPE rotates, then the
- * latent; values are zeros, then the latent. */
+/* Computes the cached K and V of latent attention. V equals K, except that it is 0 in the
+ * dimensions that RoPE rotates. */
 static inline void ref_latent_keys(const ref_state *s, size_t layer, const double *y)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;
@@ -398,7 +398,8 @@ static inline void ref_feed_forward(const ref_state *s, size_t layer, kvd_part g
     ref_project(s, down, layer, s->up, width, s->d_model, s->sum);
 }
 
-/* Returns how many values are larger than x[i], or equal at lower indices. */
+/* Returns the rank of x[i] when x is sorted in descending order: 0 for the largest. Equal values
+ * keep their order. */
 static inline size_t ref_rank_of(const double *x, size_t n, size_t i)
 {
     size_t before = 0;
@@ -407,8 +408,8 @@ static inline size_t ref_rank_of(const double *x, size_t n, size_t i)
     return before;
 }
 
-/* Computes the factors p [n_experts] of a token's experts, 0 if not chosen, from router logits z
- * and biases b. First the best groups of experts are chosen, then experts in these. */
+/* Computes the weights p [n_experts] of a token's experts from router logits z and biases b. Only
+ * the best experts in the best groups of experts get nonzero weights. */
 static inline void ref_route_groups(const kvd_config *c, const double *z, const double *b,
                                     double *p)
 {

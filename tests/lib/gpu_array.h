@@ -113,7 +113,7 @@ static inline double distance(const array *got, const float *want, const float *
             continue;
         double e = fabs(g - w);
         if (got->type != KVD_F32)
-            /* Rounding to bf16 may add an error of 2^-8 of the value, which is not counted. */
+            /* Subtracts the error that rounding to bf16 may cause, 2^-8 of the value. */
             e -= fabs(w) * ldexp(1, -8);
         const double s = fabs(scale ? (double)scale[i] : w);
         e = e <= 0 ? 0 : e / (s > 0 ? s : 1e-30);

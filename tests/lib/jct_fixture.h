@@ -40,7 +40,7 @@ static inline int jct_fixture_piece(jct_fixture *x, size_t piece, size_t before,
     return kvd_jct_add_iteration(x->rows, &x->setting, piece, before, 1, 0, &seconds, 1, err);
 }
 
-/* Adds an iteration of n whole prompts of `piece` tokens. */
+/* Adds the measured time of an iteration that processes n prompts of `piece` tokens each. */
 static inline int jct_fixture_prompts(jct_fixture *x, size_t n, size_t piece, double seconds,
                                       kvd_err *err)
 {

@@ -58,7 +58,7 @@ static inline void made_put(made_tensor *t, const char *name, int rows, int cols
 static inline size_t made_list(const made_spec *s, made_tensor *t)
 {
     const int q = s->heads * s->d_head, kv = s->kv_heads * s->d_head, d = s->d_model;
-    /* factor of W_O and W_down, whose outputs add up in the residual stream */
+    /* scale of the random weights W_O and W_down, whose outputs are added to the residual stream */
     const double back = 1 / sqrt(2.0 * s->layers);
     const struct {
         const char *name;

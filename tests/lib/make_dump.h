@@ -113,7 +113,7 @@ static int write_dump(dump_plan *p, const char *path, const kvd_run *run, kvd_er
     return status ? -1 : kvd_activations_finish(a, err);
 }
 
-/* Writes the second moments of Q, K and V in the file `dump` to the file `path`. */
+/* Reads Q, K and V from the file `dump`, and writes their second moments to the file `path`. */
 static inline int write_moments(const char *dump, const char *path, const kvd_run *run,
                                 kvd_err *err)
 {

@@ -86,8 +86,8 @@ static inline void same_prompt(const char *text, int layer, const uint16_t *want
                              t < PROMPT ? want[g * PROMPT + t] != 0 : 1);
 }
 
-/* Runs the prompt, repeated `times` times, through the method `text`. Checks that the method keeps
- * the tokens for which want [LAYERS][KV heads][prompt] is not 0. */
+/* Checks that the method `text` keeps the tokens for which want [LAYERS][KV heads][prompt] is not
+ * 0. The method sees the prompt `times` times in a row. */
 static inline void first_pass_keeps(const char *text, const uint16_t *want, size_t prompt,
                                     size_t times)
 {
@@ -121,8 +121,8 @@ static inline void first_pass_keeps(const char *text, const uint16_t *want, size
     kvd_plan_close(&plan);
 }
 
-/* Runs the prompt, repeated `times` times, through the method `text`. Checks that the method keeps
- * the prompt tokens that a public implementation keeps (tensor `name`). */
+/* Checks that the method `text` keeps the prompt tokens that a public implementation keeps (tensor
+ * `name`). The method sees the prompt `times` times in a row. */
 static inline void same_first_pass(const char *text, const char *name, size_t prompt, size_t times)
 {
     first_pass_keeps(text, set(name, LAYERS * KV * prompt), prompt, times);

@@ -43,7 +43,7 @@ static inline json_t *json_of(const char *text)
     return j;
 }
 
-/* Keeps the tokenizer until the end of the test, which fails if it is NULL. */
+/* Fails the test if the tokenizer t is NULL. Otherwise frees t at the end of the test. */
 static inline kvd_tokenizer *keep_tokenizer(kvd_tokenizer *t, const kvd_err *err)
 {
     if (!t)

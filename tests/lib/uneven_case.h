@@ -117,8 +117,8 @@ static uint16_t *entry(const fixture *f, uint16_t *heads, const int32_t *table, 
            kvd_blocked_index((size_t)place % KVD_PAGE_TOKENS, (size_t)i, (size_t)d);
 }
 
-/* Returns how many elements of K and V in the pages are wrong. Expected rows are the m kept tokens,
- * then token 0 if `step`, then zeros up to a multiple of 8 rows. */
+/* Returns how many elements of K and V in a request's pages are wrong. The pages must hold m kept
+ * tokens, the decode step's token if `step` is 1, then zeros. */
 static int check_rows(const fixture *f, uint16_t *heads, const int32_t *table, int b, int g,
                       const int32_t *kept, int m, int step)
 {
