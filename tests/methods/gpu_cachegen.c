@@ -154,8 +154,8 @@ static size_t row_index(const cachegen_problem *p, size_t page, int g, int side,
            (size_t)side * PAGE * d + kvd_blocked_index((size_t)(t % PAGE), (size_t)i, d);
 }
 
-/* Writes K and V of all prompt tokens to pages or, for a decode step, of each request's last token
- * to a ring buffer. The kernel kvd_append does this in an engine. */
+/* If `prompts` is true, writes K and V of all prompt tokens to the cache pages. If `prompts` is
+ * false, writes K and V of each request's newest token to a ring buffer. */
 static void append_tokens(const cachegen_problem *p, bool prompts)
 {
     const size_t page = (size_t)p->layer.map.page_elements, n = prompts ? PAGES * page : N * page;

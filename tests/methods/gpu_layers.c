@@ -190,7 +190,7 @@ static void restore_prompts(on_gpu *g, const layers_case *c, int l, uint16_t *go
     copy_rows(got, g->args.rows, c);
 }
 
-/* Returns how many elements of prompt tokens differ between two arrays of pages. */
+/* Returns how many elements of the prompts' K and V differ between the pages x and y. */
 static size_t other_prompts(const layers_case *c, const uint16_t *x, const uint16_t *y)
 {
     size_t other = 0;

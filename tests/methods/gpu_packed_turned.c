@@ -480,8 +480,8 @@ typedef struct {
     int rank, bits, group, channels, prompt, steps;
 } vector_case;
 
-/* layer inputs x [tokens][pitch] of a request, and their values want [tokens][pitch] after
- * quantisation */
+/* Layer inputs of one request, before (x) and after quantisation (want). Each array is
+ * [tokens][pitch]. */
 typedef struct {
     const vector_case *c;
     int pitch, tokens, pages;

@@ -1,5 +1,5 @@
-/* Tests which cache pages decode steps read, against the CPU's implementation of the methods quest,
- * alisa, a2ats and mpcache. */
+/* Tests the methods quest, alisa, a2ats and mpcache, which select the cache pages that a decode
+ * step reads. The GPU must select the same pages as the CPU. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -73,8 +73,8 @@ static uint16_t *cell(const fixture *f, int b, int g, int side, int t, int i)
            kvd_blocked_index((size_t)(t % KVD_PAGE_TOKENS), (size_t)i, (size_t)d);
 }
 
-/* Makes cache pages in random order, with NaN in unused elements. One more request than the case
- * has is added as padding. */
+/* Makes cache pages for the requests of case c and for one padding request. Unused elements are
+ * NaN. */
 static fixture fixture_make(const selection_case *c, size_t page)
 {
     fixture f = {.c = c, .page = page};
@@ -152,8 +152,8 @@ static const uint16_t *row_of(const fixture *f, int b, int t, int h)
     return f->rows[b] + (size_t)((t * f->c->n_heads + h) * f->c->d_k);
 }
 
-/* The buffer of recent probabilities has `history` rows; query t uses row t % history. Returns the
- * newest t < n in this row, or a negative number for none. */
+/* Returns the newest query t < n that uses row `row` of a ring buffer with `history` rows. Returns
+ * -1 if there is no such query. */
 static int position_of(int n, int row, int history)
 {
     int t = n - 1;
@@ -162,8 +162,8 @@ static int position_of(int n, int row, int history)
     return t;
 }
 
-/* Runs the kernel that stores attention probabilities of recent queries, for the queries from[b] ..
- * to[b] - 1 of each request b. */
+/* Runs the kernel that stores attention probabilities, for each request b's queries from[b] ..
+ * to[b] - 1. */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
 {
@@ -216,7 +216,8 @@ static void run_prompts(const fixture *f, const kvd_selection *s)
     recall_rows(f, s, at[1], at[2]);
 }
 
-/* Returns the attention probability of token t that row `row` of the buffer `recent` holds. */
+/* Returns token t's attention probability in row `row` of the ring buffer `recent`, which has
+ * `history` rows. */
 static float recent_of(const fixture *f, const float *recent, int history, int b, int g, int t,
                        int row)
 {
@@ -254,8 +255,8 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
     return wrong;
 }
 
-/* Computes the codes of all keys or, if `codes` is NULL, the key bounds of all pages, in three
- * calls with some of the tokens each. */
+/* Computes the codes of all keys on the GPU. If `codes` is NULL, computes the key bounds of all
+ * pages instead. */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
     const selection_case *const c = f->c;
@@ -361,8 +362,8 @@ typedef struct {
     uint16_t code[];
 } coded;
 
-/* Returns a state of the CPU's method a2ats that holds the key codes which the GPU computed for n
- * tokens. */
+/* Returns the keys of n tokens as the GPU quantised them, in the data structure of the CPU's method
+ * a2ats. */
 static coded *codes_of(const fixture *f, const chooser *m, int b, int g, size_t n)
 {
     coded *const x = need(sizeof *x + (size_t)f->c->len[b] * sizeof *x->code);

@@ -289,7 +289,7 @@ static kvd_stream_batch batch_of(const problem *p, bool prompts)
                               .n_sms = 3};
 }
 
-/* Encodes the last n[b] tokens of each request b on the device, as part of a prompt or in a decode
+/* Encodes the last n[b] tokens of each request b on the GPU. `prompts` is false in a decode
  * step. */
 static void code_tokens(problem *p, const int32_t n[N], bool prompts)
 {

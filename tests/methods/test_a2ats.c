@@ -54,8 +54,8 @@ static void choose(const char *text, uint8_t *read)
     m.plan.tokens->close(self);
 }
 
-/* Computes with the reference which tokens a decode step must read, and sets want [N] to 1 for
- * these. keys [N][D] are without RoPE. */
+/* Sets want [N] to 1 for the tokens that a decode step must read, found with plain loops. The keys
+ * [N][D] are without RoPE. */
 static void expected(const double *keys, size_t budget, uint8_t *want)
 {
     const int group = config.n_heads / config.n_kv_heads;

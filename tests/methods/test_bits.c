@@ -88,8 +88,7 @@ TEST(channels)
                 b += pow((double)y[i * D + j] - (double)x[i * D + j], 2);
             }
     assert_true(per_channel > 0 && per_token > 0 && b > 4 * a);
-    /* 32 numbers share a scale and a zero point of 32 bits together. A key channel has 5 such
-     * groups of tokens, a value of 48 dimensions has 2. */
+    /* Each group of 32 numbers has a scale and a zero point, of 16 bits each. */
     (void)error_of("kivi,bits=2", KVD_KEYS, &count);
     assert_true(count.side == 32.0 * D * 5);
     (void)error_of("kivi,bits=2", KVD_VALUES, &count);
@@ -167,8 +166,8 @@ TEST(channels_of_two_bits_and_of_one)
     float range[D];
     size_t easy[D], m = 0;
     (void)error_of("vidkv", KVD_KEYS, &count);
-    /* In the method vidkv, half of the key channels take 2 bits per number and 32 per group, the
-     * others 1 and 16. One bit per channel tells these apart. */
+    /* In the method vidkv, half of the key channels have 2 bits per number, the other half 1
+     * bit. */
     assert_true(count.payload == 1.5 * N * D && count.side == D / 2 * 5 * (32.0 + 16.0) + D);
     for (size_t j = 0; j < D; j++) {
         float lo = INFINITY, hi = -INFINITY;
@@ -188,8 +187,7 @@ TEST(channels_of_two_bits_and_of_one)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /* A token's 1-bit channels store only the signs of their Fourier transform. The first
-     * coefficient is the sum of these channels: its sign survives, its magnitude becomes the mean
+    /* The sum of a token's 1-bit key channels keeps its sign, but its magnitude becomes the mean
      * over 32 tokens. */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;

@@ -92,8 +92,8 @@ TEST(test_biorthogonal_cut)
     for (int i = 0; i < 4; i++) {
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
-        /* B_v A_v and A_k^T A_q must be the identity. A_v B_v and A_q A_k^T are then
-         * projections. */
+        /* Restoring a projected vector and projecting it again must change nothing, so B_v A_v and
+         * A_k^T A_q are identities. */
         identity(h->b_v, 8, 1, h->a_v, h->d_v);
         identity(h->a_k, 1, h->d_qk, h->a_q, h->d_qk);
     }
@@ -237,8 +237,7 @@ TEST(test_bytes)
     kvd_err err;
     kvd_dims d;
     kvd_cache_bytes b;
-    /* The 4 KV heads keep 17 of 32 dimensions of Q-K and 18 of 32 of V. A single head has d_head =
-     * 8. */
+    /* The 4 KV heads have 32 dimensions in total, and keep 17 of them in Q-K and 18 in V. */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
@@ -402,8 +401,8 @@ TEST(test_method_text)
     assert_true(m.plan.channels == &kvd_channels_explicit);
 }
 
-/* Online projections must be the right singular vectors of a matrix whose rows are the keys x, the
- * queries q and random rows. */
+/* Tests projections that are computed from a prompt. They must be the right singular vectors of a
+ * matrix that stacks keys x, queries q and random rows. */
 TEST(test_online_stack)
 {
     enum { D = 6, N = 20, Q = 15, GROUP = 2, LDQ = 14, W = 30, ROWS = N + Q * GROUP + W, KEPT = 3 };

@@ -105,8 +105,7 @@ TEST(ends_of_rows)
     }
     code("mxfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);
     assert_memory_equal(x, y, sizeof x - 40 * sizeof *x);
-    /* mxfp4 represents at most 6 times a power of two, so 448 = 7 * 64 becomes 6 * 64. The 1 is in
-     * another block and stays exact. */
+    /* In mxfp4, the largest number of a block with scale 64 is 6 * 64, so 448 becomes 384. */
     assert_true(y[80] == 384 && y[119] == 1);
     assert_true(count.payload == 3 * 160 && count.side == 3 * (24 * 4 + 2 * 8));
     code("nvfp4", KVD_KEYS, 0, 0, x, 3, 40, y, &count);

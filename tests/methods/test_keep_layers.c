@@ -26,7 +26,7 @@ static void fill(void)
     }
 }
 
-/* Runs the method `text` on LAYERS layers with equal Q, K and V. Writes attention outputs
+/* Runs the method `text` on LAYERS layers, all with the same Q, K and V. Writes attention outputs
  * [LAYERS][OUT]. */
 static kvd_cache_account run(const char *text, float *out)
 {

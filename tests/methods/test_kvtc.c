@@ -170,8 +170,9 @@ static void measure_ways(kvd_x what, int layer, double *error)
     }
 }
 
-/* Compares the groups into which the method kvtc divides components with all other divisions that
- * take no more bits. None may have a squared error more than 2 % smaller. */
+/* Tests how the method kvtc divides the principal components of K or V into groups with different
+ * numbers of bits. No other division that takes as few bits may have a 2 % smaller squared
+ * error. */
 TEST(divisions_are_the_best)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -251,8 +252,8 @@ static size_t pack(const void *self, kvd_side side, size_t n, uint8_t *to)
     return (size_t)(at - to);
 }
 
-/* Compresses n bytes with DEFLATE. zlib must restore them, and the function must write no bytes
- * beyond the given room. */
+/* Compresses n bytes with DEFLATE, which zlib must restore. The compressor must not write beyond
+ * its output buffer. */
 static void check_stream(const uint8_t *from, size_t n)
 {
     const size_t room = kvd_kvtc_deflate_room(n);

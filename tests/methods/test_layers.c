@@ -130,8 +130,7 @@ TEST(the_widest_angles_stay)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* gamma is g / 4. With gamma = 1, at most the pair of vectors with the smallest angle is
-         * merged. */
+        /* With g = 4, at most one pair of vectors is merged: the pair with the smallest angle. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);

@@ -52,7 +52,7 @@ TEST(every_number_has_its_bits)
         }
 }
 
-/* A word holds numbers 2 p and 2 p + 1 of a lane 16 bits apart, so that one mask extracts both. */
+/* Tests that a packed 32-bit word stores numbers 2 p and 2 p + 1 exactly 16 bits apart. */
 TEST(pairs_stand_in_halves)
 {
     for (int w = 1; w <= 8; w *= 2)
@@ -186,8 +186,8 @@ static kvd_packed_args describe(const char *method)
     return a;
 }
 
-/* Sets `bytes` bytes of a page to 1, from index `at` on. The test fails if one of them is 1
- * already, because two parts would overlap. */
+/* Marks `bytes` bytes of a page as used, from index `at` on. Fails the test if a byte is already
+ * marked. */
 static void use(uint8_t *page, size_t size, int at, int bytes, const char *method)
 {
     if (at < 0 || (size_t)(at + bytes) > size)
@@ -197,8 +197,8 @@ static void use(uint8_t *page, size_t size, int at, int bytes, const char *metho
             fail_msg("%s: byte %d of a page has two uses", method, i);
 }
 
-/* Sets to 1 the bytes of page number p that m tokens use. The first `prompt` of them belong to a
- * prompt. */
+/* Marks in `page` which bytes of page number p store tokens. The request has m tokens, `prompt` of
+ * them in its prompt. */
 static void use_page(const kvd_packed_args *a, int p, int prompt, int m, uint8_t *page,
                      const char *method)
 {
@@ -247,8 +247,8 @@ TEST(pages_of_gear_have_room)
     }
 }
 
-/* Sets to 1 the bytes that a request uses in its first 12 pages. The prompt is quantised as one
- * block. */
+/* Marks in `page` which bytes of a request's first 12 pages store tokens. The prompt is quantised
+ * as one block. */
 static void use_classes(const kvd_packed_args *a, int prompt, uint8_t *page, const char *method)
 {
     const kvd_packed_classes *const c = &a->classes.of;
@@ -295,8 +295,8 @@ TEST(pages_of_classes_have_room)
     }
 }
 
-/* Returns the number of bits that the method counts for m tokens of a KV head. The first `prompt`
- * of them belong to a prompt. */
+/* Returns how many bits the quantisation method takes to store m tokens of KV head g. The first
+ * `prompt` tokens belong to the prompt. */
 static double counted(const kvd_plan *plan, int side, int g, size_t d, size_t m, size_t prompt,
                       const float *x, float *y)
 {

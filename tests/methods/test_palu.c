@@ -157,11 +157,12 @@ TEST(palu_gives_ranks_by_information)
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /* The value matrix with information 5 would get rank 10, but its full rank is 8. The 2 ranks
-     * left over go to the five matrices with information 1. */
+    /* The five matrices with Fisher information 1 share 12 ranks: 2 each, and 2 that another matrix
+     * cannot use. */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);
+    /* The share of this matrix is rank 10, but its full rank is 8. */
     assert_int_equal(rank[1][1][KVD_VALUES], 8);
     const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
                                 "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};

@@ -111,9 +111,8 @@ static void run_text(const char *text, size_t prompt, const problem *p, kvd_step
     kvd_plan_close(&m.plan);
 }
 
-/* Counts the cache bytes of a layer with a sliding window. The methods mikv and leankv store its
- * tokens at high precision; think prunes keys of all prompt tokens in the window but the newest
- * 2. */
+/* Tests the cache size of a layer with a sliding window. The methods mikv, leankv and think must
+ * compress the tokens in the window. */
 TEST(a_window_stores_compressed_tokens)
 {
     enum { WINDOW = 5, NEWEST = 2 };
@@ -333,8 +332,8 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* Compares outputs at even positions with attention to projected K and V. Outputs at odd
-         * positions differ, because such a token attends to itself before it loses dimensions. */
+        /* Checks only outputs at even positions, because tokens at odd positions attend to their
+         * own unreduced K and V. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

@@ -70,8 +70,8 @@ TEST(codes_of_all_heads)
     }
 }
 
-/* A made-up method with 1 bit per number that restores numbers exactly. It quantises BLOCK keys at
- * a time, and all values except the NEWEST. */
+/* BLOCK: number of keys that are quantised together. NEWEST: number of newest values that are not
+ * quantised. */
 enum { BLOCK = 8, NEWEST = 3 };
 static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *newest,
                          size_t *block)
@@ -80,6 +80,7 @@ static void block_newest(const kvd_parameter_values *v, kvd_side side, size_t *n
     *newest = side == KVD_KEYS ? 0 : NEWEST;
     *block = side == KVD_KEYS ? BLOCK : 1;
 }
+/* Quantiser for tests: leaves the numbers unchanged, but counts 1 bit for each number. */
 static int check_blocks(const void *self, const kvd_bits_block *b, float *decoded,
                         kvd_bits_count *count, kvd_err *err)
 {

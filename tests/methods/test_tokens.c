@@ -1,4 +1,4 @@
-/* Compares eviction methods with plain loops over the same random attention probabilities. */
+/* Compares eviction methods with plain loops, on random attention probabilities. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -269,8 +269,8 @@ TEST(leankv)
             const kvd_parameter_values v = {.value = {th[h], tl[l], 10}};
             simulation s;
             start(&s, &kvd_tokens_leankv, &v, PROMPT);
-            /* Sums of attention that all, dropped and low-precision tokens receive. The latter two
-             * sums stay below thresholds that one more token would exceed. */
+            /* total: attention that all tokens receive. dropped: attention that dropped tokens
+             * receive. lowered: attention that dropped and low-precision tokens receive. */
             double total = 0, dropped = 0, lowered = 0, least_kept = INFINITY,
                    least_high = INFINITY;
             uint8_t level[PROMPT] = {0};

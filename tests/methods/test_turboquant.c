@@ -25,8 +25,8 @@ static void code(const char *text, kvd_side side, uint64_t seed, size_t n, size_
     code_rows(text, &setup, (kvd_bits_block){.side = side, .n = n, .d = d, .x = x}, y, count);
 }
 
-/* The relative squared error |restored x - x|^2 / |x|^2 of turboquant must have the mean of an
- * optimal quantiser of normally distributed numbers. */
+/* The method turboquant must have the mean squared error of an optimal quantiser of normally
+ * distributed numbers. */
 TEST(distortions_of_the_paper)
 {
     /* Mean squared errors of optimal quantisers of normally distributed numbers with 1 to 4 bits
@@ -77,8 +77,8 @@ static void errors_of(const char *text, size_t seeds, const double *q, double *m
     *slope /= all;
 }
 
-/* By TurboQuant's Theorem 2, inner products with b bits have a mean square error of at most pi / (2
- * d) times that of vectors with b - 1 bits. */
+/* Tests the upper bound on squared errors of inner products in Theorem 2 of the TurboQuant
+ * paper. */
 TEST(inner_products)
 {
     enum { SEEDS = 60 };

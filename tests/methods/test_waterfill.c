@@ -149,8 +149,8 @@ TEST(blocks_grow)
     }
 }
 
-/* With tiny gradients, errors cost nothing, so no bits are spent. All tokens become the mean token,
- * except the two sinks, which are exact. */
+/* Checks that the method waterfill spends no bits if the loss hardly depends on V. The mean V then
+ * replaces all tokens except the two attention sinks. */
 TEST(sinks_and_no_rate)
 {
     kvd_bits_count count;

@@ -1,5 +1,5 @@
-/* Tests how many dimensions heads keep by Eq. 6 of the ZACK paper, in which one removal rate r
- * holds for all heads. */
+/* Tests Eq. 6 of the ZACK paper, which chooses how many dimensions each head keeps. Removed
+ * singular values may sum to at most r times the sum of all the head's singular values. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,7 +109,7 @@ TEST(test_table_is_exact)
             assert_int_equal(kvd_widths_eq6(&s, pairs, r[i], energy, &w, &err), 0);
             assert_true(kvd_widths_p(&w, 0) == p[i]);
             kvd_widths_release(&w);
-            /* A slightly smaller removal rate r than r[i] must remove only the fraction p[i - 1] of
+            /* r[i] must be the smallest value of the parameter r that removes the fraction p[i] of
              * dimensions. */
             if (i > 0) {
                 OK(kvd_widths_eq6(&s, pairs, nextafter(r[i], 0), energy, &w, &err));

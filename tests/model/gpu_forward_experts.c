@@ -1,5 +1,5 @@
-/* Tests mixture-of-experts models on a GPU. Results must be equal bit for bit if experts' weights
- * are copied from the host only when they are needed. */
+/* Tests mixture-of-experts models on a GPU. Copying experts' weights from the host only when needed
+ * must not change results. */
 #include <math.h>
 #include <string.h>
 

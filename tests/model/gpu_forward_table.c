@@ -22,7 +22,7 @@ static struct {
 } row[ROWS];
 static size_t n_rows;
 
-/* Copies the next cell of a table line. Returns the line after it. */
+/* Copies the text before the next '|' of a table row to `cell`. Returns the rest of the row. */
 static const char *next_cell(const char *line, char cell[CELL])
 {
     const char *const end = strchr(line, '|');

@@ -114,8 +114,8 @@ static void compare_rows(const char *model, const gradients *g)
     }
 }
 
-/* Returns two sequences of token ids: those in expected.safetensors, and their first 20 in reverse
- * order. */
+/* Returns the token ids in expected.safetensors, and a second sequence: the first 20 ids,
+ * reversed. */
 static uint32_t *ids_of(const char *name, const kvd_config *c, size_t offset[3])
 {
     kvd_err err = {""};

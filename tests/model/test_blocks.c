@@ -350,7 +350,7 @@ TEST(test_swiglu)
         kvd_activate(KVD_SWIGLU, gate, up, n);
         assert_true(distance(gate, exact, n) < 2e-7);
     }
-    /* If `up` is NULL, the result must be that of an `up` with all elements 1. */
+    /* Passing NULL for `up` must have the same effect as passing an array of ones. */
     for (int kind = 0; kind < 2; kind++) {
         const kvd_activation a = kind ? KVD_GEGLU_TANH : KVD_SWIGLU;
         float x[40], gated[40], one[40];

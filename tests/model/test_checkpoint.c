@@ -490,8 +490,8 @@ static void *read_pages(void *at)
     return NULL;
 }
 
-/* Reads a mapped file after truncating it, which must end this process. `foreign`: mmap maps the
- * file, not kvd_filemap_load. */
+/* Truncates a mapped file and reads the missing bytes, which must end this process. If `foreign` is
+ * true, the test maps the file with mmap, not with kvdim's function. */
 static void read_what_is_gone(bool in_thread, bool foreign)
 {
     kvd_filemap other, m, released;

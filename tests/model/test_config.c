@@ -12,7 +12,8 @@ static const char sizes[] =
     "'vocab_size':512,'max_position_embeddings':256";
 static const char eps[] = "'rms_norm_eps':1e-5";
 
-/* Returns a JSON object with the members in the texts a, b and c. The next call overwrites it. */
+/* Returns the JSON object {a,b,c}, where a, b and c are lists of members. The next call overwrites
+ * the returned text. */
 static const char *object(const char *a, const char *b, const char *c)
 {
     static char text[4096];

@@ -91,7 +91,7 @@ TEST(test_windows_of_ids)
     kvd_corpus *c = opened(&spec);
     kvd_err err;
     uint32_t id[32];
-    /* Sequences of one token (texts 9, 12 and 17) are dropped. */
+    /* Texts are cut into sequences of at most 4 tokens, and sequences of 1 token are dropped. */
     assert_lengths(c, "4 4 2 4");
     assert_int_equal(kvd_corpus_n_documents(c), 4);
     assert_int_equal(kvd_corpus_n_dropped(c), 3);

@@ -237,8 +237,8 @@ typedef struct {
     size_t bytes;
 } stored_tensor;
 
-/* Finds the tensor `name` of a single expert in a file of the tensors `t`, each of which may hold
- * all experts. */
+/* Writes a checkpoint of the tensors `t`, which may stack the weights of all experts. Finds the
+ * tensor `name` of one expert in the checkpoint. */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
 {

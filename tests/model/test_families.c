@@ -147,7 +147,7 @@ TEST(test_names_without_base)
         /* The output head, if it has its own weights, is named lm_head. It must be found even if
          * the other tensor names lose their prefix "model.". */
         {"llama-biases", "\"model\\.", "      \"", NULL},
-        /* changes of tensor names to those that Transformers 4.52 and later may write */
+        /* tensor names as Transformers 4.52 and later may write them */
         {"mistral3", "\"language_model\\.model\\.",
          "\"model.language_model./g;s/\"language_model\\.lm_head/               \"lm_head", NULL},
         {"opt-before", "\"model\\.decoder\\.layers", "      \"decoder.layers",

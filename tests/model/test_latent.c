@@ -96,8 +96,8 @@ TEST(test_routing_by_hand)
     assert_true(expert[0] == 0 && factor[0] == 1);
 }
 
-/* w_o must map the heads' outputs to the layer's output, and w_v the layer's input to the cached V,
- * times a constant. */
+/* w_o must map the heads' attention outputs to the layer's output. w_v must map the layer's input
+ * to the cached V, up to a constant factor. */
 TEST(test_matrices)
 {
     static const char *const names[] = {"deepseek-v2", "deepseek-v3-plain"};

@@ -89,8 +89,8 @@ TEST(test_philox)
     }
 }
 
-/* Returns element i of a random tensor by its definition: a sum of four random 16-bit numbers, less
- * its mean, scaled, rounded to bf16. */
+/* Returns element i of a random tensor, computed from its definition. It is a sum of four 16-bit
+ * random numbers, centred at 0 and scaled. */
 static float element_by_definition(const kvd_random_tensor *t, uint64_t i)
 {
     uint32_t x[4] = {(uint32_t)(i / 2), (uint32_t)(i / 2 >> 32), 0, 0}, bits;
@@ -154,8 +154,8 @@ TEST(test_moments)
             top = fmax(top, fabs(v));
         }
         assert_true(fabs(sum / N) < 5 * deviation);
-        /* v: elements with variance 1. v^2 has standard deviation sqrt(1.7) = 1.31; its mean may be
-         * off by five standard errors. */
+        /* The elements have fourth moment 2.7, so their squares have standard deviation sqrt(1.7) =
+         * 1.31. */
         assert_true(fabs(square / N - 1) < 5 * 1.31 * deviation);
         assert_true(fabs(fourth / N - 2.7) < 5 * 6 * deviation);
         assert_true(fabs(neighbour / N) < 5 * deviation);

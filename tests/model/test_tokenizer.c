@@ -48,8 +48,8 @@ TEST(test_fixtures)
     assert_true(compared > 100000);
 }
 
-/* Checks that the first `cut` bytes of a text give the first ids of `whole`, the ids of the whole
- * text. Returns the number of ids they give. */
+/* Encodes the first `cut` bytes of a text and returns the number of ids. The ids must equal the
+ * first ids of the whole text, given in `whole`. */
 static size_t expect_start(const char *what, const kvd_tokenizer *t, const char *text, size_t cut,
                            const kvd_ids *whole)
 {
@@ -283,8 +283,8 @@ TEST(test_lowercase)
     kvd_ids_release(&lower);
 }
 
-/* Pre-tokenizer Punctuation splits text at the characters that are punctuation in Unicode 8.0. Here
- * it removes them, so the number of ids tells which characters these are. */
+/* Tests which characters count as punctuation (Unicode 8.0). The tokenizer under test removes
+ * punctuation, so fewer ids remain. */
 TEST(test_punctuation)
 {
     kvd_err err;
@@ -344,8 +344,7 @@ TEST(test_long_documents)
     }
 }
 
-/* Tokenizers that work on bytes must decode ids to exactly the encoded text, with special
- * tokens. */
+/* Tests that a byte-level tokenizer decodes the ids of a text to exactly this text. */
 TEST(test_round_trip)
 {
     kvd_err err;

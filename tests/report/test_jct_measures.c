@@ -207,8 +207,8 @@ TEST(test_shared_prompts)
     assert_non_null(rows);
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
-    /* Only times of GPUs that divide the prompt among them ("sequence") count, not of GPUs that
-     * divide the heads ("tensor"). */
+    /* Results of GPUs that divide the heads ("tensor"), not the prompt ("sequence"), must be
+     * ignored. */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);

@@ -261,8 +261,6 @@ static kvd_result similar(char **label, size_t *n_tokens, size_t n, kvd_similari
 
 TEST(test_similarity)
 {
-    /* energy[3 i + j]: fraction of the squared norm of text j that half the dimensions of text i's
-     * rotation keep */
     char *labels[3] = {"a", "b", "random"};
     size_t tokens[3] = {10, 10, 10};
     double delta[] = {0, 1.3, 1.4, 1.2, 0, 1.41, 1.4, 1.41, 0},
@@ -327,8 +325,7 @@ TEST(test_similarity)
 
 TEST(test_tokens)
 {
-    /* Rotations computed from 1000, 2000, 4000 tokens of text t differ by 1.2, 0.6, 0.3 from those
-     * of text `ref`. */
+    /* Rotations from more tokens of text `t` are closer to the rotation of text `ref`. */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
     double delta[16] = {0, 0.3, 1.2, 0.6}, delta2[16] = {0, 0.6, 2.4, 1.2}, rest[16] = {0};
@@ -373,9 +370,8 @@ TEST(test_tokens)
     measure(&r, "tokens-delta-random:qk:0", 0, &v);
 }
 
-/* Makes the result of a calibration on 100 tokens, of which the fraction `prune` was removed. The
- * remaining tokens were replaced by k centroids; k = 0: not replaced. `sigma` multiplies the
- * singular values. */
+/* Makes the result of a calibration without the fraction `prune` of 100 tokens. If k > 0, k
+ * centroids replace the remaining tokens. `sigma` multiplies the singular values. */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
 {
@@ -436,7 +432,8 @@ TEST(test_fewer_rows)
                 {"centroids-fall:all", 1, 15.0 / 30},
                 {"centroids-fall-weighted:all", 0, 0},
                 {"centroids-time:all", 1, 6.0 / 2},
-                /* In calibration file r5, pruning tokens makes singular values 25 % larger. */
+                /* Singular values of K from half of the tokens are 25 % larger than from all
+                 * tokens. */
                 {"prune-spectrum-rows:k", 1, 25},
                 {"prune-spectrum:k", 0, 0},
                 {"prune-spectrum:qk", 0, 0},
@@ -619,7 +616,7 @@ TEST(test_shipped_ledger)
         "ZACK Fig. 5 (K)", "ZACK Fig. 10 (Q-K)", "ZACK Fig. 18 (Q-K)", "ZACK Table 4",
         "ZACK Table 5", "ZACK Table 6", "ZACK Table 7", "FDC Fig. 3", "FDC Fig. 14", "FDC Table 2",
         "FDC Table 3", "FDC Table 4", "ZDC Fig. 13 (a)", "ZDC Fig. 13 (b)", "ZDC Fig. 14",
-        /* claims of which the papers print one number for each text */
+        /* claims of the papers about a single text, named in parentheses */
         "FDC Fig. 12, AC (arXiv)", "FDC Fig. 12, AC (Cocktail)", "FDC Fig. 12, AC (HumanEval)",
         "FDC Fig. 12, AC (PG-19)", "FDC Fig. 13, AC (Cocktail)",
         "ZACK Fig. 14, Keyformer-Z (HumanEval)", "ZACK Fig. 15, Keyformer-Z (HumanEval)",

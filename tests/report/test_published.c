@@ -31,9 +31,9 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/* Papers print for each text the mean |R| over entries of a rotation R (epsilon) and the mean
- * |R - R_ref| to a reference text's rotation (delta). Epsilons of two texts differ by at most the
- * sum of their deltas (triangle inequality). */
+/* Tests published numbers of a text's rotation R: mean |R| (epsilon) and mean distance from a
+ * reference rotation (delta). Epsilons of two texts may differ by at most the sum of their
+ * deltas. */
 TEST(test_triangle)
 {
     static const struct {
@@ -58,9 +58,8 @@ TEST(test_triangle)
     }
 }
 
-/* Papers print for each text epsilon (mean |R| of a rotation R) and delta (mean |R - R_ref|, with
- * R_ref a reference text's rotation). For model m, delta = |epsilon - 0.0505|. For model n, no
- * number fits. */
+/* Tests if a number x exists with |column 4 - x| = column 5 in all rows of a model. For model m, x
+ * is 0.0505; for model n, there is no such number. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(

@@ -140,8 +140,8 @@ TEST(test_groups)
     kvd_rows_free(rows);
 }
 
-/* If only one of two files has a column, results count as different, unless the column is `prompt`
- * and its value 0. */
+/* Two results count as different if one of them lacks a column of the other. A missing column
+ * `prompt` counts as 0. */
 TEST(test_absent_columns)
 {
     static const kvd_column old[] = {{"label", KVD_COL_TEXT, "1", "l"}},
@@ -234,8 +234,8 @@ TEST(test_degradation)
     kvd_rows_free(rows);
 }
 
-/* A result that removes dimensions of V alone may be compared with one that removes as many of Q
- * and K (ZDC, Fig. 25). */
+/* Tests the comparison of removing V dimensions with removing Q and K dimensions (ZDC, Fig. 25).
+ * The removed fractions must be nearly equal. */
 TEST(test_pairs_at_equal_p)
 {
     static const struct {
@@ -314,7 +314,8 @@ TEST(test_keys_of_settings)
     kvd_rows_free(rows);
 }
 
-/* Results with the bits of K and V swapped may be compared, as in LeanKV's Fig. 7. */
+/* Compares a result with 2-bit K and 4-bit V to a result with 4-bit K and 2-bit V (LeanKV, Fig.
+ * 7). */
 TEST(test_mirrored_bits)
 {
     static const struct {

@@ -169,8 +169,8 @@ TEST(test_uncompressed_of_equal_conditions)
     assert_false(has_uncompressed("max_batch", 4));
 }
 
-/* Without a result of method zack at rate 1.5, nothing may be interpolated between the rates 1 and
- * 2. */
+/* Without a result of zack at 1.5 requests/s, no value is interpolated between 1 and 2
+ * requests/s. */
 TEST(test_missing_load)
 {
     for (int all = 0; all < 2; all++) {
@@ -274,8 +274,7 @@ TEST(test_short_memory)
     static const struct {
         const char *method, *admission;
         double rate, running, tokens, memory;
-        /* pairs of results: methods none, then leankv; the first two pairs have no finite ratio of
-         * tokens per second */
+        /* two results per line: without compression, then with the method leankv */
     } row[] = {{"none", "whole", 9, 5, NAN, 22},   {"leankv", "whole", 9, 5, NAN, 22},
                {"none", "whole", 9, 5, 0, 24},     {"leankv", "whole", 9, 5, 50, 24},
                {"none", "", 9, 20, 100, 18},       {"leankv", "whole", 9, 50, 150, 18},
@@ -361,7 +360,7 @@ TEST(test_share_of_loads)
     for (int i = 0; i < 4; i++)
         v[i].null_lo = v[i].null_hi = 0;
     assert_int_equal(judged(&below, &late, &none), KVD_HOLDS);
-    /* Loads from 0.1 to 0.4 were not simulated, so a claim about every load cannot be judged. */
+    /* Without results at low request rates, a claim about every request rate cannot be judged. */
     assert_int_equal(judged(&below_at_loads, &late, &none), KVD_CANNOT_TELL);
     assert_int_equal(judged(&below_at_loads, &all, &none), KVD_HOLDS);
     assert_int_equal(judged(&above_at_loads, &all, &none), KVD_DOES_NOT_HOLD);

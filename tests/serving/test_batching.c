@@ -232,9 +232,9 @@ TEST(test_properties)
     assert_true(preempted > 3000);
 }
 
-/* Returns the next iteration as text such as "P0:7+9.": S for a step or P for a prompt, number of
- * the request, tokens before, tokens processed, '.' if a token is emitted, '!' if the request
- * ends. */
+/* Returns the next iteration as text: "P0:7+9." processes 9 prompt tokens of request 0 after 7
+ * tokens, and emits a token. S instead of P means a decode step; ! instead of . means that the
+ * request ends. */
 static const char *told(kvd_batcher *b)
 {
     static char text[256];
@@ -270,12 +270,12 @@ TEST(test_whole_prompts)
     const kvd_batching_limits limits = {.max_batch = 3, .max_tokens = 130, .pages = 100};
     kvd_batcher *const b = arrived_from(0, &r, &limits);
     assert_string_equal(told(b), "P0:0+100. P1:0+20!");
-    /* An iteration may have 130 tokens, so request 2 runs with 30 tokens and request 3 with 500
-     * waits. */
+    /* Request 2 (30 tokens) runs alone, because request 3 (500 tokens) exceeds the limit of 130
+     * tokens per iteration. */
     assert_string_equal(told(b), "P2:0+30.");
     /* A prompt longer than max_tokens runs alone in its iteration. */
     assert_string_equal(told(b), "P3:0+500.");
-    /* The batch is full (3 requests), so request 4 waits. */
+    /* Requests 0, 2 and 3 fill the batch, whose limit is 3 requests, so request 4 waits. */
     assert_string_equal(told(b), "S0:100+1. S2:30+1! S3:500+1!");
     assert_string_equal(told(b), "P4:0+5.");
     assert_string_equal(told(b), "S0:101+1! S4:5+1!");

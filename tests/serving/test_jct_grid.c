@@ -40,8 +40,8 @@ static size_t count(size_t piece, size_t batch)
     return n;
 }
 
-/* The engine pads batches to multiples of 8, so step times jump there. Batch sizes on both sides of
- * a jump must be measured. */
+/* Step times jump from batch size 8 to 9, because the engine pads batches to multiples of 8. Batch
+ * sizes before and after such jumps must be measured. */
 TEST(test_steps)
 {
     const kvd_batching_limits l = {.max_batch = 64, .max_tokens = 8192, .pages = 100000};

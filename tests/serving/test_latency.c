@@ -117,8 +117,8 @@ TEST(test_statistics)
     assert_true(isnan(l.statistic[0].value) && isnan(l.curve[50]));
 }
 
-/* Waiting times in a queue are correlated. Confidence intervals of their mean must be as wide as
- * the mean varies between runs. */
+/* Waiting times of successive requests are correlated. Confidence intervals of the mean waiting
+ * time must account for this correlation. */
 TEST(test_intervals_of_a_queue)
 {
     enum { RUNS = 200, LENGTH = 3200 };
@@ -172,8 +172,7 @@ TEST(test_point)
     near(p.token_rate, tokens / end);
     s.slo_ttft = p.ttft.statistic[KVD_LATENCY_P50].value;
     OK(kvd_serve_measure(&s, &q, 8, &strict, &err));
-    /* The bound on the time to the first token is the median of these times, so half of the
-     * requests meet it. */
+    /* The limit is the median time to the first token, so half of the requests meet this limit. */
     near(strict.slo_share, 0.5);
     near(strict.goodput, p.goodput / 2);
     s.slo_tbt = 1e-9;

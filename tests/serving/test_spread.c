@@ -72,7 +72,8 @@ TEST(test_dealing)
     kvd_spread_release(&s);
 }
 
-/* Four measured singular values become two by averaging neighbours, or eight by interpolating. */
+/* Adapts 4 measured singular values to heads with 2 or 8 dimensions, by averaging or
+ * interpolating. */
 TEST(test_other_widths)
 {
     kvd_err err = {""};

@@ -1,9 +1,9 @@
-/* Makes files such as kvdim-jct writes (measured times of requests) for tests and the report.
+/* Writes made-up measurements in the file format of kvdim-jct, for tests and the report.
  *
- * tool_jct costs OUT.h5 [METHOD [GPU]]  iteration times without compression (none) and with method
- *                                       zack,p=0.5, which halves cache and attention time
- *                                       METHOD: none, zack,p=0.5 or both; GPU: name, none for CPU
- * tool_jct replay OUT.h5 TRACE.csv      requests served by a machine that is 5 % slower */
+ * tool_jct costs OUT.h5 [METHOD [GPU]]   times of prompt and decode iterations
+ *     METHOD  none: without compression; zack,p=0.5: with half the cache; both (default)
+ *     GPU     GPU name to write to the file, or the word none for a CPU
+ * tool_jct replay OUT.h5 TRACE.csv       times of the requests in TRACE.csv, on a slower machine */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,8 +55,8 @@ static int write_costs(const char *path, double factor, const char *method, cons
     return jct_fixture_end(&x, path, run, err);
 }
 
-/* Simulates serving with the iteration times in the file `slow`. Writes the simulated times as if
- * they had been measured. */
+/* Simulates serving the requests q with the iteration times in the file `slow`. Writes the
+ * simulated times to the file `path`, in the format of measured times. */
 static int serve(const char *slow, const kvd_requests *q, const char *path, const kvd_run *run,
                  kvd_err *err)
 {

@@ -1,14 +1,14 @@
 /* usage: tool_quantisers DUMP.h5 TOKENS METHOD OUT.h5
  *
- * Quantises TOKENS tokens of a file of Q, K and V as one prompt, for
- * tests/oracle/public_quantisers.py. No token stays exact.
+ * Quantises the first TOKENS tokens of DUMP.h5 as one prompt, for
+ * tests/oracle/public_quantisers.py. Writes to OUT.h5:
  *
- * /keys, /values [layer][kv_head][token][dim]   decoded, float32
- * /bits [layer][kv_head][K or V][2]             bits of codes, bits of scales and other tables
+ * /keys, /values [layer][kv_head][token][dim]   restored K and V, float32
+ * /bits [layer][kv_head][K or V][2]             bits of codes; bits of scales and other tables
  *
- * Method kvquant alone:
- * /range [layer][kv_head][dim][2]               middle and half width of a channel's range
- * /levels [layer][K or V][2][2^bits]            levels to search, and decoded levels */
+ * Only for the method kvquant:
+ * /range [layer][kv_head][dim][2]               middle and half width of a key channel's range
+ * /levels [layer][K or V][2][2^bits]            levels for encoding; levels for decoding */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,9 +27,8 @@ typedef struct {
     kvd_h5 out;
 } work;
 
-/* Writes to `decoded` [layer][head][n][d] the decoded numbers of K or V (side), and to `bits`
- * [layer][head][KVD_N_SIDES][2] the numbers of bits of codes, and of scales and other side
- * information. */
+/* Quantises K or V (side), and writes the restored numbers to decoded [layer][head][n][d]. Writes
+ * to bits [layer][head][KVD_N_SIDES][2] the bits of codes and the bits of scales and tables. */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {
     const kvd_model_info *const m = &w->dump->model;

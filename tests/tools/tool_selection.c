@@ -1,8 +1,11 @@
 /* usage: tool_selection DUMP.h5 METHOD PROMPT group|each OUT.h5
  *
- * Writes which tokens of a file's first sequence are kept, for tests/oracle/public_selections.py.
- * PROMPT: number of prompt tokens. /kept [layer][head][1 + steps][token]: 1 if stored.
- * group: the model's heads. each: every query head has its own copy of K and V. */
+ * Writes which tokens METHOD keeps, for tests/oracle/public_selections.py.
+ * DUMP.h5  Q, K and V; only the first sequence is used
+ * PROMPT   number of prompt tokens
+ * group    query heads share KV heads as in the model
+ * each     every query head has its own copy of K and V
+ * OUT.h5   /kept [layer][head][prompt or decode step][token]: 1 if the token is stored, else 0 */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,13 +23,13 @@ typedef struct {
     kvd_activations dump;
     kvd_config config;
     kvd_plan plan;
-    /* number of tokens, number of prompt tokens, and number of heads that share each KV head and
-     * get a copy of it (1: no copies) */
+    /* n: number of tokens. prompt: number of prompt tokens. repeat: number of copies of each KV
+     * head. */
     size_t n, prompt, repeat;
     float *x[KVD_X_V + 1]; /* Q, K, V of one layer: [n tokens][heads][d_head] */
     float *row, *out;
-    /* 1 for each token that is stored after the prompt, or after each later step:
-     * [n_layers][n_kv_heads][steps][n] */
+    /* [n_layers][n_kv_heads][steps][n]: 1 if the token is in the cache after this step. Step 0 is
+     * the prompt. */
     uint8_t *kept;
 } selection;
 
