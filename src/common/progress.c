@@ -18,6 +18,12 @@ static void clock_text(double s, char *text, size_t size)
         (void)snprintf(text, size, "%ld:%02ld", n / 60, n % 60);
 }
 
+/* Returns true if x is a whole number but for rounding errors. */
+static bool is_whole(double x)
+{
+    return fabs(x - nearbyint(x)) < 1e-6;
+}
+
 static void print(const kvd_progress *p, double t, bool last)
 {
     enum { WIDTH = 24 };
@@ -38,9 +44,9 @@ static void print(const kvd_progress *p, double t, bool last)
             bar[WIDTH] = '\0';
             fprintf(stderr, "[%s] ", bar);
         }
-        /* Adds 1e-6, so that a sum such as 2.9999999 finished items is shown as 3. */
-        fprintf(stderr, "%.0f of %.0f %s (%.0f %%), ", floor(p->done + 1e-6), p->total, p->unit,
-                100 * part);
+        /* A begun unit counts in tenths: 0.8 of 2 points. */
+        fprintf(stderr, "%.*f of %.0f %s (%.0f %%), ", is_whole(p->done) ? 0 : 1, p->done, p->total,
+                p->unit, 100 * part);
     } else {
         fprintf(stderr, "%.0f %s, ", p->done, p->unit);
     }

@@ -292,7 +292,8 @@ static int one_by_one(kvd_eval_run *v, const char *program, kvd_err *err)
             status =
                 kvd_eval_one(v, "point", &v->in.point[i][j], v->full_rank_error[i], &row, err) &&
                 kvd_inputs_leave_out(&v->in, i, program, err);
-            kvd_progress_step(&progress, (double)++done);
+            if (!status)
+                kvd_progress_step(&progress, (double)++done);
         }
     kvd_progress_end(&progress);
     return status;

@@ -11,7 +11,8 @@
 #include "unit.h"
 
 /* Checks progress messages of a run that started `ago` seconds ago. */
-static void shown(bool quiet, bool terminal, double total, double ago, char *text, size_t size)
+static void shown(bool quiet, bool terminal, double done, double total, double ago, char *text,
+                  size_t size)
 {
     int ends[2];
     kvd_progress p;
@@ -23,7 +24,7 @@ static void shown(bool quiet, bool terminal, double total, double ago, char *tex
     p.terminal = terminal;
     p.started -= ago;
     p.shown -= ago;
-    kvd_progress_step(&p, 50);
+    kvd_progress_step(&p, done);
     kvd_progress_end(&p);
     fflush(stderr);
     dup2(kept, 2);
@@ -37,30 +38,34 @@ static void shown(bool quiet, bool terminal, double total, double ago, char *tex
 TEST(test_lines)
 {
     char text[1024];
-    shown(false, false, 100, 10, text, sizeof text);
+    shown(false, false, 50, 100, 10, text, sizeof text);
     assert_string_equal(text, "collect: 50 of 100 tokens (50 %), 5.00 tokens/s, 0:10 left\n"
                               "collect: 50 of 100 tokens (50 %), 5.00 tokens/s, took 0:10\n");
-    shown(false, false, 100, 2, text, sizeof text);
+    shown(false, false, 50, 100, 2, text, sizeof text);
     assert_string_equal(text, "collect: 50 of 100 tokens (50 %), 25 tokens/s, took 0:02\n");
-    shown(false, false, 0, 3700, text, sizeof text);
+    shown(false, false, 50, 0, 3700, text, sizeof text);
     assert_non_null(strstr(text, "collect: 50 tokens, 0.01 tokens/s, 1:01:40 so far\n"));
+    shown(false, false, 0.75, 2, 10, text, sizeof text);
+    assert_non_null(strstr(text, "collect: 0.8 of 2 tokens (38 %), "));
+    shown(false, false, 2 - 1e-12, 2, 10, text, sizeof text);
+    assert_non_null(strstr(text, "collect: 2 of 2 tokens (100 %), "));
 }
 
 TEST(test_silence)
 {
     char text[1024];
-    shown(true, false, 100, 10, text, sizeof text);
+    shown(true, false, 50, 100, 10, text, sizeof text);
     assert_string_equal(text, "");
-    shown(true, true, 100, 10, text, sizeof text);
+    shown(true, true, 50, 100, 10, text, sizeof text);
     assert_string_equal(text, "");
-    shown(false, false, 100, 0.1, text, sizeof text);
+    shown(false, false, 50, 100, 0.1, text, sizeof text);
     assert_string_equal(text, "");
 }
 
 TEST(test_bar)
 {
     char text[1024];
-    shown(false, true, 100, 10, text, sizeof text);
+    shown(false, true, 50, 100, 10, text, sizeof text);
     assert_int_equal(strncmp(text, "\rcollect: [############............] 50 of 100", 46), 0);
     assert_int_equal(text[strlen(text) - 1], '\n');
 }
