@@ -432,7 +432,8 @@ static int check_together(const reader *r, kvd_err *err)
     char label[LABEL], word[LABEL], all[400];
     for (int i = 0; i < KVD_OPTION_ANY_OF && p->any_of[i]; i++)
         if (!any_given(r, p->any_of[i]))
-            return kvd_fail(err, "no %s given", alternatives(p, p->any_of[i], all, sizeof all));
+            return kvd_fail(err, "no %s given; see %s --help",
+                            alternatives(p, p->any_of[i], all, sizeof all), p->name);
     for (const kvd_option *o = p->options; !at_end(o); o++) {
         if (!o->name || !r->value[o - p->options])
             continue;

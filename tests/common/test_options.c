@@ -178,8 +178,8 @@ TEST(refusals)
     static const struct {
         const char *line, *message;
     } bad[] = {
-        {"-o o", "no MODEL or --shape given"},
-        {"m", "no -o OUT.h5 given"},
+        {"-o o", "no MODEL or --shape given; see kvdim-test --help"},
+        {"m", "no -o OUT.h5 given; see kvdim-test --help"},
         {"m -o o --tokens 1", "--tokens: '1' is not within 2 .. 1048576"},
         {"m -o o --tokens 2e3", "--tokens: '2e3' is not a whole number"},
         {"m -o o --gpus 65", "--gpus: '65' is not within 1 .. 64"},
