@@ -4,9 +4,16 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "methods/method.h"
+
 const char kvd_accuracy_heading[] =
     "method    rule            p    p16        ppl 95 %                  top1  share "
-    "95 %             KL, nats  agree  att.err  B/token   stored";
+    "95 %             KL, nats  agree  att.err  B/token   cache  settings";
+
+const char kvd_accuracy_legend[] =
+    "p: fraction of the dimensions removed; p16: with widths rounded up to multiples of 16\n"
+    "share: top1 over that of none; agree: same top prediction as none; att.err: relative error of "
+    "attention outputs\n" KVD_CACHE_LEGEND KVD_SETTINGS_LEGEND;
 
 void kvd_accuracy_method_name(const kvd_rows *r, size_t i, char *name, size_t size)
 {
@@ -20,6 +27,16 @@ void kvd_accuracy_method_name(const kvd_rows *r, size_t i, char *name, size_t si
              : v     ? "/v"
                      : "/qk",
              seed);
+}
+
+void kvd_settings_add(const kvd_rows *r, size_t i, char *line, size_t size)
+{
+    char settings[KVD_SETTINGS];
+    const size_t used = strlen(line);
+    kvd_method_changed_settings(kvd_row_text(r, i, "method"), kvd_row_text(r, i, "settings"),
+                                kvd_row_text(r, i, "rate_key"), settings);
+    if (*settings)
+        snprintf(line + used, size - used, "  %s", settings);
 }
 
 const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
@@ -39,8 +56,8 @@ const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
                  {"kl", "%.3g", 9, NULL, 0},
                  {"agree", "%.4f", 6, NULL, 0},
                  {"attention_error", "%.3g", 8, NULL, 0},
-                 {"bytes_per_token_nominal", "%.0f", 8, NULL, 0},
-                 {"bytes_per_token_stored", "%.0f", 8, NULL, 0}};
+                 {"bytes_per_token_stored", "%.0f", 8, NULL, 0},
+                 {"cache_share", "%.3f", 7, NULL, 0}};
     char name[80], cell[40], column[40];
     kvd_accuracy_method_name(r, i, name, sizeof name);
     size_t used =
@@ -59,6 +76,7 @@ const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
                                  kvd_interval_text(cell, sizeof cell, cells[k].interval, lo,
                                                    kvd_row_real(r, i, column)));
     }
+    kvd_settings_add(r, i, line, KVD_ACCURACY_LINE);
     return line;
 }
 

@@ -7,13 +7,21 @@
 #include "evaluate/target.h"
 #include "formats/rows.h"
 
-enum { KVD_ACCURACY_LINE = 256 };
+enum { KVD_ACCURACY_LINE = 512 };
 
-/* Heading of the printed table of accuracies. Column "B/token": bytes per token of the kept
- * dimensions, at 16 bits per number. Column "stored": all bytes per token that the cache stores. */
-extern const char kvd_accuracy_heading[];
+/* Lines that explain columns in the tables of kvdim-eval and of kvdim-tasks. */
+#define KVD_CACHE_LEGEND                                                                           \
+    "B/token: bytes per token that the cache stores; cache: these over an uncompressed 16-bit "    \
+    "cache\n"
+#define KVD_SETTINGS_LEGEND                                                                        \
+    "settings: keys that differ from their defaults, and the key that --sweep varies"
+/* Heading of the printed table of accuracies, and lines that explain its columns. */
+extern const char kvd_accuracy_heading[], kvd_accuracy_legend[];
 /* Writes row i of the accuracy table as text into `line` [KVD_ACCURACY_LINE]. Returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
+/* Appends the settings of row i that differ from their defaults to `line`, which has room for
+ * `size` bytes. */
+void kvd_settings_add(const kvd_rows *rows, size_t i, char *line, size_t size);
 /* Writes the method's name in row i. In "zack/qk#7", "/qk" means that only Q and K are compressed,
  * and "#7" that the random seed is 7. */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);

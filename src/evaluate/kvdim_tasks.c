@@ -529,6 +529,13 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
+static int print_legend(const tasks_run *v)
+{
+    if (v->scores && !v->cfg->in.common.quiet)
+        puts(kvd_benchmark_legend);
+    return 0;
+}
+
 /* Opens the journal, a file of generated sequences. With --part, which runs a part of the tasks,
  * opens that part's own journal. Without --part, also reads the journals of all parts. */
 static int open_journal(tasks_run *v, kvd_err *err)
@@ -593,7 +600,7 @@ static int work(tasks_run *v, kvd_err *err)
            (v->scores ? kvd_benchmark_table_write(&v->file, v->scores, err)
                       : kvd_task_table_write(&v->file, v->table, err)) ||
            kvd_h5_finish(&v->file, err) || (v->journal && kvd_journal_remove(v->journal, err)) ||
-           (cfg->in.common.json ? print_json(v, err) : 0) ||
+           (cfg->in.common.json ? print_json(v, err) : print_legend(v)) ||
            kvd_inputs_check_left(&v->in, false, err);
 }
 

@@ -21,12 +21,14 @@ extern const char *const kvd_width_rule_name[KVD_N_WIDTH_RULES];
 
 typedef enum { KVD_CUT_BOTH, KVD_CUT_QK, KVD_CUT_V } kvd_cut;
 
+enum { KVD_SETTINGS = 320 };
+
 typedef struct {
     /* Names of the combined methods, such as "none", "zack" or "h2o+kivi". */
     char name[64];
     /* Parameters, such as "h2o.heavy=0.1,h2o.recent=0.1", without those that set the number of kept
      * dimensions (p, r, ranks). */
-    char settings[320];
+    char settings[KVD_SETTINGS];
     /* Compression methods. To use them, copy the plan, set dims, type, prompt and seed of the copy,
      * and open the copy. */
     kvd_plan plan;
@@ -135,6 +137,12 @@ void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, 
 /* Returns the value that parameter t->name has in m. Returns NaN if it is parameter p, but the user
  * gave r, or p.qk and p.v, instead of p. */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
+
+/* Copies those parameters of `settings` (text of kvd_method.settings) that differ from their
+ * defaults, and parameter `always` ("NAME.KEY" or ""), to `to` [KVD_SETTINGS]. Writes
+ * "NAME.KEY=VALUE" of method `name` as "KEY=VALUE". Returns `to`. */
+const char *kvd_method_changed_settings(const char *name, const char *settings, const char *always,
+                                        char *to);
 
 /* The functions from here on are for method.c and method_keys.c only. */
 

@@ -409,6 +409,36 @@ void kvd_method_write_settings(kvd_method *m)
                    all[k].values->text);
 }
 
+/* Returns true if `setting` is "NAME.KEY=VALUE" with the default value of the parameter. */
+static bool is_default(const char *setting, size_t n)
+{
+    kvd_method_entry e;
+    char usual[128];
+    for (int i = 0; kvd_method_entry_at(i, &e); i++)
+        for (int k = 0; e.info->parameter && e.info->parameter[k].key; k++) {
+            const kvd_parameter *const p = &e.info->parameter[k];
+            (void)snprintf(usual, sizeof usual, "%s.%s=%g", e.info->name, p->key, p->value);
+            if (strlen(usual) == n && !memcmp(usual, setting, n))
+                return true;
+        }
+    return false;
+}
+
+const char *kvd_method_changed_settings(const char *name, const char *settings, const char *always,
+                                        char *to)
+{
+    *to = 0;
+    for (const char *at = settings; *at;) {
+        const size_t n = strcspn(at, ","), key = strcspn(at, "=,"), own = strlen(name);
+        const bool wanted = strlen(always) == key && !memcmp(at, always, key);
+        const size_t skip = !strncmp(at, name, own) && at[own] == '.' ? own + 1 : 0;
+        if (wanted || !is_default(at, n))
+            append(to, KVD_SETTINGS, ",", "%.*s", (int)(n - skip), at + skip);
+        at += n + (at[n] == ',');
+    }
+    return to;
+}
+
 int kvd_method_set_keys(kvd_method *m, char *text, kvd_err *err)
 {
     unsigned seen = 0;

@@ -14,6 +14,13 @@ if $EVAL $some --method hetero,k=8/4,v=4/2 --method sparsity,th=0.3,tl=0.3,windo
   [ "$(wc -l <"$D/a.method")" -eq 6 ] && ok "a method per combination" || not_ok "a method per combination" "$(cat "$D/a.method")"
 else not_ok "a method per combination" "$(cat "$D/err")"; fi
 
+# The printed table tells the rows of a grid and of a sweep apart, and counts bytes against a 16-bit cache.
+table="$MODEL --text $TEXT --tokens 256 --seq-len 64 --prompt 32 --cache f16"
+if $EVAL $table --method hetero,k=8/4,v=2 -o "$D/t.h5" >"$D/t" 2>"$D/err" && $EVAL $table --method h2o --sweep 2 -o "$D/t.h5" >"$D/u" 2>"$D/err" &&
+   head -1 "$D/t" | grep -q ' B/token   cache  settings$' && grep -q ' 3072   1\.000$' "$D/t" && grep -q '^hetero .*  k=8,v=2$' "$D/t" && grep -q '^hetero .*  k=4,v=2$' "$D/t" &&
+   grep -q '^B/token: .*; cache: these over an uncompressed 16-bit cache$' "$D/t" && grep -q '^settings: ' "$D/t" && grep -q '^h2o .*  heavy=0.45,recent=0.45$' "$D/u" && grep -q '^h2o .*  heavy=0.01,recent=0.01$' "$D/u"
+then ok "settings and bytes in the printed table"; else not_ok "settings and bytes in the printed table" "$(cat "$D/t" "$D/u" "$D/err")"; fi
+
 # Among rows whose loss is allowed, the fewest bytes; both from the file itself.
 if ! "$PYTHON" -c 'import h5py' 2>/dev/null; then echo "skip smallest cache: python3 has no h5py"
 elif "$B/bin/kvdim-report" "$D/a.h5" --no-plots -q -o "$D/r" 2>"$D/err" &&

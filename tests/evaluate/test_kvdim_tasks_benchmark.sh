@@ -35,6 +35,11 @@ if run $FILES --max-new-tokens 6 --seq-len 280 --cache f16 --method h2o,heavy=0.
   cp "$D/a.h5" "$D/first.h5"
 else not_ok "every form" "$(cat "$D/err")"; fi
 
+# The printed table has the columns of bytes of kvdim-eval's, and tells the rows of a grid apart.
+if "$B/bin/kvdim-tasks" $MODEL --benchmark "$D/own.jsonl" --seq-len 280 --cache f16 --method hetero,k=8/4,v=8 -o "$D/a.h5" >"$D/t" 2>"$D/err" && head -1 "$D/t" | grep -q ' B/token  cache   read .* settings$' &&
+   grep -q ' none .* 3072  1\.000  1\.000 ' "$D/t" && grep -q ' hetero .*  k=8,v=8$' "$D/t" && grep -q ' hetero .*  k=4,v=8$' "$D/t" && grep -q '^B/token: .*; cache: these over an uncompressed 16-bit cache$' "$D/t" && grep -q '^read: ' "$D/t"
+then ok "settings and bytes in the printed table"; else not_ok "settings and bytes in the printed table" "$(cat "$D/t" "$D/err")"; fi
+
 # ---- the file ---------------------------------------------------------------------------------------
 by_python "answers in the file" "$D/first.h5" <<'P'
 import sys

@@ -129,6 +129,27 @@ TEST(combinations)
     expands("leankv,th=0.1/0.05,tl=0/0.01,k=4", four, 4);
 }
 
+static void changed(const char *method, const char *always, const char *wanted)
+{
+    kvd_method m;
+    char settings[KVD_SETTINGS];
+    if (kvd_method_parse(method, &m, &err))
+        fail_msg("%s: %s", method, err.msg);
+    assert_string_equal(
+        kvd_method_changed_settings(kvd_method_name(&m), m.settings, always, settings), wanted);
+}
+
+TEST(settings_of_a_row)
+{
+    changed("none", "", "");
+    changed("zack,p=0.5", "p", "");
+    changed("kivi", "", "");
+    changed("kivi", "kivi.bits", "bits=2");
+    changed("kivi,bits=2,group=64", "", "group=64");
+    changed("h2o+kivi,bits=4,heavy=0.2", "kivi.bits", "h2o.heavy=0.2,kivi.bits=4");
+    changed("zack,p=0.5,cut=qk,keep_layers=1:1", "p", "cut=qk,keep_layers=1:1");
+}
+
 TEST(all_different)
 {
     OK(kvd_methods_add("kivi,bits=1/2/3,group=4/5,residual=6/7/8/9", NULL, text, &n, 24, &err));

@@ -273,7 +273,11 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const k
 
 const char kvd_benchmark_heading[] =
     "task                 method           metric          items   cut  score %  95 %            "
-    "change  95 %             B/token  share   read  prompt/ms  step/ms";
+    "change  95 %             B/token  cache   read  prompt/ms  step/ms  settings";
+
+const char kvd_benchmark_legend[] =
+    "change: score less that of none\n" KVD_CACHE_LEGEND
+    "read: bytes that a step reads over an uncompressed 16-bit cache\n" KVD_SETTINGS_LEGEND;
 
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line)
 {
@@ -294,6 +298,7 @@ const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, cha
         kvd_row_real(r, i, "bytes_per_token_stored"), kvd_row_real(r, i, "free_cache_share"),
         kvd_row_real(r, i, "free_read_share"), 1e3 * kvd_row_real(r, i, "prompt_s"),
         1e3 * kvd_row_real(r, i, "step_s"));
+    kvd_settings_add(r, i, line, KVD_BENCHMARK_LINE);
     return line;
 }
 

@@ -7,7 +7,7 @@
 #include "formats/rows.h"
 #include "methods/points.h"
 
-enum { KVD_BENCHMARK_LINE = 400 };
+enum { KVD_BENCHMARK_LINE = 720 };
 
 typedef struct kvd_benchmark_table kvd_benchmark_table;
 
@@ -27,7 +27,7 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const k
 int kvd_benchmark_table_share(const kvd_benchmark_table *t, kvd_interval *out, kvd_err *err);
 
 const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t);
-extern const char kvd_benchmark_heading[];
+extern const char kvd_benchmark_heading[], kvd_benchmark_legend[];
 /* Writes row i of the benchmark table as text into `line` [KVD_BENCHMARK_LINE]. Returns `line`. */
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line);
 

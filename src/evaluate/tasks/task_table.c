@@ -245,6 +245,7 @@ const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line)
     snprintf(line, KVD_TASK_LINE, "%-9s", name);
     for (size_t k = 0; k < sizeof shown / sizeof *shown; k++)
         add_measure_text(r, i, shown[k], line, KVD_TASK_LINE);
+    kvd_settings_add(r, i, line, KVD_TASK_LINE);
     return line;
 }
 
