@@ -273,15 +273,22 @@ static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd
     return 0;
 }
 
+/* Returns the method whose name is the first n characters of `name`, or NULL. */
+static const kvd_method_info *named(const char *name, size_t n, method_kind *kind)
+{
+    const kvd_method_info *info;
+    int i = 0;
+    while ((info = name_at(i, kind)) && (strlen(info->name) != n || memcmp(name, info->name, n)))
+        i++;
+    return info;
+}
+
 /* Adds the methods in `names`, NAME+NAME..., to `*m`; modifies `names`. */
 static int add_all(char *names, kvd_method *m, kvd_err *err)
 {
     for (char *name; (name = strsep(&names, "+"));) {
-        int i = 0;
         method_kind kind;
-        const kvd_method_info *info;
-        while ((info = name_at(i, &kind)) && strcmp(name, info->name))
-            i++;
+        const kvd_method_info *const info = named(name, strlen(name), &kind);
         if (!info)
             return strcmp(name, "none") ? unknown(name, err)
                                         : kvd_fail(err, "'none' cannot be combined");
@@ -290,6 +297,23 @@ static int add_all(char *names, kvd_method *m, kvd_err *err)
             return -1;
     }
     return 0;
+}
+
+/* If a method is named after a parameter, as in "snapkv,budget=0.25+kivi", adds the right order to
+ * the message in *err: "snapkv+kivi,budget=0.25". Returns -1. */
+static int hint_at_order(const char *text, kvd_err *err)
+{
+    const size_t names = strcspn(text, ",");
+    const kvd_err why = *err;
+    method_kind kind;
+    for (const char *plus = strchr(text + names, '+'); plus; plus = strchr(plus + 1, '+')) {
+        const size_t n = strcspn(plus + 1, "+,");
+        if (named(plus + 1, n, &kind))
+            return kvd_fail(err, "%.300s; names come before keys: %.*s%.*s%.*s%s", why.msg,
+                            (int)names, text, (int)n + 1, plus,
+                            (int)(plus - text - (ptrdiff_t)names), text + names, plus + 1 + n);
+    }
+    return -1;
 }
 
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
@@ -312,7 +336,10 @@ int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
     strcpy(names, name);
     if (strcmp(name, "none") && add_all(names, m, err))
         return strchr(name, '+') ? kvd_in(err, "method '%s'", name) : -1;
-    return kvd_method_set_keys(m, rest, err) ? kvd_in(err, "method '%s'", name) : 0;
+    if (!kvd_method_set_keys(m, rest, err))
+        return 0;
+    kvd_in(err, "method '%s'", name);
+    return hint_at_order(text, err);
 }
 
 const char *kvd_method_name(const kvd_method *m)

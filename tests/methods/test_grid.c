@@ -150,6 +150,25 @@ TEST(settings_of_a_row)
     changed("zack,p=0.5,cut=qk,keep_layers=1:1", "p", "cut=qk,keep_layers=1:1");
 }
 
+TEST(keys_before_a_second_name)
+{
+    static const struct {
+        const char *method, *hint;
+    } all[] = {{"snapkv,budget=0.25+kivi", "; names come before keys: snapkv+kivi,budget=0.25"},
+               {"snapkv,budget=0.1+kivi,bits=4", ": snapkv+kivi,budget=0.1,bits=4"},
+               {"h2o,heavy=0.1+recent=0.1", NULL},
+               {"h2o,heavy=1e+99", NULL}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        kvd_method m;
+        assert_int_equal(kvd_method_parse(all[i].method, &m, &err), -1);
+        if (all[i].hint)
+            assert_string_equal(strstr(err.msg, *all[i].hint == ';' ? "; names" : ": snapkv+"),
+                                all[i].hint);
+        else
+            assert_null(strstr(err.msg, "names come"));
+    }
+}
+
 TEST(all_different)
 {
     OK(kvd_methods_add("kivi,bits=1/2/3,group=4/5,residual=6/7/8/9", NULL, text, &n, 24, &err));
