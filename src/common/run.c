@@ -191,6 +191,17 @@ int kvd_fail_interrupted(kvd_err *err)
     return kvd_fail(err, "interrupted");
 }
 
+int kvd_in_kept(kvd_err *err, size_t n, const char *result, const char *path, bool resume)
+{
+    if (n)
+        return kvd_in(err, "%zu %s%s in '%s', the same command continues", n, result,
+                      n > 1 ? "s are" : " is", path);
+    if (!kvd_interrupted() || (resume && !path))
+        return -1;
+    return resume ? kvd_in(err, "no %s is saved yet", result)
+                  : kvd_in(err, "nothing is kept (--resume saves every %s)", result);
+}
+
 /* Adds the memory limit to the error message, because libraries report a lack of memory as other
  * errors. */
 static void name_the_limit(kvd_err *err)

@@ -92,6 +92,11 @@ double kvd_run_elapsed(const kvd_run *run);
 bool kvd_interrupted(void);
 
 int kvd_fail_interrupted(kvd_err *err);
+/* Puts before the message of a failed run that file `path` has n results, from which the same
+ * command continues. If n is 0 and the run was interrupted, puts there that nothing is kept.
+ * `result`: noun such as "row". `path`: NULL before the file is opened. `resume`: true with
+ * --resume. Returns -1. */
+int kvd_in_kept(kvd_err *err, size_t n, const char *result, const char *path, bool resume);
 
 /* Ends main: prints *err if `status` is not 0. Returns the exit status. */
 int kvd_run_exit(const char *program, int status, kvd_err *err);

@@ -34,9 +34,11 @@ static int load(kvd_saved_rows *s, const kvd_accuracy *like, kvd_err *err)
              kvd_accuracy_load(&f, &s->from, &why);
     free(then);
     kvd_h5_close(&f, false);
-    return status ? kvd_fail(err, "cannot resume: %s; remove '%s' or run without --resume", why.msg,
-                             s->path)
-                  : 0;
+    if (status)
+        return kvd_fail(err, "cannot resume: %s; remove '%s' or run without --resume", why.msg,
+                        s->path);
+    s->n_kept = kvd_saved_rows_count(s);
+    return 0;
 }
 
 int kvd_saved_rows_open(kvd_saved_rows *s, const char *output, const kvd_accuracy *like,
@@ -93,8 +95,7 @@ static int take_saved(kvd_saved_rows *s, const char *purpose, const kvd_point *p
 
 /* Writes all results so far to OUT.h5.rows. Writes nothing while a resumed run has still to copy
  * old results from that file, because these would be lost. */
-static int save_rows(const kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows,
-                     kvd_err *err)
+static int save_rows(kvd_saved_rows *s, const kvd_run *run, const kvd_accuracy *rows, kvd_err *err)
 {
     kvd_h5 f;
     if (!s->path || s->next < kvd_saved_rows_count(s))
@@ -107,11 +108,15 @@ static int save_rows(const kvd_saved_rows *s, const kvd_run *run, const kvd_accu
     const int status = kvd_h5_put_text(&f, "/", "run_key", s->key.text, err) ||
                        kvd_accuracy_write(&f, rows, err) || kvd_h5_finish(&f, err);
     kvd_h5_close(&f, false);
-    return status ? -1 : 0;
+    if (status)
+        return -1;
+    s->n_kept = kvd_rows_count(rows->rows);
+    return 0;
 }
 
-int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err)
+int kvd_saved_rows_remove(kvd_saved_rows *s, kvd_err *err)
 {
+    s->n_kept = 0;
     return s->path ? kvd_output_remove(s->path, err) : 0;
 }
 

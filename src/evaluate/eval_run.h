@@ -88,7 +88,8 @@ typedef struct {
     char *path; /* path of OUT.h5.rows, or NULL if nothing is saved */
     kvd_run_key key;
     kvd_accuracy from;
-    size_t next; /* index of the next saved row to copy */
+    size_t next;   /* index of the next saved row to copy */
+    size_t n_kept; /* number of rows in OUT.h5.rows */
 } kvd_saved_rows;
 
 /* Reads the results that an earlier run saved in file OUT.h5.rows, if it exists. Fails if the file
@@ -101,7 +102,7 @@ void kvd_saved_rows_release(kvd_saved_rows *s);
 
 /* Removes OUT.h5.rows, the file of saved results. Call it when the output file OUT.h5 is
  * complete. */
-int kvd_saved_rows_remove(const kvd_saved_rows *s, kvd_err *err);
+int kvd_saved_rows_remove(kvd_saved_rows *s, kvd_err *err);
 
 typedef struct {
     kvd_eval_options *cfg;

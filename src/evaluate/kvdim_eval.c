@@ -242,8 +242,10 @@ static int scan(kvd_eval_run *v, kvd_err *err)
 
 static int work(kvd_eval_run *v, kvd_err *err)
 {
-    return kvd_eval_open_inputs(v, program, err) ||
-           (v->cfg->scan ? scan(v, err) : evaluate(v, err));
+    const bool scans = v->cfg->scan;
+    if (!kvd_eval_open_inputs(v, program, err) && !(scans ? scan(v, err) : evaluate(v, err)))
+        return 0;
+    return scans ? -1 : kvd_in_kept(err, v->saved.n_kept, "row", v->saved.path, v->cfg->in.resume);
 }
 
 static void release(kvd_eval_run *v)

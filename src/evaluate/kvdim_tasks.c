@@ -604,6 +604,15 @@ static int work(tasks_run *v, kvd_err *err)
            kvd_inputs_check_left(&v->in, false, err);
 }
 
+/* Adds to the message of a failed run what of it is saved. */
+static void tell_kept(const tasks_run *v, kvd_err *err)
+{
+    const kvd_journal *const j = v->journal;
+    if (v->cfg->in.common.output)
+        kvd_in_kept(err, j ? kvd_journal_n_saved(j) : 0, "sequence", j ? kvd_journal_path(j) : NULL,
+                    v->cfg->in.resume || v->cfg->parts);
+}
+
 static void release(tasks_run *v)
 {
     kvd_h5_close(&v->file, false);
@@ -627,8 +636,8 @@ int main(int argc, char **argv)
     v.cfg = &cfg;
     v.in.cfg = &cfg.in;
     int status = kvd_run_start(&v.in.run, program, argc, argv, &cfg.in.common, &err);
-    if (!status)
-        status = work(&v, &err);
+    if (!status && (status = work(&v, &err)))
+        tell_kept(&v, &err);
     release(&v);
     kvd_tasks_options_release(&cfg);
     return kvd_run_exit(program, status, &err);

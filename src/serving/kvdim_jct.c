@@ -259,6 +259,8 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
         if (s->saved)
             kvd_in(err, "%zu of %zu points are in '%s', the same command with --resume continues",
                    s->saved, s->points, s->rows_path);
+        else
+            kvd_in_kept(err, 0, "point", s->rows_path, true);
         return -1;
     }
     if ((cfg->timeline && kvd_jct_trace_close(&s->trace, err)) ||

@@ -55,6 +55,19 @@ if $EVAL $search --json --resume -o "$D/killed.h5" >"$D/out" 2>"$D/err" && cksum
    grep -q '"complete": true' "$D/out"
 then ok "complete: nothing to do"; else not_ok "complete: nothing to do" "$(cat "$D/err")"; fi
 
+# ---- interrupted: what is kept, and how to go on ---------------------------------------------------------
+# stopped NAME TEXT OPTIONS...: a long run, stopped after a second and when it has saved a row, says the text
+stopped() {
+  name=$1 text=$2; shift 2
+  $EVAL --tokens 9000 --method kivi,residual=32,bits=1/2/3/4/5/6/7/8 --method hetero,k=8,v=2/4/8 -q -o "$D/stopped.h5" "$@" >"$D/out" 2>"$D/err" & pid=$!
+  sleep 1
+  while [ $# -gt 0 ] && [ ! -e "$D/stopped.h5.rows" ] && kill -0 $pid 2>/dev/null; do sleep 0.02; done
+  kill -TERM $pid; wait $pid; rc=$?
+  if [ $rc -eq 1 ] && [ "$(wc -l <"$D/err")" -eq 1 ] && grep -Eq "$text" "$D/err"; then ok "$name"; else not_ok "$name" "status $rc" "$(cat "$D/err")"; fi
+}
+stopped "nothing is kept of a run without --resume" '^kvdim-eval: nothing is kept \(--resume saves every row\): interrupted$'
+stopped "rows are kept with --resume" "^kvdim-eval: [0-9]+ rows? (is|are) in '$D/stopped.h5.rows', the same command continues: interrupted\$" --resume
+
 # ---- a link where the rows are saved -------------------------------------------------------------------
 echo precious >"$D/victim"
 taken=

@@ -33,7 +33,7 @@ if cmp -s "$D/1" "$D/2"; then ok "threads and batches change nothing"; else not_
 "$B/bin/kvdim-tasks" $MODEL --text data/texts/stories.txt --prompt 16 --generate 1000 --seq-len 1024 --batch 16384 --method none -q -o "$D/none.h5" >"$D/out" 2>"$D/err" & pid=$!
 sleep 1; kill -TERM $pid; (sleep 8; kill -KILL $pid) 2>/dev/null & watch=$!
 wait $pid; rc=$?; kill $watch 2>/dev/null
-if [ $rc -eq 1 ] && grep -q ': interrupted$' "$D/err" && ! ls "$D"/none.h5* >/dev/null 2>&1; then ok "SIGTERM ends a group of texts"
+if [ $rc -eq 1 ] && grep -q '^kvdim-tasks: nothing is kept (--resume saves every sequence): .*: interrupted$' "$D/err" && ! ls "$D"/none.h5* >/dev/null 2>&1; then ok "SIGTERM ends a group of texts"
 else not_ok "SIGTERM ends a group of texts" "status $rc" "$(cat "$D/err")"; fi
 
 # ---- the raw values are what the columns are made of, and the tokens what the scores are made of -----------
@@ -152,10 +152,11 @@ target="$STORIES --prompt 50 --generate 20 --method hetero,v=8 --target 0.9 --ta
 if run $target && kept rouge1 0.9 >"$D/log" 2>&1 && grep -v -E '"(free_seconds|output)": ' "$D/a.json" >"$D/whole"; then ok "a share of ROUGE-1"; else not_ok "a share of ROUGE-1" "$(cat "$D/err" "$D/log")"; fi
 if "$B/bin/kvdim-report" "$D/a.h5" --no-plots -q -o "$D/rep" >"$D/log" 2>&1 && grep -q '^stories,hetero,.*,search,rouge1,cannot tell$' "$D/rep/tables/target-tasks.csv"
 then ok "the report's table of targets"; else not_ok "the report's table of targets" "$(cat "$D/log" "$D/rep/tables/target-tasks.csv")"; fi
-# A killed search goes on: with the sequences of whole settings and of a part of one.
+# A stopped search says what is kept, and goes on: with the sequences of whole settings and of a part of one.
 "$B/bin/kvdim-tasks" $MODEL $target --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err" & pid=$!
 n=0; while kill -0 $pid 2>/dev/null && [ "$( (wc -l <"$D/r.h5.items") 2>/dev/null || echo 0)" -lt 8 ] && [ $n -lt 3000 ]; do n=$((n + 1)); sleep 0.02; done
-kill -9 $pid 2>/dev/null; wait $pid 2>/dev/null
+kill -TERM $pid 2>/dev/null; wait $pid 2>/dev/null
+if grep -Eq "^kvdim-tasks: [0-9]+ sequences are in '$D/r.h5.items', the same command continues: .*: interrupted\$" "$D/err"; then ok "a stopped search says what is kept"; else not_ok "a stopped search says what is kept" "$(cat "$D/err")"; fi
 if "$B/bin/kvdim-tasks" $MODEL $target --resume --json -o "$D/r.h5" 2>"$D/err" | grep -v -E '"(free_seconds|output)": ' >"$D/again" && grep -q 'going on after' "$D/err" && cmp -s "$D/whole" "$D/again"
 then ok "a search that goes on"; else not_ok "a search that goes on" "$(cat "$D/err")" "$(diff "$D/whole" "$D/again" | head)"; fi
 # Items of a benchmark, two tasks of four: the references are the answers of the uncompressed model.

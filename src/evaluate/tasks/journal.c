@@ -237,6 +237,7 @@ int kvd_journal_remove(kvd_journal *j, kvd_err *err)
         if (unlink(j->part[i]))
             return kvd_fail_errno(err, "cannot remove '%s'", j->part[i]);
     j->empty = false;
+    j->n_saved = 0;
     return unlink(j->path) ? kvd_fail_errno(err, "cannot remove '%s'", j->path) : 0;
 }
 
@@ -426,6 +427,7 @@ static int save_step(void *ctx, size_t first, size_t n, const kvd_stepwise_accou
         line ? write_line(r->journal, line, err) : kvd_no_memory(err, "a line of the journal", n);
     json_decref(line);
     r->journal->empty = false;
+    r->journal->n_saved += n;
     r->account[first] = *account;
     return status || check_interrupted(NULL, first, n, account, err) ? -1 : 0;
 }
