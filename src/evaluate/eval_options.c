@@ -110,7 +110,8 @@ static const kvd_option options[] = {
     {"resume", .type = KVD_OPT_FLAG, KVD_INTO(I, resume), .excludes = "seeds",
      .help =
          "Save the result of each method and setting in OUT.h5.rows as soon as it is measured, and "
-         "continue where an interrupted run with the same options stopped"},
+         "continue where an interrupted run with the same options stopped; a complete OUT.h5 of "
+         "other options is refused"},
     KVD_OPTIONS_COMMON(I, "OUT.h5", "Write the result to OUT.h5, whole or not at all"),
     {0}};
 

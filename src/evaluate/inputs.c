@@ -505,19 +505,27 @@ int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err)
     return 0;
 }
 
-bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key)
+int kvd_inputs_find_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key,
+                             bool *complete, kvd_err *err)
 {
+    const char *const path = in->cfg->common.output;
     kvd_h5 f;
-    kvd_err ignored;
+    kvd_err why;
     char *then = NULL;
-    if (access(in->cfg->common.output, F_OK) ||
-        kvd_h5_open(&f, in->cfg->common.output, schema, &ignored))
-        return false;
-    const bool same =
-        !kvd_h5_get_text(&f, "/", "run_key", &then, &ignored) && !strcmp(then, key->text);
+    *complete = false;
+    if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &why))
+        return 0;
+    if (kvd_h5_get_text(&f, "/", "run_key", &then, &why))
+        kvd_fail(&why, "'%s' was made without --resume", path);
+    else
+        *complete = !kvd_run_key_same(path, "is complete, but not from this run", then, key, &why);
     free(then);
     kvd_h5_close(&f, false);
-    return same;
+    return *complete ? 0
+                     : kvd_fail(err,
+                                "nothing to resume: %.380s; write to another file, or replace this "
+                                "one by running without --resume",
+                                why.msg);
 }
 
 int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err *err)

@@ -131,8 +131,10 @@ int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan 
 /* Adds all on which the results depend (inputs, options, seed, hardware) to *key. --resume compares
  * *key with the key of the earlier run. */
 int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err);
-/* Returns true if the output file is complete and was made with the inputs and options in *key. */
-bool kvd_inputs_is_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key);
+/* For --resume: sets *complete to true if the output file exists and was made with the inputs and
+ * options in *key. Fails if the file is the complete result of another run. */
+int kvd_inputs_find_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key,
+                             bool *complete, kvd_err *err);
 /* Reports on stderr that the output file is already complete. With --json, also prints this as JSON
  * on stdout. */
 int kvd_inputs_nothing_to_do(const kvd_inputs *in, const char *program, kvd_err *err);

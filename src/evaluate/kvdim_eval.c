@@ -178,7 +178,11 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
     if (cfg->in.resume && (kvd_inputs_add_key(&v->in, &v->saved.key, err) ||
                            kvd_run_key_add(&v->saved.key, err, "prompt", "%zu", cfg->in.prompt)))
         return -1;
-    if (cfg->in.resume && kvd_inputs_is_complete(&v->in, &kvd_schema_accuracy, &v->saved.key))
+    bool complete = false;
+    if (cfg->in.resume &&
+        kvd_inputs_find_complete(&v->in, &kvd_schema_accuracy, &v->saved.key, &complete, err))
+        return -1;
+    if (complete)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (kvd_inputs_make_points(&v->in, isnan(cfg->in.target), err) ||
         kvd_inputs_check_plans(&v->in, program, err) ||

@@ -584,7 +584,10 @@ static int work(tasks_run *v, kvd_err *err)
     const bool saves = cfg->in.resume || cfg->parts;
     if (open_inputs(v, err) || (saves && kvd_inputs_add_key(&v->in, &v->key, err)))
         return -1;
-    if (saves && kvd_inputs_is_complete(&v->in, &kvd_schema_tasks, &v->key))
+    bool complete = false;
+    if (saves && kvd_inputs_find_complete(&v->in, &kvd_schema_tasks, &v->key, &complete, err))
+        return -1;
+    if (complete)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
     if (cfg->parts)
         return run_part(v, err);

@@ -132,6 +132,12 @@ fails() {
   "$@" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq "$want" ] && grep -q -- "$text" "$D/err"; then ok "$name"; else not_ok "$name" "status $rc" "$(cat "$D/err")"; fi
 }
+cksum "$D/killed.h5" >"$D/1"
+fails "a complete result of other options" 1 "nothing to resume: '$D/killed.h5' is complete, but not from this run: method was 'none h2o uniform kivi,residual=32', is now 'none h2o'; write to another file" \
+  $EVAL --spectrum "$D/s.h5" --method h2o --sweep 3 --target 0.9 --resume -q -o "$D/killed.h5"
+cksum "$D/killed.h5" | cmp -s - "$D/1" && ok "it is kept" || not_ok "it is kept" "$(cksum "$D/killed.h5")"
+$EVAL --method h2o -q -o "$D/plain.h5" 2>"$D/err"
+fails "a result made without --resume" 1 "nothing to resume: '$D/plain.h5' was made without --resume; write to another file" $EVAL --method tova --resume -q -o "$D/plain.h5"
 cp "$D/copy" "$D/other.h5.rows"
 fails "rows of other options" 1 "cannot be resumed: method was 'none h2o uniform kivi,residual=32', is now 'none h2o'" \
   $EVAL --spectrum "$D/s.h5" --method h2o --sweep 3 --target 0.9 --resume -q -o "$D/other.h5"

@@ -128,6 +128,8 @@ if "$B/bin/kvdim-tasks" $MODEL $one --resume --json -o "$D/r.h5" >"$D/a.json" 2>
 then ok "goes on after a kill"; else not_ok "goes on after a kill" "saved $saved" "$(cat "$D/err")" "$(paste "$D/1" "$D/2")"; fi
 if "$B/bin/kvdim-tasks" $MODEL $one --resume -o "$D/r.h5" >"$D/out" 2>"$D/err" && grep -q 'is complete: nothing to do' "$D/err"
 then ok "nothing to do"; else not_ok "nothing to do" "$(cat "$D/err")"; fi
+if "$B/bin/kvdim-tasks" $MODEL $one --seed 5 --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err"; then not_ok "a complete result of other options"
+elif grep -q "nothing to resume: '$D/r.h5' is complete, but not from this run: seed was '1', is now '5'" "$D/err" && [ -e "$D/r.h5" ]; then ok "a complete result of other options"; else not_ok "a complete result of other options" "$(cat "$D/err")"; fi
 # A changed token, a file of the user, a piece of a first line.
 mv "$D/r.h5" "$D/whole.h5"
 sed '3s/"token":\[[0-9]*/"token":[7/' "$D/saved.items" >"$D/r.h5.items"

@@ -259,7 +259,8 @@ static const kvd_option options[] = {
          "Number of GPUs of this machine, each with the whole model, that divide the sequences"},
     {"resume", .type = KVD_OPT_FLAG, KVD_INTO(I, resume),
      .help = "Save every sequence in OUT.h5.items when it is done, and continue where an "
-             "interrupted run with the same options stopped, also from the files of --part"},
+             "interrupted run with the same options stopped, also from the files of --part; a "
+             "complete OUT.h5 of other options is refused"},
     {"part", .type = KVD_OPT_CALL, .arg = "I/N", .call = set_part, .excludes = "resume json target",
      .requires = "output",
      .help = "Generate one of N parts of the sequences, I from 1, on one of several machines, and "
