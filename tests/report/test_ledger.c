@@ -217,7 +217,7 @@ TEST(test_verdicts)
  * the trend. The result's text must name the measure of the trend. */
 TEST(test_trend_is_shown)
 {
-    char name[] = "text";
+    char name[] = "text", shown[160];
     kvd_result item = spectrum(name);
     const kvd_results r = {&item, 1};
     kvd_ledger l = {0};
@@ -228,6 +228,15 @@ TEST(test_trend_is_shown)
     assert_int_equal(l.entry[0].verdict, KVD_TREND_HOLDS);
     assert_string_equal(kvd_text_get(&l.entry[0].ours),
                         "25 %; per KV head 35.36 %; trend (per square root of rows): 50 %");
+    kvd_ledger_ours(&l.entry[0], shown, sizeof shown);
+    assert_string_equal(shown, "25 %; trend 50 %");
+    kvd_ledger_release(&l);
+    judge_one(",,25,25,%,below-one:k,within,5,below-one-normalised:k,at-least,25,"
+              "below-one-normalised:k,",
+              &r, &l);
+    assert_int_equal(l.entry[0].verdict, KVD_REPRODUCED);
+    kvd_ledger_ours(&l.entry[0], shown, sizeof shown);
+    assert_string_equal(shown, "25 %");
     kvd_ledger_release(&l);
 }
 

@@ -333,6 +333,7 @@ static int say_beside(const kvd_results *r, char *measures, const char *trend, k
                       kvd_err *err)
 {
     char name[128], says[144];
+    double least, most;
     for (char *save = NULL, *m = strtok_r(measures, " ", &save); m;
          m = strtok_r(NULL, " ", &save)) {
         kvd_measured v = {0};
@@ -346,6 +347,10 @@ static int say_beside(const kvd_results *r, char *measures, const char *trend, k
         snprintf(says, sizeof says, strcmp(m, trend) ? "%s" : "trend (%s):", name);
         if (v.n)
             say(&e->ours, says, &v, own ? unit + 1 : e->unit);
+        if (v.n && !strcmp(m, trend) && e->verdict != KVD_REPRODUCED) {
+            range_of(&v, &least, &most);
+            kvd_ledger_range(least, most, own ? unit + 1 : e->unit, e->trend, sizeof e->trend);
+        }
         kvd_values_release(&v);
     }
     return 0;
@@ -401,11 +406,14 @@ void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size)
 {
     char loads[96];
     kvd_ledger_range(e->least, e->most, e->unit, buf, size);
-    if (e->n_services == 0)
-        return;
-    kvd_ledger_range(100 * e->least_loads, 100 * e->most_loads, "%", loads, sizeof loads);
-    const size_t at = strlen(buf);
-    snprintf(buf + at, size - at, ", at %s of the loads", loads);
+    size_t at = strlen(buf);
+    if (e->n_services) {
+        kvd_ledger_range(100 * e->least_loads, 100 * e->most_loads, "%", loads, sizeof loads);
+        snprintf(buf + at, size - at, ", at %s of the loads", loads);
+    }
+    at = strlen(buf);
+    if (e->trend[0])
+        snprintf(buf + at, size - at, "; trend %s", e->trend);
 }
 
 typedef struct {

@@ -79,6 +79,7 @@ typedef struct {
     double low, high; /* published range; NaN if the paper prints no number */
     size_t n_values;
     double least, most; /* smallest and largest measured value of the claim */
+    char trend[96]; /* range of the trend measure's values; "" if the verdict does not need them */
     size_t n_services; /* number of curves over the request rate, one per simulated serving setup */
     /* Fraction of the simulated request rates at which a paper's claim holds, in the worst and in
      * the best serving setup (such as model and method). */
@@ -114,7 +115,8 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
 /* Writes the range of the values measured for a claim, such as "-20 to -3 %". For a claim about
- * several request rates, also writes the fraction of the rates at which the claim holds. */
+ * several request rates, also writes the fraction of the rates at which the claim holds. If the
+ * verdict rests on a second measure, also writes its range, such as "; trend 47 %". */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
 /* Writes a published range, such as "0.07 to 0.351 %", or "none printed" for NaN. */
