@@ -19,7 +19,8 @@ bool kvd_tasks_label_is_mean(const char *label)
 {
     size_t n;
     int end = 0;
-    return sscanf(label, KVD_TASKS_MEAN_LABEL "%n", &n, &end) == 1 && end > 0 && !label[end];
+    return sscanf(label, KVD_TASKS_MEAN_LABEL "%n", &n, &end) == 1 && end > 0 &&
+           (!label[end] || label[end] == ':');
 }
 
 bool kvd_target_tells(double saving_lo, double saving_hi)

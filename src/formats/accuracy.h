@@ -10,7 +10,7 @@ extern const kvd_schema kvd_schema_accuracy, kvd_schema_accuracy_rows;
 extern const kvd_schema kvd_schema_tasks;
 /* Label of a mean over benchmark tasks, a printf format for the number of tasks (size_t). */
 #define KVD_TASKS_MEAN_LABEL "mean of %zu tasks"
-/* Returns true for labels such as "mean of 9 tasks". */
+/* Returns true for labels such as "mean of 9 tasks" and "mean of 2 tasks: A, B". */
 bool kvd_tasks_label_is_mean(const char *label);
 
 /* Number of columns that describe the method and its parameters; every accuracy table begins with

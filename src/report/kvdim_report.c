@@ -277,8 +277,8 @@ static int work(const config *cfg, kvd_err *err)
     for (size_t i = 0; i < cfg->n_compare; i++)
         if (kvd_results_add(&other, cfg->compare[i], err))
             goto done;
-    if (kvd_results_same_texts(&r, &other, err) || kvd_results_name(&r, err) ||
-        kvd_results_name(&other, err) || check_inputs(cfg, &r, err) ||
+    if (kvd_results_same_texts(&r, &other, err) || kvd_results_name_means(&r, &other, err) ||
+        kvd_results_name(&r, err) || kvd_results_name(&other, err) || check_inputs(cfg, &r, err) ||
         check_inputs(cfg, &other, err) || begin_output(cfg->common.output, &out, err))
         goto done;
 

@@ -526,6 +526,81 @@ static int tell_models_apart(kvd_results *r, kvd_err *err)
     return 0;
 }
 
+/* Returns the label of a file's mean over tasks, or NULL if the file has no such mean. */
+static const char *mean_label(const kvd_result *r)
+{
+    for (size_t i = 0; r->kind == KVD_RESULT_TASKS && i < kvd_rows_count(r->accuracy.rows); i++)
+        if (kvd_tasks_label_is_mean(kvd_row_text(r->accuracy.rows, i, "label")))
+            return kvd_row_text(r->accuracy.rows, i, "label");
+    return NULL;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Returns the label of a file's mean over tasks, followed by the tasks in alphabetical order:
+ * "mean of 2 tasks: A, B". The caller frees it. */
+static char *label_with_tasks(const kvd_result *r, kvd_err *err)
+{
+    const kvd_rows *const rows = r->accuracy.rows;
+    const size_t n_rows = kvd_rows_count(rows);
+    const char **const task = calloc(n_rows + 1, sizeof *task);
+    char *text = NULL;
+    size_t len = 0, n = 0;
+    FILE *const f = task ? open_memstream(&text, &len) : NULL;
+    for (size_t i = 0; f && i < n_rows; i++)
+        if (!kvd_tasks_label_is_mean(kvd_row_text(rows, i, "label")))
+            task[n++] = kvd_row_text(rows, i, "label");
+    if (f) {
+        qsort(task, n, sizeof *task, by_text);
+        fputs(mean_label(r), f);
+        for (size_t i = 0; i < n; i++)
+            if (i == 0 || strcmp(task[i], task[i - 1]))
+                fprintf(f, "%s%s", i ? ", " : ": ", task[i]);
+    }
+    free(task);
+    if (!f || fclose(f) || !text) {
+        kvd_no_memory(err, "a label", n_rows * sizeof *task);
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+int kvd_results_name_means(kvd_results *r, kvd_results *also, kvd_err *err)
+{
+    const size_t n = r->n + also->n;
+    char **const label = calloc(n + 1, sizeof *label);
+    bool *const named = calloc(n + 1, sizeof *named);
+    int status = label && named ? 0 : kvd_no_memory(err, "labels", n * sizeof *label);
+    for (size_t i = 0; i < n && !status; i++) {
+        const kvd_result *const x = i < r->n ? &r->item[i] : &also->item[i - r->n];
+        if (!mean_label(x))
+            continue;
+        if (!(label[i] = label_with_tasks(x, err)))
+            status = -1;
+        for (size_t j = 0; j < i && !status; j++) {
+            const kvd_result *const y = j < r->n ? &r->item[j] : &also->item[j - r->n];
+            if (label[j] && !strcmp(mean_label(x), mean_label(y)) && strcmp(label[i], label[j]))
+                named[i] = named[j] = true;
+        }
+    }
+    for (size_t i = 0; i < n && !status; i++) {
+        kvd_rows *const rows = (i < r->n ? &r->item[i] : &also->item[i - r->n])->accuracy.rows;
+        for (size_t k = 0; named[i] && k < kvd_rows_count(rows) && !status; k++)
+            if (kvd_tasks_label_is_mean(kvd_row_text(rows, k, "label")))
+                status =
+                    kvd_rows_replace_text(rows, k, kvd_rows_find(rows, "label"), label[i], err);
+    }
+    for (size_t i = 0; label && i < n; i++)
+        free(label[i]);
+    free(label);
+    free(named);
+    return kvd_status(status);
+}
+
 int kvd_results_name(kvd_results *r, kvd_err *err)
 {
     if (tell_models_apart(r, err))

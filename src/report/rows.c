@@ -105,18 +105,22 @@ static bool varies(const kvd_accuracy_entries *all, const char *column)
     return false;
 }
 
+/* Returns true if another result on the same text has another number in `column`. Compares the
+ * column "prompt_tokens" between results of one model only, because tokenizers differ. */
 static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char *column)
 {
     const double x = kvd_entry_real(&all->item[i], column);
+    const char *const label = kvd_entry_text(&all->item[i], "label");
+    const bool one_model = !strcmp(column, "prompt_tokens");
     const kvd_rows *rows = NULL;
     int c = -1;
-    for (size_t j = 0; j < all->n; j++) {
+    for (size_t j = 0; j < all->n && !isnan(x); j++) {
         const kvd_accuracy_entry *const e = &all->item[j];
         if (rows != e->rows)
             c = kvd_rows_find(rows = e->rows, column);
         const double y = c < 0 ? (double)NAN : kvd_rows_get_real(rows, e->row, c);
-        if ((x < y || x > y) &&
-            !strcmp(kvd_entry_text(&all->item[i], "label"), kvd_entry_text(&all->item[j], "label")))
+        if ((x < y || x > y) && !strcmp(label, kvd_entry_text(e, "label")) &&
+            !(one_model && strcmp(all->item[i].file->model.hash, e->file->model.hash)))
             return true;
     }
     return false;
@@ -126,11 +130,17 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
  * predictions)" or "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
+    static const struct {
+        const char *column, *before, *after;
+    } note[] = {{"prompt", "prompt ", ""},
+                {"n_predictions", "", " predictions"},
+                {"n_items", "", " items"},
+                {"prompt_tokens", "prompts of ", " tokens"}};
     *text = '\0';
-    if (varies_on_text(all, i, "prompt"))
-        snprintf(text, size, " (prompt %.0f)", kvd_entry_real(&all->item[i], "prompt"));
-    else if (varies_on_text(all, i, "n_predictions"))
-        snprintf(text, size, " (%.0f predictions)", kvd_entry_real(&all->item[i], "n_predictions"));
+    for (size_t k = 0; k < sizeof note / sizeof *note && !*text; k++)
+        if (varies_on_text(all, i, note[k].column))
+            snprintf(text, size, " (%s%.0f%s)", note[k].before,
+                     kvd_entry_real(&all->item[i], note[k].column), note[k].after);
 }
 
 void kvd_accuracy_entries_release(kvd_accuracy_entries *all)

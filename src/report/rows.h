@@ -125,7 +125,7 @@ const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const
  *
  * - a column, "model", or a parameter of the method, such as "hetero.k"
  * - "widths": all columns of p, the fraction of dimensions that is removed
- * - "sample": number of tokens, sequences and predictions
+ * - "sample": number of tokens, sequences, predictions and benchmark items, and prompt lengths
  * - "bases": rotations and calibration text, where one of the two rows has none
  *
  * Numbers are equal if they differ by less than 1e-9. In the description of an engine, only device

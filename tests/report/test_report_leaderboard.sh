@@ -52,6 +52,23 @@ is "settings with a score and a time" "h2o h2o none" "$(sed 1d "$D/timed/tables/
 check "a step of two requests" test "$(sed 1d "$D/timed/tables/leaderboard-steps.csv" | grep -c 'batch 2')" = 3 -a -s "$D/timed/figures/leaderboard-steps.svg"
 check "fastest first, and on the front" awk -F, 'NR == 2 && !/,yes$/ { exit 1 } NR > 2 && $1 < last { exit 1 } NR > 1 { last = $1 }' "$(sed 's/"[^"]*"/-/; s/^[^,]*,[^,]*,[^,]*,[^,]*,//' "$D/timed/tables/leaderboard-steps.csv" >"$D/plain.csv"; echo "$D/plain.csv")"
 
+# Means over different tasks are not compared: one task of the two, and the same two with fewer items.
+check "another task" "$B/bin/kvdim-tasks" $model --ruler niah_multikey_1 --essay data/texts/articles.txt --seq-len 300 --items 8 --max-new-tokens 6 --metric code --cache f16 --method streaming --method tova -q -o "$D/task.h5"
+check "fewer items" "$B/bin/kvdim-tasks" $model $tasks --items 2 --method streaming -o "$D/items.h5"
+check "other tasks" "$B/bin/kvdim-tasks" $model --ruler niah_multikey_1,niah_single_1 --seq-len 300 --essay data/texts/articles.txt --items 2 --max-new-tokens 6 --cache f16 --method tova -q -o "$D/others.h5"
+check "a page of several sets of tasks" "$B/bin/kvdim-report" "$D/tokens.h5" "$D/bits.h5" "$D/task.h5" "$D/items.h5" "$D/others.h5" -o "$D/sets"
+t=$D/sets/tables
+sets() { for n in "" -2 -3 -4; do sed 1d "$t/$1$n.csv" | cut -d, -f1 | sed 's/ (.*//' | sort | tr '\n' ' '; echo /; done | tr -d '\n'; }
+is "a table for each set" "h2o h2o hetero none quest quest /none streaming tova /none streaming /none tova /" "$(sets leaderboard)"
+is "a figure for each set" "$(sets leaderboard)" "$(sets leaderboard-points)"
+check "drawn" test -s "$D/sets/figures/leaderboard-2.svg" -a -s "$D/sets/figures/leaderboard-4.png"
+check "the tasks in a title" grep -q '^\*\*Every method on every task: scores in percent; tasks: niah\\\?_multikey\\\?_1 (8 items of [0-9]* tokens)\*\*$' "$t/leaderboard-2.md"
+check "columns of its own tasks" test -z "$(head -1 "$t/leaderboard-2.csv" | grep niah_multivalue)"
+check "the page says how many" grep -q 'ran 4 different sets of tasks' "$D/sets/index.html"
+check "means that name their tasks" test "$(grep -c '^"mean of 2 tasks: niah_multikey_1, niah_single_1",tova' "$t/benchmarks.csv")" = 1 -a "$(grep -c '^"mean of 2 tasks: niah_multikey_1, niah_multivalue",streaming' "$t/benchmarks.csv")" = 1
+check "nothing to compare" sh -c "'$B/bin/kvdim-report' '$D/tokens.h5' --compare '$D/others.h5' --no-plots -q -o '$D/x' 2>&1 | grep -q 'no row of the two sets\|differ in'"
+t="$D/page/tables"
+
 # A file of a version without the share that is read: everything else is drawn.
 if ${PYTHON:-/usr/bin/python3} -c 'import h5py' 2>/dev/null; then
   cp "$D/tokens.h5" "$D/old.h5"

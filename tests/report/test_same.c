@@ -18,10 +18,12 @@ static const kvd_column accuracy[] = {
     {"low_p_v", KVD_COL_REAL, "1", "p"},      {"prompt", KVD_COL_INT, "1", "p"},
     {"n_tokens", KVD_COL_INT, "1", "n"},      {"n_sequences", KVD_COL_INT, "1", "n"},
     {"n_predictions", KVD_COL_INT, "1", "n"}, {"n_seeds", KVD_COL_INT, "1", "n"},
+    {"n_items", KVD_COL_INT, "1", "n"},       {"prompt_tokens", KVD_COL_REAL, "1", "t"},
+    {"metric", KVD_COL_TEXT, "1", "m"},       {"score", KVD_COL_REAL, "1", "s"},
     {"purpose", KVD_COL_TEXT, "1", "p"},      {"attention_error_zdc", KVD_COL_REAL, "1", "D"},
     {"perplexity", KVD_COL_REAL, "1", "ppl"}, {"kl", KVD_COL_REAL, "nat", "KL"},
 };
-enum { N_ACCURACY = sizeof accuracy / sizeof *accuracy, N_CONDITIONS = 18 };
+enum { N_ACCURACY = sizeof accuracy / sizeof *accuracy, N_CONDITIONS = 21 };
 
 static const kvd_column serving[] = {
     {"kind", KVD_COL_TEXT, "1", "k"},          {"method", KVD_COL_TEXT, "1", "m"},

@@ -32,6 +32,9 @@ static const condition accuracy_conditions[] = {{"label", NULL, true},
                                                 {"n_tokens", "sample", false},
                                                 {"n_sequences", "sample", false},
                                                 {"n_predictions", "sample", false},
+                                                {"n_items", "sample", false},
+                                                {"prompt_tokens", "sample", false},
+                                                {"metric", NULL, true},
                                                 {"n_seeds", NULL, false},
                                                 {NULL, NULL, false}};
 
@@ -85,11 +88,12 @@ static bool equal(double a, double b)
     return isinf(a) || isinf(b) ? a <= b && b <= a : fabs(a - b) < 1e-9;
 }
 
-/* Returns true if two numbers of a column are equal. Older files lack the columns "graphs" and
- * "phases"; a missing number equals every number. */
+/* Returns true if two numbers of a column are equal. Older files lack the columns "graphs",
+ * "phases" and "prompt_tokens"; a missing number equals every number. */
 static bool same_number(const char *column, double a, double b)
 {
-    return ((isnan(a) || isnan(b)) && (!strcmp(column, "graphs") || !strcmp(column, "phases"))) ||
+    return ((isnan(a) || isnan(b)) && (!strcmp(column, "graphs") || !strcmp(column, "phases") ||
+                                       !strcmp(column, "prompt_tokens"))) ||
            equal(a, b);
 }
 

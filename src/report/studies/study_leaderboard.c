@@ -11,6 +11,7 @@
 /* a method with its parameters, and its results from one file */
 typedef struct {
     const kvd_accuracy_entry *all; /* row with the mean score over all tasks, or of the only task */
+    size_t set; /* number of its set of tasks; settings are compared only within a set */
     const kvd_accuracy_entry *task[]; /* [n_tasks] row of each task; NULL if the task was not run */
 } standing;
 
@@ -19,7 +20,8 @@ typedef struct {
     size_t n_tasks;
     standing **point;
     size_t n;
-    double link; /* bytes per second of the modelled link; NaN without --link-bandwidth */
+    size_t n_sets; /* number of different sets of tasks that the points ran */
+    double link;   /* bytes per second of the modelled link; NaN without --link-bandwidth */
 } leaderboard;
 
 static double stored(const standing *x)
@@ -47,7 +49,8 @@ static bool same_number(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b
 static bool same_point(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     static const char *const numbers[] = {"overall_p_qk", "overall_p_v", "removal_rate", "seed"};
-    bool same = a->file == b->file && !strcmp(a->series, b->series) &&
+    bool same = a->file == b->file && !strcmp(a->name, b->name) &&
+                !strcmp(kvd_entry_text(a, "calibration"), kvd_entry_text(b, "calibration")) &&
                 !strcmp(kvd_entry_text(a, "settings"), kvd_entry_text(b, "settings"));
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         same = same && same_number(a, b, numbers[k]);
@@ -62,9 +65,28 @@ static size_t task_of(const leaderboard *b, const char *label)
     return k;
 }
 
+/* Returns true if two results of one task scored equal items in the same way. Prompts have other
+ * lengths in the tokens of another model. */
+static bool same_task(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
+{
+    return same_number(a, b, "n_items") &&
+           !strcmp(kvd_entry_text(a, "metric"), kvd_entry_text(b, "metric")) &&
+           (same_number(a, b, "prompt_tokens") ||
+            isnan(kvd_entry_real(a, "prompt_tokens") + kvd_entry_real(b, "prompt_tokens")) ||
+            strcmp(a->file->model.hash, b->file->model.hash));
+}
+
+static bool same_tasks(const leaderboard *b, const standing *x, const standing *y)
+{
+    bool same = true;
+    for (size_t k = 0; k < b->n_tasks && same; k++)
+        same = !x->task[k] == !y->task[k] && (!x->task[k] || same_task(x->task[k], y->task[k]));
+    return same;
+}
+
 static bool same_reference(const leaderboard *b, const standing *x, const standing *y)
 {
-    bool same = kvd_entry_is_none(x->all) && kvd_entry_is_none(y->all) &&
+    bool same = x->set == y->set && kvd_entry_is_none(x->all) && kvd_entry_is_none(y->all) &&
                 !strcmp(x->all->series, y->all->series);
     for (size_t k = 0; k < b->n_tasks && same; k++)
         same = !x->task[k] == !y->task[k] &&
@@ -88,10 +110,43 @@ static double size_of(const standing *x)
 static int by_method(const void *a, const void *b)
 {
     const standing *const x = *(const standing *const *)a, *const y = *(const standing *const *)b;
-    int c = kvd_entry_is_none(y->all) - kvd_entry_is_none(x->all);
+    int c = (x->set > y->set) - (x->set < y->set);
+    c = c ? c : kvd_entry_is_none(y->all) - kvd_entry_is_none(x->all);
     c = c ? c : strcmp(x->all->series, y->all->series);
     c = c ? c : (size_of(x) < size_of(y)) - (size_of(x) > size_of(y));
     return c ? c : strcmp(kvd_entry_text(x->all, "settings"), kvd_entry_text(y->all, "settings"));
+}
+
+/* a set of tasks: a point that ran it, and the number of such points */
+typedef struct {
+    const standing *first;
+    size_t n;
+} task_set;
+
+/* Numbers the sets of tasks that the points ran. Set 0 has most points. */
+static int number_sets(leaderboard *b, kvd_err *err)
+{
+    task_set *const sets = calloc(b->n + 1, sizeof *sets);
+    if (!sets)
+        return kvd_no_memory(err, "a leaderboard", b->n * sizeof *sets);
+    for (size_t i = 0; i < b->n; i++) {
+        size_t k = 0;
+        while (k < b->n_sets && !same_tasks(b, sets[k].first, b->point[i]))
+            k++;
+        if (k == b->n_sets)
+            sets[b->n_sets++].first = b->point[i];
+        sets[k].n++;
+        for (; k > 0 && sets[k - 1].n < sets[k].n; k--) {
+            const task_set moved = sets[k];
+            sets[k] = sets[k - 1];
+            sets[k - 1] = moved;
+        }
+    }
+    for (size_t i = 0; i < b->n; i++)
+        while (!same_tasks(b, sets[b->point[i]->set].first, b->point[i]))
+            b->point[i]->set++;
+    free(sets);
+    return 0;
 }
 
 /* Collects the benchmark results of all methods in *b. The caller releases *b, also after a
@@ -130,6 +185,8 @@ static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err
         else
             b->point[p - 1]->all = e;
     }
+    if (number_sets(b, err))
+        return -1;
     qsort(b->point, b->n, sizeof(standing *), by_method);
     for (size_t i = 0; i + 1 < b->n;)
         if (same_reference(b, b->point[i], b->point[i + 1])) {
@@ -140,6 +197,54 @@ static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err
             i++;
         }
     return 0;
+}
+
+/* name of a table or figure, and its title */
+typedef struct {
+    char name[64];
+    kvd_text title;
+} titled;
+
+/* Writes the name and the title of a table or figure of the points *b. If the report has several
+ * sets of tasks, adds the number of the set to the name and its tasks to the title. */
+static titled titled_of(const leaderboard *b, const char *name, const char *title, kvd_section *s)
+{
+    enum { MOST_NAMES = 6 };
+    titled h = {.title = {0}};
+    char number[24] = "", item[160];
+    const size_t set = b->point[0]->set;
+    if (set)
+        snprintf(number, sizeof number, "-%zu", set + 1);
+    snprintf(h.name, sizeof h.name, "%.39s%s", name, number);
+    kvd_text_raw(&h.title, title);
+    size_t n = 0, at = 0;
+    for (size_t k = 0; k < b->n_tasks; k++)
+        n += b->point[0]->task[k] != NULL;
+    for (size_t k = 0; k < b->n_tasks && b->n_sets > 1; k++) {
+        const kvd_accuracy_entry *const e = b->point[0]->task[k];
+        if (!e)
+            continue;
+        const double tokens = kvd_entry_real(e, "prompt_tokens");
+        snprintf(item, sizeof item, "%.100s (%.0f items", b->task[k], kvd_entry_real(e, "n_items"));
+        const size_t len = strlen(item);
+        if (isnan(tokens))
+            snprintf(item + len, sizeof item - len, ")");
+        else
+            snprintf(item + len, sizeof item - len, " of %.0f tokens)", tokens);
+        kvd_text_raw(&h.title, at ? "" : "; tasks: ");
+        kvd_text_item(&h.title, at++, n, MOST_NAMES, item);
+    }
+    s->failed |= h.title.failed;
+    return h;
+}
+
+static kvd_table *table_of(const leaderboard *b, const char *name, const char *title,
+                           kvd_section *s)
+{
+    titled h = titled_of(b, name, title, s);
+    kvd_table *const t = kvd_section_table(s, h.name, kvd_text_get(&h.title));
+    kvd_text_release(&h.title);
+    return t;
 }
 
 static void add_columns(const leaderboard *b, kvd_table *t)
@@ -197,9 +302,11 @@ static void put_columns(const leaderboard *b, kvd_table *t, const standing *x)
 static void whole_table(const leaderboard *b, kvd_section *s)
 {
     kvd_table *const t =
-        kvd_section_table(s, "leaderboard", "Every method on every task: scores in percent");
+        table_of(b, "leaderboard", "Every method on every task: scores in percent", s);
     add_columns(b, t);
     for (size_t k = 0; k < b->n_tasks; k++) {
+        if (!b->point[0]->task[k])
+            continue;
         kvd_table_add_column(t, KVD_CELL_REAL, 3, b->task[k], b->task[k]);
         kvd_table_shade(t, 0, 100);
     }
@@ -217,9 +324,8 @@ static void whole_table(const leaderboard *b, kvd_section *s)
     for (size_t i = 0; i < b->n; i++) {
         put_columns(b, t, b->point[i]);
         for (size_t k = 0; k < b->n_tasks; k++)
-            kvd_table_real(t, b->point[i]->task[k]
-                                  ? 100 * kvd_entry_real(b->point[i]->task[k], "score")
-                                  : (double)NAN);
+            if (b->point[i]->task[k])
+                kvd_table_real(t, 100 * kvd_entry_real(b->point[i]->task[k], "score"));
     }
 }
 
@@ -238,7 +344,7 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
     /* limits on the cache as fractions of a 16-bit cache: 1.1 / 2, 1.1 / 4, 1.1 / 8, 1.1 / 16 */
     static const double shares[] = {0.55, 0.275, 0.1375, 0.06875};
     enum { MOST = 6 };
-    kvd_table *const t = kvd_section_table(s, name, title);
+    kvd_table *const t = table_of(b, name, title, s);
     standing **const by = malloc((b->n + 1) * sizeof *by);
     if (!by)
         return kvd_no_memory(err, "a leaderboard", b->n * sizeof *by);
@@ -286,7 +392,8 @@ static void figure(const leaderboard *b, kvd_section *s)
         {.title = "bytes stored", .x = "free_cache_share", .log_x = true, .y = "score"},
         {.title = "bytes that a step reads", .x = "free_read_share", .log_x = true, .y = "score"}};
     kvd_table *const t =
-        kvd_section_data(s, "leaderboard-points", "Mean score against bytes, all points");
+        table_of(b, "leaderboard-points", "Mean score against bytes, all points", s);
+    t->only_files = t->no_markdown = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "free_cache_share", "stored / 16-bit");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "free_read_share", "read / 16-bit");
@@ -301,13 +408,17 @@ static void figure(const leaderboard *b, kvd_section *s)
         put_percent(t, x, "score");
         kvd_table_int(t, on_front(b, x, stored) + 2 * on_front(b, x, was_read));
     }
-    kvd_section_figure(s, "leaderboard", "leaderboard.gp", 1000,
-                       kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX),
-                       "Mean score over the tasks against the bytes that the cache stores, and "
-                       "that a step reads of it, over those of an uncompressed 16-bit cache. "
-                       "Ringed points, the front, are beaten by no other in bytes and score. "
-                       "They are labelled with their methods; bars are their 95 % intervals.",
-                       "csv='tables/leaderboard-points.csv'");
+    titled h = titled_of(b, "leaderboard",
+                         "Mean score over the tasks against the bytes that the cache stores, and "
+                         "that a step reads of it, over those of an uncompressed 16-bit cache. "
+                         "Ringed points, the front, are beaten by no other in bytes and score. "
+                         "They are labelled with their methods; bars are their 95 % intervals",
+                         s);
+    kvd_text_raw(&h.title, ".");
+    kvd_section_figure(s, h.name, "leaderboard.gp", 1000,
+                       kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX), kvd_text_get(&h.title),
+                       "csv='tables/%s.csv'", t->name);
+    kvd_text_release(&h.title);
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
 }
 
@@ -385,10 +496,11 @@ static int by_step(const void *a, const void *b)
     return c ? c : (step_seconds(x) > step_seconds(y)) - (step_seconds(x) < step_seconds(y));
 }
 
-static void steps_table(const timed *all, size_t n, const kvd_report_rows *steps, kvd_section *s)
+static void steps_table(const leaderboard *b, const timed *all, size_t n,
+                        const kvd_report_rows *steps, kvd_section *s)
 {
     kvd_table *const t =
-        kvd_section_table(s, "leaderboard-steps", "Mean score against the time of a step");
+        table_of(b, "leaderboard-steps", "Mean score against the time of a step", s);
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "place", "step measured with");
     kvd_table_add_column(t, KVD_CELL_INT, 0, "context", "tokens each");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
@@ -420,12 +532,13 @@ static void steps_table(const timed *all, size_t n, const kvd_report_rows *steps
     }
 }
 
-static void steps_figure(const timed *all, size_t n, kvd_section *s)
+static void steps_figure(const leaderboard *b, const timed *all, size_t n, kvd_section *s)
 {
     static const kvd_panel panel = {
         .title = "time of a step", .x = "step_ms", .log_x = true, .y = "score"};
-    kvd_table *const t = kvd_section_data(s, "leaderboard-step-points",
-                                          "Mean score against the time of a step, all points");
+    kvd_table *const t = table_of(b, "leaderboard-step-points",
+                                  "Mean score against the time of a step, all points", s);
+    t->only_files = t->no_markdown = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "step_ms", "ms per step");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "free_read_share", "read / 16-bit");
@@ -440,13 +553,17 @@ static void steps_figure(const timed *all, size_t n, kvd_section *s)
         put_percent(t, all[i].of, "score");
         kvd_table_int(t, on_step_front(&all[i], all, n));
     }
-    kvd_section_figure(s, "leaderboard-steps", "leaderboard.gp", 1000,
-                       kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX),
-                       "Mean score over the tasks against the time of the decode step with "
-                       "most requests and tokens. Ringed points, the front: no other step is as "
-                       "fast with a better score, or faster with the same score. They are "
-                       "labelled with their methods; bars are their 95 % intervals.",
-                       "csv='tables/leaderboard-step-points.csv'; steps=1");
+    titled h = titled_of(b, "leaderboard-steps",
+                         "Mean score over the tasks against the time of the decode step with "
+                         "most requests and tokens. Ringed points, the front: no other step is as "
+                         "fast with a better score, or faster with the same score. They are "
+                         "labelled with their methods; bars are their 95 % intervals",
+                         s);
+    kvd_text_raw(&h.title, ".");
+    kvd_section_figure(s, h.name, "leaderboard.gp", 1000,
+                       kvd_height_with_key(480, 1000, 6, t, 0, SIZE_MAX), kvd_text_get(&h.title),
+                       "csv='tables/%s.csv'; steps=1", t->name);
+    kvd_text_release(&h.title);
     kvd_section_panels(s, t, &panel, 1);
 }
 
@@ -476,8 +593,8 @@ static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd
     }
     if (!status && n > 1) {
         qsort(all, n, sizeof *all, by_step);
-        steps_figure(all, n, s);
-        steps_table(all, n, &steps, s);
+        steps_figure(b, all, n, s);
+        steps_table(b, all, n, &steps, s);
     }
     free(all);
     kvd_report_rows_release(&steps);
@@ -513,6 +630,22 @@ static int no_leaderboard(double link, kvd_err *err)
                                        "settings or more (kvdim-tasks)");
 }
 
+/* Adds figures and tables of the points *b, which all ran the same tasks. */
+static int one_set(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
+{
+    int status = 0;
+    if (b->n > 1) {
+        figure(b, s);
+        status = best_table(b, stored, "leaderboard-stored",
+                            "Best methods by the bytes that the cache stores", s, err) ||
+                 best_table(b, was_read, "leaderboard-read",
+                            "Best methods by the bytes that a step reads", s, err) ||
+                 steps(b, r, s, err);
+    }
+    whole_table(b, s);
+    return status;
+}
+
 static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r, double link,
                           kvd_section *s, kvd_err *err)
 {
@@ -520,16 +653,21 @@ static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r,
     int status = collect(all, &b, err);
     if (!status && b.n)
         say_cut(&b, s);
-    if (!status && b.n > 1) {
-        figure(&b, s);
-        status = best_table(&b, stored, "leaderboard-stored",
-                            "Best methods by the bytes that the cache stores", s, err) ||
-                 best_table(&b, was_read, "leaderboard-read",
-                            "Best methods by the bytes that a step reads", s, err) ||
-                 steps(&b, r, s, err);
-        whole_table(&b, s);
-    } else if (!status) {
+    if (!status && b.n_sets > 1)
+        kvd_text_add(&s->words,
+                     "<p>The settings ran %zu different sets of tasks, items or measures. Means "
+                     "over different tasks are not compared: each set has its own figure and "
+                     "tables.</p>\n",
+                     b.n_sets);
+    if (!status && b.n <= 1)
         status = no_leaderboard(link, err);
+    for (size_t first = 0, end; b.n > 1 && first < b.n && !status; first = end) {
+        for (end = first + 1; end < b.n && b.point[end]->set == b.point[first]->set;)
+            end++;
+        leaderboard one = b;
+        one.point = b.point + first;
+        one.n = end - first;
+        status = one_set(&one, r, s, err);
     }
     leaderboard_release(&b);
     return kvd_status(status);
