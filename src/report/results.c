@@ -16,6 +16,7 @@
 #include "formats/jct.h"
 #include "formats/moments.h"
 #include "formats/serving.h"
+#include "report/rows.h"
 
 static const struct {
     const kvd_schema *schema;
@@ -216,6 +217,20 @@ static int read_model(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return r->has_model ? kvd_model_info_read(f, &r->model, err) : 0;
 }
 
+/* Converts the savings of all searches from a cache in the type of the run to a 16-bit cache. */
+static void compare_with_16_bits(kvd_accuracy_result *a)
+{
+    for (size_t k = 0; k < a->n_targets; k++) {
+        kvd_target_result *const x = &a->target[k];
+        double *const saving[] = {&x->saving, &x->saving_misses, &x->saving_lo, &x->saving_hi};
+        size_t i = 0;
+        while (i < kvd_rows_count(a->rows) && !kvd_row_is_of_target(a->rows, i, x))
+            i++;
+        for (int end = 0; end < 4 && i < kvd_rows_count(a->rows); end++)
+            *saving[end] = kvd_row_saving_of_16_bits(a->rows, i, *saving[end]);
+    }
+}
+
 static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
 {
     switch (r->kind) {
@@ -240,8 +255,11 @@ static int load_content(kvd_h5 *f, kvd_result *r, kvd_err *err)
         return kvd_similarity_read(&r->similarity, f, &r->model, err);
     case KVD_RESULT_ACCURACY:
     case KVD_RESULT_TASKS:
-        return kvd_status(read_model(f, r, err) || read_corpus(f, r, err) ||
-                          kvd_accuracy_read(&r->accuracy, f, err));
+        if (read_model(f, r, err) || read_corpus(f, r, err) ||
+            kvd_accuracy_read(&r->accuracy, f, err))
+            return -1;
+        compare_with_16_bits(&r->accuracy);
+        return 0;
     case KVD_RESULT_KERNELS:
         if (kvd_kernels_read(&r->kernels, f, err))
             return -1;

@@ -50,15 +50,44 @@ void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size)
         snprintf(text, size, "%.60s = %.4g", key, kvd_entry_real(e, "rate_value"));
 }
 
+bool kvd_row_is_of_target(const kvd_rows *rows, size_t row, const kvd_target_result *x)
+{
+    char name[160];
+    const char *const rule = kvd_row_text(rows, row, "rule"), *const method =
+                                                                  kvd_row_text(rows, row, "method");
+    const bool plain = !strcmp(rule, "eq6") || !strcmp(rule, "uniform") || !strcmp(rule, "none");
+    snprintf(name, sizeof name, "%s%s%s", method, plain ? "" : "-", plain ? "" : rule);
+    return !strcmp(x->name, name);
+}
+
+/* Returns true if the cache of the row's method holds codes of few bits, or if the method is
+ * unknown. */
+static bool has_codes(const kvd_rows *rows, size_t row)
+{
+    kvd_method m;
+    kvd_err unused;
+    return kvd_method_parse(kvd_row_text(rows, row, "method"), &m, &unused) || m.plan.bits ||
+           (m.plan.tokens && m.plan.tokens->read_codes);
+}
+
+double kvd_row_saving_of_16_bits(const kvd_rows *rows, size_t row, double saving)
+{
+    return strcmp(kvd_row_text(rows, row, "cache"), "f32") || !has_codes(rows, row)
+               ? saving
+               : 1 - 2 * (1 - saving);
+}
+
 double kvd_entry_saving(const kvd_accuracy_entry *e)
 {
     kvd_method m;
     kvd_err unused;
     const bool read =
         !kvd_method_parse(kvd_entry_text(e, "method"), &m, &unused) && kvd_method_selects(&m);
-    return 1 - kvd_entry_real(e, read ? "bytes_per_token_read" : "bytes_per_token_stored") *
-                   kvd_entry_real(e, "element_bytes") / kvd_entry_real(e, "bytes_per_token_dense") /
-                   kvd_entry_real(e, "stored_element_bytes");
+    return kvd_row_saving_of_16_bits(
+        e->rows, e->row,
+        1 - kvd_entry_real(e, read ? "bytes_per_token_read" : "bytes_per_token_stored") *
+                kvd_entry_real(e, "element_bytes") / kvd_entry_real(e, "bytes_per_token_dense") /
+                kvd_entry_real(e, "stored_element_bytes"));
 }
 
 static int by_series(const void *a, const void *b)

@@ -55,8 +55,13 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 /* Writes the parameter by which the method trades cache bytes for accuracy, such as "h2o.heavy =
  * 0.1", or "" if it has none. */
 void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
-/* Returns the fraction of cache bytes that the method saves: 1 - bytes / bytes of the uncompressed
- * cache. */
+/* Returns true if the row has the method and the rule of widths that the search `x` varied. */
+bool kvd_row_is_of_target(const kvd_rows *rows, size_t row, const kvd_target_result *x);
+/* Converts the fraction of bytes that a row's method saves of a cache in the type of the run
+ * (--cache) into that of a 16-bit cache. In runs with 32-bit numbers, methods without codes save
+ * the same fraction of both; others count as stored. */
+double kvd_row_saving_of_16_bits(const kvd_rows *rows, size_t row, double saving);
+/* Returns the fraction of the bytes of an uncompressed 16-bit cache that the method saves. */
 double kvd_entry_saving(const kvd_accuracy_entry *e);
 /* a row of a result file of schema kvdim/jct (job times), kvdim/kernels or kvdim/serving */
 typedef struct {

@@ -542,3 +542,27 @@ for f in lengths outputs; do
 done
 
 awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) if ($i == "file") last = i == NF } NR > 1 && $NF !~ /\.h5"?$/ { print; bad = 1 } END { exit bad || !last }' "$t/jct.csv" >"$D/log" && ok "every job says its file" || not_ok "every job says its file"
+
+# Bytes are compared with a 16-bit cache in runs of both types: h2o stores numbers alone, kivi and hetero also codes.
+evaluate() { "$B/bin/kvdim-eval" data/models/kvdim-6m --text data/texts/stories.txt --tokens 400 --seq-len 200 --threads 1 -q "$@" 2>/dev/null; }
+for type in f16 f32; do
+  check "an evaluation in $type" evaluate --prompt 64 --cache $type --method h2o --method hetero,k=2,v=2 --method kivi,bits=8 -o "$D/$type.h5"
+  check "its page" "$report" "$D/$type.h5" --no-plots -q -o "$D/$type"
+done
+saving() { cell "$D/$1/tables/summary.csv" kl_at "method=$2" | awk '{ printf "%.4f", $1 }'; }
+is "a method without codes saves the same in both types" "$(saving f16 h2o)" "$(saving f32 h2o)"
+for type in f16 f32; do
+  is "a method with codes saves what it stored less than a 16-bit cache, $type" "$(column "$D/$type.h5" cache_share | awk '{ printf "%.4f", 1 - $4 }')" "$(saving $type kivi)"
+done
+check "the page names 32-bit numbers" says "$D/f32/index.html" 'These runs stored numbers of 32 bits.'
+if grep -q 'numbers of 32 bits' "$D/f16/index.html"; then not_ok "the page names them only then"; else ok "the page names them only then"; fi
+check "a search in f32" evaluate --prompt 32 --cache f32 --method kivi --target 0.9 -o "$D/search.h5"
+check "its page" "$report" "$D/search.h5" --no-plots -q -o "$D/search"
+is "a search against a 16-bit cache" "$(attribute "$D/search.h5" /target/kivi/saving | awk '{ printf "%.6f", 2 * $1 - 1 }')" "$(cell "$D/search/tables/target.csv" saving method=kivi | awk '{ printf "%.6f", $1 }')"
+
+# The first card is not the first name: hetero keeps 80 % of the accuracy, kivi all. Methods under other conditions are named.
+is "the best of single points" "kivi" "$(page_lines f16 'class="card"><span>([^<]*)' | sed -n 1p)"
+check "another prompt" evaluate --prompt 32 --cache f16 --method streaming -o "$D/prompt.h5"
+check "its page" "$report" "$D/f16.h5" "$D/prompt.h5" --no-plots -q -o "$D/prompts"
+check "the summary names methods with another prompt" says "$D/prompts/index.html" 'and not compared here: streaming (prompt 32).'
+if grep -q 'not compared here' "$D/f16/index.html"; then not_ok "it names nothing if all are compared"; else ok "it names nothing if all are compared"; fi

@@ -9,13 +9,9 @@
 
 const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double target)
 {
-    char name[160];
-    const char *const rule = kvd_entry_text(e, "rule"), *const method = kvd_entry_text(e, "method");
-    const bool plain = !strcmp(rule, "eq6") || !strcmp(rule, "uniform") || !strcmp(rule, "none");
-    snprintf(name, sizeof name, "%s%s%s", method, plain ? "" : "-", plain ? "" : rule);
     for (size_t k = 0; k < e->file->accuracy.n_targets; k++) {
         const kvd_target_result *const x = &e->file->accuracy.target[k];
-        if (!strcmp(x->name, name) && fabs(x->target - target) < 1e-4)
+        if (kvd_row_is_of_target(e->rows, e->row, x) && fabs(x->target - target) < 1e-4)
             return x;
     }
     return NULL;

@@ -222,7 +222,7 @@ void kvd_study_targets(const kvd_results *r, kvd_result_kind kind, const kvd_acc
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "metric", "by");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "tells", "interval");
     kvd_table_note(
-        t, "Bytes saved: of the uncompressed cache in the type of the run, as counted; in "
+        t, "Bytes saved: of an uncompressed 16-bit cache, as counted; in "
            "brackets what is surely kept and what is surely lost, by the 95 %% interval of the "
            "share. search: bisection by --target; points: read off the evaluated "
            "points, so no finer than they are; grid: settings that differ in more than one key, "

@@ -243,7 +243,7 @@ static void saving_table(const kvd_accuracy_entries *all, kvd_section *s)
         }
     kvd_table_note(
         t,
-        "Share of the bytes of the uncompressed cache, as counted, that a method saves before it "
+        "Share of the bytes of an uncompressed 16-bit cache, as counted, that a method saves before it "
         "first falls below 99 %% of the uncompressed model's top-1 accuracy (the shape of ZACK "
         "Tables 8 to 11 and FDC Tables 7 to 11, whose p counts elements); in brackets what is "
         "surely kept and what is surely lost, by the 95 %% interval of the share over sequences. "

@@ -26,7 +26,7 @@ typedef struct {
 
 static double saved(const candidate *c)
 {
-    return !c->known ? -1 : c->elements ? c->x.value : isnan(c->x.saving) ? 0 : c->x.saving;
+    return c->elements ? c->x.value : isnan(c->x.saving) ? 0 : c->x.saving;
 }
 
 static double removed(const kvd_accuracy_entry *e)
@@ -40,6 +40,34 @@ static const char no_share[] = "no share: the uncompressed model predicts no tok
 static bool has_share(const kvd_accuracy_entries *all, const candidate *c)
 {
     return !isnan(kvd_entry_real(&all->item[c->first], "top1_share"));
+}
+
+/* Returns the result that saves most of those with 99 % of the uncompressed model's accuracy. If
+ * there is none, returns the most accurate result, or NULL if no accuracy is known. */
+static const kvd_accuracy_entry *best_point(const kvd_accuracy_entries *all, const candidate *c)
+{
+    const kvd_accuracy_entry *best = NULL;
+    for (size_t i = c->first; i <= c->last; i++) {
+        const kvd_accuracy_entry *const e = &all->item[i];
+        const double share = kvd_entry_real(e, "top1_share"),
+                     before = best ? kvd_entry_real(best, "top1_share") : -1;
+        if (share >= 0.99 && before >= 0.99 ? removed(e) > removed(best) : share > before)
+            best = e;
+    }
+    return best;
+}
+
+/* Returns true if method `a` is listed before method `b`: methods whose saving at 99 % of the
+ * accuracy is known, ordered by it, then the others, ordered by their best point. */
+static bool precedes(const kvd_accuracy_entries *all, const candidate *a, const candidate *b)
+{
+    if (a->known || b->known)
+        return a->known && (!b->known || saved(a) > saved(b));
+    const kvd_accuracy_entry *const x = best_point(all, a), *const y = best_point(all, b);
+    if (!x || !y)
+        return x && !y;
+    const double p = kvd_entry_real(x, "top1_share"), q = kvd_entry_real(y, "top1_share");
+    return p >= 0.99 && q >= 0.99 ? removed(x) > removed(y) : p > q;
 }
 
 static candidate judge(const kvd_accuracy_entries *all, size_t first)
@@ -108,7 +136,7 @@ static int collect(const kvd_accuracy_entries *all, size_t like, candidates *to,
     for (size_t i = 0; i < to->n; i++) {
         const candidate c = to->item[i];
         size_t k = i;
-        for (; k > 0 && saved(&to->item[k - 1]) < saved(&c); k--)
+        for (; k > 0 && precedes(all, &c, &to->item[k - 1]); k--)
             to->item[k] = to->item[k - 1];
         to->item[k] = c;
         to->n_known += c.known;
@@ -180,14 +208,6 @@ static void keep_references(const kvd_accuracy_entries *all, candidates *some)
     }
 }
 
-static const kvd_accuracy_entry *furthest(const kvd_accuracy_entries *all, const candidate *c)
-{
-    for (size_t i = c->last + 1; i-- > c->first;)
-        if (!isnan(kvd_entry_real(&all->item[i], "top1_share")))
-            return &all->item[i];
-    return NULL;
-}
-
 static void interval_text(double lo, double hi, char *text, size_t size)
 {
     if (isnan(lo) && isnan(hi))
@@ -204,7 +224,7 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
                  const char *method, kvd_text *t)
 {
     char interval[80], below[160] = "";
-    const kvd_accuracy_entry *const e = c && !c->known ? furthest(all, c) : NULL;
+    const kvd_accuracy_entry *const e = c && !c->known ? best_point(all, c) : NULL;
     kvd_text_raw(t, "<div class=\"card\"><span>");
     kvd_text_html(t, heading);
     kvd_text_html(t, method);
@@ -292,8 +312,8 @@ static void figure(const kvd_accuracy_entries *all, const candidates *some, kvd_
     kvd_section_figure(
         s, "summary", "summary.gp", 1000,
         kvd_height_with_key(400, 1000, MOST_METHODS, t, 0, SIZE_MAX),
-        "Top-1 accuracy over that of the uncompressed model, against the share of the bytes "
-        "of the cache that a method removes (of its dimensions if a file counts no bytes). "
+        "Top-1 accuracy over that of the uncompressed model, against the share of the bytes of a "
+        "16-bit cache that a method removes (of its dimensions if a file counts no bytes). "
         "Bars are 95 % intervals over sequences; the dashed line is 99 % of the accuracy.",
         "csv='tables/summary-curves.csv'; lowest_share=%g", lowest);
     if (below)
@@ -366,6 +386,56 @@ static void distinct(const char *const *text, size_t n, size_t most, kvd_text *t
             else
                 kvd_text_item(t, at++, all, most, text[i]);
         }
+}
+
+/* Appends a sentence that names the methods that are not in the summary, because they were measured
+ * under other conditions than those in it. */
+static void say_elsewhere(const kvd_accuracy_entries *all, const candidates *some, kvd_text *words)
+{
+    enum { MOST_NAMES = 8 };
+    kvd_text text = {0};
+    size_t n = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        size_t at = 0;
+        for (size_t i = 0; i < all->n; i = all->item[i].last + 1) {
+            const kvd_accuracy_entry *const e = &all->item[i];
+            bool named = kvd_entry_is_none(e);
+            for (size_t k = 0; k < some->n && !named; k++)
+                named = !strcmp(e->name, name_of(all, &some->item[k]));
+            for (size_t k = 0; k < i && !named; k++)
+                named = !strcmp(e->name, all->item[k].name);
+            if (named)
+                continue;
+            const char *const label = kvd_entry_text(e, "label");
+            char item[2 * KVD_LABEL];
+            snprintf(item, sizeof item, "%s%s%s", e->method,
+                     strcmp(label, some->label) ? " on " : "",
+                     strcmp(label, some->label) ? label : "");
+            if (pass == 0)
+                n++;
+            else
+                kvd_text_item(&text, at++, n, MOST_NAMES, item);
+        }
+    }
+    if (n) {
+        kvd_text_raw(words, "<p class=\"soft\">Measured under other conditions (model, tokens, "
+                            "prompt or number type of the cache) and not compared here: ");
+        kvd_text_html(words, kvd_text_get(&text));
+        kvd_text_raw(words, ".</p>\n");
+    }
+    words->failed |= text.failed;
+    kvd_text_release(&text);
+}
+
+/* Appends a sentence on how bytes are counted, if the runs stored numbers of 32 bits. */
+static void say_32_bits(const kvd_accuracy_entries *all, const candidates *some, kvd_text *words)
+{
+    if (!strcmp(kvd_entry_text(&all->item[some->item[0].first], "cache"), "f32"))
+        kvd_text_raw(words,
+                     "<p class=\"soft\">These runs stored numbers of 32 bits. Bytes are compared "
+                     "with a 16-bit cache: a method that stores numbers alone counts as if they "
+                     "had 16 bits, a method that also stores codes counts as it stored them, and "
+                     "so saves more with <code>--cache f16</code>.</p>\n");
 }
 
 static int facts(const kvd_results *r, const kvd_accuracy_entries *all, const candidates *some,
@@ -441,6 +511,8 @@ int kvd_study_summary(const kvd_results *r, const kvd_ledger *l, kvd_report *rep
     if (some.n) {
         keep_references(&all, &some);
         cards(&all, &some, &s->words);
+        say_elsewhere(&all, &some, &s->words);
+        say_32_bits(&all, &some, &s->words);
     } else if (kvd_results_count(r, KVD_RESULT_TASKS)) {
         kvd_text_raw(&s->words, "<p>Scores of tasks are <a href=\"#tasks\">below</a>. No file here "
                                 "has next-token predictions, so the bytes saved at 99 % of top-1 "
