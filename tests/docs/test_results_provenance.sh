@@ -49,6 +49,10 @@ every-model/kvdim-6m/accuracy.h5
 every-model/stories260K/accuracy.h5
 every-model/tinystories656K/accuracy.h5
 every-model/zhpoem750K/accuracy.h5
+h100/decode.h5
+h100/falcon-7b.h5
+h100/gemma-3-12b-*.h5
+h100/steps-of-every-token.h5
 h200/ablations/fdc-keyformer/costs-arxiv.h5
 h200/ablations/fdc-keyformer/costs-cocktail-fdc.h5
 h200/ablations/fdc-keyformer/costs-humaneval.h5
@@ -73,6 +77,7 @@ kvdim-25m-recall/rates-at-equal-accuracy/on-HumanEval-reference_edit_similarity-
 kvdim-25m-recall/rates-at-equal-accuracy/on-arxiv_abstracts-reference_rouge1-i64.h5
 kvdim-25m-recall/rates-at-equal-accuracy/on-gutenberg_2701_moby_dick-reference_rouge1-i64.h5
 kvdim-25m-recall/rates-at-equal-accuracy/on-imdb_sample-reference_rouge1-i64.h5
+kvdim-25m/leaderboard/*.h5
 kvdim-25m/rates-at-equal-accuracy/on-HumanEval-reference_edit_similarity-i48.h5
 kvdim-25m/rates-at-equal-accuracy/on-HumanEval-t4096.h5
 kvdim-25m/rates-at-equal-accuracy/on-arxiv_abstracts-reference_rouge1-i64.h5
