@@ -164,6 +164,9 @@ static int set_value(const kvd_plan_member *k, int i, const char *value, kvd_err
         return -1;
     if (p->whole && (*to < floor(*to) || *to > floor(*to)))
         return kvd_fail(err, "%s = %s is not a whole number", p->key, value);
+    if (!p->whole && p->hi >= KVD_BUDGET_MOST && fabs(*to - 1) <= 0 && strchr(value, '.'))
+        return kvd_fail(err, "%s = %s: write 1 for one token, or a fraction of the tokens below 1",
+                        p->key, value);
     k->values->given[i] = true;
     return 0;
 }
