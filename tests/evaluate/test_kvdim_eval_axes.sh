@@ -154,7 +154,6 @@ fails "idle pruning" "'think' shortened no entry" --prompt 20 --method think
 fails "channels that p does not reach" "'think' shortened no entry: p removes less than one channel of a head" --prompt 50 --method think,p=0.01,window=8
 fails "no two layers" "'xkv' stores no two of the 6 layers together" --prompt 50 --method xkv,layers=1
 fails "no pair of layers" "'minicache' stores no two of the 6 layers together" --prompt 50 --method minicache,start=0.9
-fails "a budget of one token or of all" "heavy = 1.0: write 1 for one token, or a fraction of the tokens below 1" --method h2o,heavy=1.0
 fails "a budget of half a token" "heavy = 1.5 is neither a fraction below 1 nor a whole number of tokens" --method h2o,heavy=1.5
 fails "a rank of nothing" "method 'xkv': rank_k = 0 is neither a fraction between 0 and 1 nor a whole rank" --prompt 50 --method xkv,layers=2,rank_k=0
 fails "a share above 1 in the last layer" "the fraction of important tokens would be 1.1 in the last layer" --prompt 50 --method importance+hetero,g=0.6,rise=0.5
@@ -164,6 +163,7 @@ usage() {
   $EVAL -o "$D/none.h5" "$@" >"$D/out" 2>"$D/err"; rc=$?
   if [ $rc -eq 2 ] && grep -q -- "$text" "$D/err" && [ ! -e "$D/none.h5" ]; then ok "$name"; else not_ok "$name" "status $rc, wanted 2 and '$text'" "$(cat "$D/err")"; fi
 }
+usage "a budget of one token or of all" "heavy = 1.0: write 1 for one token, or a fraction of the tokens below 1" --method h2o,heavy=1.0
 usage "bits of a level that nobody makes" "lk sets entries at the low level, but no member lowers entries" --method hetero,lk=1
 usage "budgets of layers beside levels" "'cake' and 'sparsity' both choose tokens" --prompt 50 --method cake+sparsity
 usage "two choices of tokens" "'h2o' and 'quest' both choose tokens" --prompt 50 --method h2o+quest
