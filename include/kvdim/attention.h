@@ -8,16 +8,16 @@
  * new. New token t has the position kv_len[b] - q_len[b] + t, and attends to the tokens up to
  * itself. If every q_len of a batch is 1, the batch is a decode step, otherwise prefill.
  *
- * Use. Create a layer object per layer of the model. In every step create a plan for the batch (or
- * advance the last plan by one token), then call kvdim_append and kvdim_attend for each layer.
- * A plan belongs to one layer object. Layers whose heads keep the same numbers of dimensions may
- * share one layer object and its plan.
+ * Use. Create a layer object per layer of the model. A plan divides the attention of a batch among
+ * processors, for one layer object. In every step, create a plan or advance the last plan by one
+ * token. Then call kvdim_append and kvdim_attend for each layer. Layers whose heads keep the same
+ * numbers of dimensions may share one layer object and its plan.
  *
  * Memory. The caller owns every buffer. On a CUDA layer, pointers not marked "host" are device
  * memory of the current device; calls launch work on `stream` (a cudaStream_t) and do not wait; x,
- * q, o, r_qk and r_v are aligned to 16 bytes. On a CPU layer, pointers are host memory, `stream` is
- * ignored and calls return when the work is done. Q, K, V and O have the layer's 16-bit type.
- * Arrays are aligned to their elements.
+ * q, o and the rotation matrices r_qk and r_v are aligned to 16 bytes. On a CPU layer, pointers are
+ * host memory, `stream` is ignored and calls return when the work is done. Q, K, V and O have the
+ * layer's 16-bit type. Arrays are aligned to their elements.
  *
  * Cache. A layer's pool is an array of pages of KVDIM_PAGE_TOKENS tokens, each
  * kvdim_layer_sizes.page_bytes bytes, aligned to 128 bytes. page_table[b][j] is the page of tokens
@@ -79,7 +79,8 @@ typedef struct kvdim_heads {
 
 typedef struct kvdim_layer kvdim_layer;
 
-/* Creates *layer from a copy of *heads. A layer must be destroyed after the plans made for it. */
+/* Creates *layer from a copy of *heads. The caller must destroy all plans of a layer before the
+ * layer itself. */
 kvdim_status kvdim_layer_create(const kvdim_heads *heads, kvdim_layer **layer);
 void kvdim_layer_destroy(kvdim_layer *layer); /* NULL is ignored */
 
@@ -162,8 +163,8 @@ typedef struct kvdim_append_args {
     void *pool; /* output: pages of this layer's cache, which receive the new K and V */
 } kvdim_append_args;
 
-/* Applies RoPE to Q and K of new tokens, then rotates Q, K and V and keeps the first dimensions of
- * each head. Writes Q to args->q, and K and V to the cache. */
+/* Applies RoPE to Q and K of the batch's new tokens, rotates Q, K and V, and keeps the first
+ * dimensions of each head. Writes Q to args->q, and K and V to the cache pages args->pool. */
 kvdim_status kvdim_append(const kvdim_plan *plan, const kvdim_append_args *args, void *stream);
 
 typedef struct kvdim_attend_args {

@@ -14,9 +14,9 @@
  *
  * Names. kvdim refuses a method name that it or another plugin already uses.
  *
- * Ownership. The plugin owns the table and all that it points to, unchanged for the whole run. The
- * library is never unloaded. Arrays that a function receives belong to kvdim and are valid during
- * the call.
+ * Ownership. The plugin owns the table and all that it points to, and must not change them during
+ * the run. The library is never unloaded. Arrays that a function receives belong to kvdim and are
+ * valid only during the call.
  *
  * Threads. kvdim_plugin_v1 and `open` run on one thread. Other functions may run in several
  * threads, for different heads and sequences, with the same `self`.
@@ -74,7 +74,7 @@ typedef struct kvdim_model {
      * n_kv_heads). */
     int32_t n_layers, n_heads, n_kv_heads;
     int32_t d_head, d_model;
-    /* value of --seed, which methods with random numbers must use (KVDIM_NEEDS_SEED) */
+    /* seed of random numbers, given by option --seed; methods that use it set KVDIM_NEEDS_SEED */
     uint64_t seed;
 } kvdim_model;
 

@@ -1,7 +1,7 @@
 /* Interface of plugins that remove dimensions of heads. Read kvdim/plugin.h first.
  *
- * A method defines one of two functions: `project`, which projects K and V of each head, or
- * `prune`, which drops channels of keys. */
+ * Each method defines either `project`, which projects K and V of each head to fewer dimensions, or
+ * `prune`, which drops dimensions (channels) of keys. */
 #ifndef KVDIM_PLUGIN_DIMS_H
 #define KVDIM_PLUGIN_DIMS_H
 
@@ -48,14 +48,15 @@ typedef struct kvdim_channels {
 typedef struct kvdim_dims_method {
     kvdim_method method;
     /* Writes the projection matrices of one KV head to *m. kvdim calls it before the run, for each
-     * KV head of each layer. `value` [n_keys]: parameter values. Must be NULL in a method that
-     * defines `prune`. */
+     * KV head of each layer. `value` [n_keys]: parameter values. A method that defines `prune` sets
+     * `project` to NULL. */
     int (*project)(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                    kvdim_matrices *m, char *error);
-    /* Chooses the channels of one KV head's keys that are kept after a prompt: sets keep[i] to 1 to
-     * keep channel i, else to 0. At least one channel must be kept. *newest, 0 on entry, receives
-     * the number of newest tokens whose keys keep all channels. Must be NULL in a method that
-     * defines `project`. */
+    /* Chooses which channels (dimensions) of one KV head's keys are kept after a prompt. A method
+     * that defines `project` sets `prune` to NULL.
+     *
+     * - keep: [d] receives 1 for each kept channel, else 0; at least one channel must be kept
+     * - newest: receives the number of newest tokens whose keys keep all channels; 0 on entry */
     int (*prune)(const double *value, const kvdim_channels *c, uint8_t *keep, size_t *newest,
                  char *error);
 } kvdim_dims_method;
