@@ -97,14 +97,16 @@ static void centre(state *s, const float *X, const size_t *start)
             s->C[c * s->d + j] = s->Y[start[c] * s->d + j];
 }
 
-/* The nearest centroid c of y has the largest score y . c - ||c||^2 / 2. In float32 the score is
- * off by at most ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||) (Higham, Accuracy and Stability
- * of Numerical Algorithms, section 3.1). */
+/* Factors in a bound on the float32 rounding error of y . c - ||c||^2 / 2, for a vector y and a
+ * centroid c of d dimensions (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1):
+ *
+ * error <= ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||) */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
-/* Replaces scores[i], the rounded product y . c_i, by an upper bound of y . c_i - ||c_i||^2 / 2.
- * Returns the larger of `least` and the largest lower bound of y . c_i - ||c_i||^2 / 2. */
+/* Bounds s_i = y . c_i - ||c_i||^2 / 2 for a vector y and each of k centroids c_i. scores[i] holds
+ * y . c_i on entry, and an upper bound of s_i on return. Returns the maximum of `least` and all
+ * lower bounds. */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
 {

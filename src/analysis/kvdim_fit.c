@@ -1,5 +1,5 @@
-/* kvdim-fit: chooses each head's kept dimensions, and proposes parameters of compression method
- * ZDC. */
+/* kvdim-fit: chooses how many dimensions each head keeps, and proposes parameters of compression
+ * method ZDC. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

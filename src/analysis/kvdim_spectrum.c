@@ -170,8 +170,8 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* Returns the number of rows of the matrix that is decomposed for `pair`. If --centroids is given
- * without --weighted, centroids replace tokens in this count. */
+/* Returns the number of rows of the matrix that `pair` names, such as queries stacked on keys. If
+ * k-means replaced tokens by unweighted centroids, counts centroids instead of tokens. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {
     const kvd_reduction *r = &cfg->reduction;

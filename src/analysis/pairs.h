@@ -88,8 +88,8 @@ void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_h
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);
 
-/* Computes, from X^T X in *m, the singular values and rotations of all heads' `wanted` matrices X,
- * such as queries stacked on keys. Layer i of *m becomes layer first + i of *s. */
+/* Computes the singular values and rotations of each head's `wanted` matrices X, such as queries
+ * stacked on keys, from X^T X in *m. Layer i of *m gives layer first + i of *s. */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 

@@ -8,8 +8,8 @@
 #include "common/clock.h"
 #include "common/rng.h"
 
-/* --prune drops random sequences of each calibration text. Stream TEXT_STREAMS + i of the random
- * number generator chooses them in text i. */
+/* --prune drops random sequences of calibration texts. For text i, random number stream
+ * TEXT_STREAMS + i chooses the dropped sequences. */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,

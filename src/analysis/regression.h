@@ -55,16 +55,18 @@ typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
     /* range of the losses of the fitted measurements, beyond which the regression extrapolates */
     double loss_lo, loss_hi;
-    /* each language model's compression parameters that, by the regression, double its
-     * perplexity */
+    /* for each language model, the compression parameters that the regression gives for a loss of 1
+     * (a doubled perplexity) */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
     double slope[KVD_N_SET]; /* change of each parameter if the logarithm of the loss rises by 1 */
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
 } kvd_regression;
 
-/* Fits each parameter of compression method ZDC as a linear function of ln(loss) to the
- * measurements in best [n] whose loss is > 0. model [n]: index of the language model of each
- * measurement. */
+/* Fits each parameter of compression method ZDC as a linear function of ln(loss), where loss is the
+ * relative rise of perplexity. Ignores measurements whose perplexity does not rise.
+ *
+ * - best: [n] measurements
+ * - model: [n] index of the language model of each measurement */
 int kvd_regression_fit(kvd_regression *r, const kvd_tried *best, const size_t *model, size_t n,
                        size_t n_models, kvd_err *err);
 
@@ -80,8 +82,8 @@ typedef struct {
  * measured models. */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns parameter `number` of the compression that, by the regression, doubles a language model's
- * perplexity. If model >= n_models, averages over all measured models. */
+/* Returns the value of compression parameter `number` that the regression gives for a loss of 1 (a
+ * doubled perplexity). If model >= n_models, returns the mean over all measured language models. */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
 /* Writes the proposed parameters *p to `text` as a value of option --method. Copies parameters that

@@ -61,7 +61,7 @@ int kvd_sensitivity_add(kvd_sensitivity *s, const kvd_gradients *g, kvd_err *err
 {
     const float *const rows[KINDS] = {g->q, g->dq, g->o, g->d_o};
     const size_t jobs = s->n_kv_heads * KINDS, ld = s->n_kv_heads * s->group * s->d;
-    /* index of the first job that fails, so that the error does not depend on threads */
+    /* smallest index of a failed job, whose error is reported */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)
@@ -111,11 +111,11 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* Programs divide singular values by sqrt(n_rows), but these are already averages over
-         * tokens. */
+        /* The singular values are already averages over tokens, so dividing them by sqrt(n_rows)
+         * must change nothing. */
         out->pair[pair[side]].n_rows = 1;
     }
-    /* index of the first job that fails, so that the error does not depend on threads */
+    /* smallest index of a failed job, whose error is reported */
     size_t failed = jobs;
     const int saved = kvd_blas_serial();
 #pragma omp parallel for schedule(dynamic) num_threads((int)s->threads)

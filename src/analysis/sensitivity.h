@@ -25,8 +25,9 @@ typedef struct kvd_sensitivity kvd_sensitivity;
  * gradients with respect to head outputs */
 enum { KVD_SENSITIVITY_KINDS = 4 };
 
-/* Returns sums of x x^T per layer, KV head and kind of vector x (such as queries), all set to 0, or
- * NULL. The caller frees them with kvd_sensitivity_free. */
+/* Creates an object for sums of x x^T per layer, KV head and kind of vector x, such as queries. All
+ * sums are 0. On failure, returns NULL and fills *err. The caller frees the object with
+ * kvd_sensitivity_free. */
 kvd_sensitivity *kvd_sensitivity_new(const kvd_config *c, kvd_err *err);
 void kvd_sensitivity_free(kvd_sensitivity *s);
 
@@ -45,10 +46,13 @@ double *kvd_sensitivity_sums(kvd_sensitivity *s);
 int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectrum *out,
                           kvd_err *err);
 
-/* Returns the fewest bits per element for a loss of at most `loss` nats per token, by reverse
- * water-filling (Cover and Thomas, section 10.3.3):
+/* Returns the fewest bits per number of K and V at which quantisation loses at most `loss` nats per
+ * token. This is reverse water-filling of the n singular values sigma_i (Cover and Thomas, section
+ * 10.3.3), where theta is as large as `loss` allows:
  *
- * loss = sum_i min(theta, sigma_i^2 / 2), bits = sum_i max(0, log2(sigma_i^2 / 2 theta) / 2) */
+ * loss = sum_i min(theta, sigma_i^2 / 2)
+ *
+ * bits = sum_i max(0, log2(sigma_i^2 / (2 theta)) / 2) / n */
 double kvd_sensitivity_bits(const kvd_spectrum *s, double loss);
 
 /* Arguments for an engine that runs the model forward and backward, and adds x x^T to `sums`. The

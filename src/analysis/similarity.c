@@ -178,14 +178,14 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Measures of how similar one head's rotations in two files are: mean absolute difference, the same
- * after aligning column signs, overlap of the leading columns, and kept energy. They are averaged
- * later, in a fixed order. */
+/* Measures that compare two rotations A and B of a head: mean |A - B|; this mean with aligned
+ * column signs; overlap of leading columns; fraction of the vectors' squared norm in A's leading
+ * columns. */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /* [head][b][a][N_CELL] measures, such as the mean absolute difference, of how similar file a's
-     * rotation is to file b's; index a = n_files compares a random rotation with file b's */
+    /* [head][b][a][N_CELL] measures of how similar file a's rotation is to file b's; if a is
+     * n_files, a random rotation replaces file a's */
     double *cell;
     /* [head][n_files + 1] mean absolute element of each file's rotation, then of a random one */
     double *epsilon;
@@ -245,8 +245,8 @@ static int one_head(const kvd_spectrum *s, kvd_comparison *c, size_t head, uint6
     return status;
 }
 
-/* For each file, computes how far the mean absolute element of its rotation matrices is from file
- * b's. Divides the results by `epsilon`, file b's mean over all heads. */
+/* For each file, compares the mean |R_ij| of its rotation matrices R with the mean of file b.
+ * Writes the differences divided by `epsilon`, the mean of file b. */
 static void compare_means(kvd_comparison *c, const parts *p, size_t b, double epsilon)
 {
     const size_t F = c->n_files, heads = c->n_layers * c->n_h;

@@ -45,9 +45,11 @@ typedef struct {
     size_t tokens_cut; /* number of tokens of the dumps that are not used */
 } kvd_sources;
 
-/* Opens all input files, which hold activations or second moments, and adds up the second moments.
- * If tokens > 0, uses the first `tokens` tokens, file after file. Fails if models or layers differ,
- * or if two files have equal texts. Borrows the paths. */
+/* Opens n input files, which hold activations or second moments, and adds up the second moments.
+ * Fails if two files differ in model or layers, or were made from the same texts.
+ *
+ * - path: [n] paths, which must stay valid while *in is open
+ * - tokens: number of tokens to use, counted file after file; 0 means all */
 int kvd_sources_open(kvd_sources *in, const char *const *path, size_t n, size_t tokens,
                      kvd_err *err);
 void kvd_sources_close(kvd_sources *in);

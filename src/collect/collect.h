@@ -58,7 +58,7 @@ struct kvd_collect_engine {
      * After a failure all results are invalid. */
     int (*run)(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kvd_moments *into,
                bool to_dump, int (*give_up)(void *ctx, kvd_err *err), void *ctx, kvd_err *err);
-    /* Waits until all batches are in the sums and in the activations file of kvd_collect_spec. */
+    /* Waits until the results of all batches, such as second moments, are stored. */
     int (*flush)(kvd_collect_engine *e, kvd_err *err);
     void (*free)(kvd_collect_engine *e);
     /* Returns device and number type as text, which is valid until the engine is freed. */
@@ -70,7 +70,8 @@ struct kvd_collect_engine {
 kvd_collect_engine *kvd_collect_engine_cpu(const kvd_collect_spec *s, kvd_err *err);
 kvd_collect_engine *kvd_collect_engine_cuda(const kvd_collect_spec *s, kvd_err *err);
 
-/* Sets *batch to the largest number of tokens in a batch that fits into the GPU's total memory. */
+/* Sets *batch to the number of tokens of the largest batch that fits into the total (not only the
+ * free) memory of the GPU. */
 int kvd_engine_cuda_batch(const kvd_config *c, kvd_dtype compute, int first_gpu, int n_gpus,
                           size_t seq_len, size_t *batch, kvd_err *err);
 

@@ -84,8 +84,8 @@ static int run(kvd_collect_engine *e, const kvd_batch *b, size_t first_token, kv
     return status;
 }
 
-/* Stores the sums of squared gradients of weights in spec.fisher. All other results are already
- * stored when a batch ends. */
+/* Writes the sums of squared gradients of W_K and W_V to spec.fisher. `run` has already stored all
+ * other results. */
 static int flush(kvd_collect_engine *e, kvd_err *err)
 {
     cpu *c = (cpu *)e;

@@ -15,8 +15,8 @@ struct kvd_information {
     kvd_fisher *f;
     kvd_backward *backward;
     size_t d, width, d_model, n_sequences, threads;
-    /* [n_layers][n_kv_heads d_head][d_model] sums of squared gradients with respect to W_K and to
-     * W_V */
+    /* two arrays [n_layers][n_kv_heads d_head][d_model]: sums of squared gradients of the loss with
+     * respect to W_K, and to W_V */
     double *weight[KVD_F_SIDES];
     float *tile;      /* [threads][TILE][d_model] gradient of TILE rows of a weight matrix */
     double *products; /* scratch memory of kvd_gram_add */

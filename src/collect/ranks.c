@@ -1,5 +1,5 @@
-/* MPI ranks (processes) of kvdim-collect: divides the sequences among ranks, adds up their sums,
- * and tells all ranks about the errors of one. */
+/* MPI ranks (processes) of kvdim-collect: divides the sequences of the texts among ranks, adds up
+ * the ranks' results, and tells all ranks if one fails. */
 #include "collect/collect.h"
 
 #include <errno.h>
@@ -27,10 +27,11 @@ static long launched(const char *const *name)
     return -1;
 }
 
-/* Open MPI, PMIx and PMI launchers set one of these to the rank. */
+/* environment variables in which Open MPI, PMIx and PMI launchers store the process's rank */
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", NULL};
 
-/* Open MPI, MPICH and Slurm set one of these to the index of the process on its machine. */
+/* environment variables in which Open MPI, MPICH and Slurm store the index of the process on its
+ * machine */
 static const char *const local_names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                           "SLURM_LOCALID", NULL};
 
@@ -102,8 +103,8 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 
 #ifdef KVD_MPI
 
-/* Turns MPI's error codes into messages. kvd_ranks_start makes MPI return codes instead of
- * aborting. */
+/* Returns 0 if the MPI function that returned `code` succeeded. Else returns -1 and fills *err with
+ * "MPI cannot WHAT: ...". */
 static int check(kvd_ranks *r, int code, const char *what, kvd_err *err)
 {
     char text[MPI_MAX_ERROR_STRING] = "";

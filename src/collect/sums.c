@@ -31,8 +31,8 @@ typedef struct {
     size_t ld;
 } job;
 
-/* For each of n_jobs matrices X, adds X^T X to the second moments of a head. One thread computes
- * each product, so that results do not depend on the number of threads. */
+/* For each of n_jobs matrices X, adds X^T X to the second moments of a head. No product X^T X is
+ * split among threads, so results do not depend on the number of threads. */
 static int add_all(kvd_accumulator *a, int layer, const job *jobs, int n_jobs, size_t n,
                    kvd_err *err)
 {
@@ -248,8 +248,7 @@ static int head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, in
                    AT(DENOMINATOR_MIN), AT(DENOMINATOR_MAX));
             for (size_t j = start; j < i; j++)
                 later[j] += p[j - start];
-            /* Initialises mass[i], the attention that token i receives, to the attention weight of
-             * token i on itself. */
+            /* attention that token i receives, so far only from itself */
             mass[i] = p[i - start];
         }
     }
@@ -298,7 +297,7 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* factor that lowers the limit that a sum of attention must reach, to tolerate rounding errors */
+/* tolerance for rounding errors: slack * 90 % of the attention counts as 90 % */
 static const double slack = 1 - 1e-12;
 
 /* Finds the smallest number k of tokens that together receive 90 % of the attention mass [n];
@@ -357,8 +356,8 @@ static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence,
     return 0;
 }
 
-/* Adds one layer's attention statistics and, for the first n_kept sequences, those of each
- * token. */
+/* Adds the attention of one sequence in one layer to the statistics t->stats. For the first n_kept
+ * sequences, also stores statistics of each single token. */
 static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer)
 {
     kvd_attention_stats *s = t->stats;
@@ -393,8 +392,8 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
         as_query[j].x = of_query / (double)(heads * sees(j, in->window));
         as_key[j].x = of_key / (double)(heads * seen_by(j, n, in->window));
         mass[j].x = t->mass[j];
-        /* Logarithm of the sum of all heads' softmax denominators. `sum`, relative to the largest
-         * denominator, is at least 1 except for rounding. */
+        /* logarithm of the sum of all heads' softmax denominators; fmax corrects a rounding error
+         * of `sum` */
         denominator[j].x = largest + log(fmax(sum, 1));
     }
 }

@@ -28,8 +28,8 @@ typedef struct {
 int kvd_tally_init(kvd_tally *t, kvd_attention_stats *stats, int n_threads, kvd_err *err);
 void kvd_tally_release(kvd_tally *t);
 
-/* Adds a layer's attention, if the statistics include this layer. Fails if a value is not finite;
- * the statistics are then invalid. */
+/* Computes attention statistics of one layer and adds them to t->stats. Does nothing for a layer
+ * that t->stats does not include. If a value is not finite, fails and makes t->stats invalid. */
 int kvd_tally_record(kvd_tally *t, const kvd_attention_in *in, kvd_err *err);
 
 /* Second moments of a run: X^T X of each head's Q, K and V. */
@@ -49,8 +49,11 @@ void kvd_accumulator_release(kvd_accumulator *a);
  * non-finite value; the second moments are then invalid. */
 int kvd_accumulator_record(kvd_accumulator *a, const kvd_attention_in *in, kvd_err *err);
 
-/* Stores the second moments W W^T [d_head][d_head] of each head W of w_o [n_heads][d_head][d_model]
- * and w_v [n_kv_heads][d_head][d_model] in a->sums. */
+/* Computes the second moments W W^T [d_head][d_head] of each head W of w_o and w_v, and stores them
+ * in a->sums.
+ *
+ * - w_o: [n_heads][d_head][d_model]
+ * - w_v: [n_kv_heads][d_head][d_model] */
 int kvd_accumulator_weights(kvd_accumulator *a, int layer, const float *w_o, const float *w_v,
                             kvd_err *err);
 

@@ -7,7 +7,7 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* model, and range of layers, whose second moments are summed; shape.gram is not used */
+    /* sizes of the second moments (model and range of layers); its arrays `gram` are not used */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
