@@ -67,8 +67,7 @@ typedef struct {
     /* number of a request's tokens in the cache of a KV head, averaged over the heads of layers
      * without a sliding window */
     double entries;
-    /* bits of the request's K and V in the cache, without page summaries; NaN if the method does
-     * not quantise */
+    /* bits of the stored K and V of the request; NaN if the method does not quantise */
     double bits;
     /* Bits of page summaries. A decode step reads them to choose the tokens whose K and V it
      * reads. */
@@ -81,7 +80,8 @@ typedef struct {
     /* number of tokens that are stored at the method's low precision, summed over KV heads and
      * layers */
     size_t lowered;
-    /* number of tokens whose keys lost channels (method think), summed over KV heads and layers */
+    /* number of tokens from whose keys method think removed dimensions, summed over KV heads and
+     * layers */
     size_t pruned;
     /* Bits of cached tokens that the last decode step did not read, because they had left the
      * sliding window. */
@@ -96,8 +96,8 @@ struct kvd_engine {
      * failure, only `free` may be called. */
     int (*step)(kvd_engine *e, const kvd_iteration *it, const uint32_t *id, uint32_t *next,
                 kvd_phase_times *times, kvd_err *err);
-    /* Waits until the CPU has quantised the tokens of earlier iterations. The caller calls it
-     * before `held` and `count`. NULL if there is nothing to wait for. */
+    /* Waits until the CPU has quantised the tokens of earlier iterations. Callers must call it
+     * before the engine functions `held` and `count`. NULL if there is nothing to wait for. */
     int (*finish)(kvd_engine *e, kvd_err *err);
     /* Returns how many bytes of K and V the cache holds. If NULL, each cached token takes
      * facts.bytes_per_token. */

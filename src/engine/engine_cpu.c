@@ -37,8 +37,8 @@ typedef struct {
     uint32_t *held;
     /* [max_batch][d_model] residual stream of the last token of each request that emits a token */
     float *last;
-    /* [max_batch][d_embed] array `last` multiplied by the projection before the output head, if the
-     * model has one */
+    /* [max_batch][d_embed] input of the output head, if the model projects the residual stream to
+     * d_embed dimensions first */
     float *narrow;
     float *logits; /* [max_batch][vocab_size] */
     /* [max_batch] for each request of the iteration, its row of `logits`; SIZE_MAX if it emits no

@@ -66,7 +66,7 @@ __device__ __forceinline__ void dmma(double (&d)[4], const double (&a)[2], doubl
 #endif
 }
 
-/* Adds X^T X of the 16 rows X in `tile` to `acc`, one 32 x 32 block of the whole X^T X. PITCH:
+/* Adds one 32 x 32 block of X^T X to `acc`, where X is the matrix of 16 rows in `tile`. PITCH:
  * distance between two rows in `tile`. */
 template <int PITCH>
 __device__ __forceinline__ void multiply(const double *tile, int high, int low, int lane,

@@ -79,7 +79,8 @@ const kvd_nccl *kvd_nccl_load(kvd_err *err);
 
 #endif
 
-/* Returns 0 if s is success. Otherwise returns -1 and stores the message "WHAT: cuBLAS: ...". */
+/* Returns 0 if s is CUBLAS_STATUS_SUCCESS. Else returns -1 and fills *err with "WHAT: cuBLAS:
+ * ...". */
 int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
 /* Functions of cuBLAS that C++ code can call. `type` is the 16-bit number type of the factors; sums

@@ -6,7 +6,7 @@
 #include "formats/phases.h"
 
 typedef struct {
-    /* times of the phases, to which the clock adds; if NULL, it measures nothing */
+    /* receives the time of each phase of an iteration; NULL turns time measurement off */
     kvd_phase_times *times;
     double begin, last;
     /* true to time each phase (kvd_phase) of an iteration, false to time only the whole

@@ -199,8 +199,8 @@ void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n)
     kvd_blas_restore(saved);
 }
 
-/* Computes a layer after its attention, in models that apply a norm to the outputs of attention and
- * feed-forward before adding them to the residual stream. */
+/* Computes a layer's output projection and feed-forward. Normalises each of the two outputs before
+ * adding it to the residual stream. */
 static void behind_with_branch_norms(const kvd_config *c, const kvd_cpu_layer *l, const float *o,
                                      size_t wide, size_t rows, float *scratch, float *x,
                                      kvd_cpu_clock *clock)

@@ -1,4 +1,5 @@
-/* Computes the parts of a layer before and after its attention on the CPU. */
+/* CPU code for the parts of a layer other than attention, such as the output projection and
+ * feed-forward. */
 #ifndef KVD_ENGINE_CPU_LAYERS_H
 #define KVD_ENGINE_CPU_LAYERS_H
 

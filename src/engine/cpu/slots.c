@@ -130,8 +130,8 @@ static void gather_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slic
         round_numbers(s, m, x + i * ld, to + (r->first + i) * m);
 }
 
-/* Stores K, or V, of a head's new tokens in the cache `store`. If the cache holds fewer tokens,
- * stores the last ones. */
+/* Stores x, the K or V of a head's new tokens, in the cache `store`. If `store` is too small for
+ * all new tokens, stores only the newest. */
 static void put_side(const kvd_cpu_slots *s, int layer, const kvd_slice *slice, size_t m,
                      const float *x, size_t ld, char *store)
 {

@@ -19,7 +19,8 @@ void kvd_gpu_quality_free(kvd_gpu_quality *q);
  * - reference: [n][vocab] logits of the uncompressed model, or NULL
  * - target: [n] right tokens
  * - sequence: [n] index in per_sequence; -1 skips a prediction
- * - each: [n] receives how compression changes each prediction; may be NULL */
+ * - each: [n] receives the KL divergence and the change of the right token's probability; may be
+ *   NULL */
 int kvd_gpu_quality_add(kvd_gpu_quality *q, const float *logits, const float *reference,
                         const uint32_t *target, const int *sequence, size_t n, size_t vocab,
                         kvd_quality *per_sequence, kvd_prediction_change *each, cudaStream_t stream,

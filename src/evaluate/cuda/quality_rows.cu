@@ -48,8 +48,8 @@ __device__ __forceinline__ bool is_finite(float x)
     return (__float_as_uint(x) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* Updates softmax statistics p with N logits x; x[i] is the logit of token `column` + i * THREADS.
- * If DIFF, also updates p.diff, from logits x of the uncompressed and y of the compressed model. */
+/* Adds N logits x to the softmax statistics p; x[i] belongs to token `column` + i * THREADS. If
+ * DIFF, also adds e^{x - top} (x - y) to p.diff, where y are the logits of the compressed model. */
 template <bool DIFF, int N>
 __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (&y)[N],
                                      uint32_t column)
