@@ -69,8 +69,7 @@ typedef struct {
     double entries;
     /* bits of the stored K and V of the request; NaN if the method does not quantise */
     double bits;
-    /* Bits of page summaries. A decode step reads them to choose the tokens whose K and V it
-     * reads. */
+    /* number of bits of the request's page summaries, with which a decode step chooses tokens */
     double side;
     /* number of cached tokens that the last decode step did not read, averaged over KV heads */
     double unread;

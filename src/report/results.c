@@ -481,9 +481,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
     return 0;
 }
 
-/* Writes a name for a result file: its label. `level` 1 adds the number of calibration tokens, 2
- * also the decomposition method and how heads share rotations, 3 also the path. `models`: puts the
- * model's name first. */
+/* Sets *name to the name that the report shows for a result file. level: 0 for the shortest name, 3
+ * for the longest. */
 static int describe(const kvd_result *r, int level, bool models, char **name)
 {
     const kvd_spectrum *s = &r->spectrum;
@@ -522,7 +521,7 @@ static bool one_name_two_models(const kvd_result *a, const kvd_result *b)
            !kvd_result_random_weights(b);
 }
 
-/* Gives different models with the same name distinct names, such as "NAME (hash 12345678)". */
+/* Appends the model's hash to its name where two different models have the same name. */
 static int tell_models_apart(kvd_results *r, kvd_err *err)
 {
     bool *const twice = calloc(r->n ? r->n : 1, sizeof *twice);
@@ -544,7 +543,8 @@ static int tell_models_apart(kvd_results *r, kvd_err *err)
     return 0;
 }
 
-/* Returns the label of a file's mean over tasks, or NULL if the file has no such mean. */
+/* Returns the label of the row with the mean score over tasks, such as "mean of 2 tasks". Returns
+ * NULL if the file has no such row. */
 static const char *mean_label(const kvd_result *r)
 {
     for (size_t i = 0; r->kind == KVD_RESULT_TASKS && i < kvd_rows_count(r->accuracy.rows); i++)

@@ -102,8 +102,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 /* Sets the `name` of each result to a text that no other result has, as short as possible. Call it
  * after all files were added. */
 int kvd_results_name(kvd_results *r, kvd_err *err);
-/* Gives means over different tasks different labels: adds the names of the tasks to labels such as
- * "mean of 2 tasks" that two files of *r and *also use for different tasks. */
+/* Appends the names of the tasks to a label such as "mean of 2 tasks" if files use it for different
+ * tasks. Looks for such labels in the files of *r and *also. */
 int kvd_results_name_means(kvd_results *r, kvd_results *also, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 

@@ -95,7 +95,7 @@ static int by_series(const void *a, const void *b)
     const kvd_accuracy_entry *x = a, *y = b;
     int c = strcmp(kvd_entry_text(x, "label"), kvd_entry_text(y, "label"));
     if (!c)
-        /* Sorts the result of the uncompressed model first. */
+        /* Puts results of the uncompressed model before results of compression methods. */
         c = kvd_entry_is_none(y) - kvd_entry_is_none(x);
     if (!c)
         c = strcmp(x->series, y->series);
@@ -527,8 +527,8 @@ static bool twice(const same_place *p, size_t i)
     return false;
 }
 
-/* Returns true if row i may be compared only with rows of its own file. The reason is a second file
- * that repeats row i, or repeats the uncompressed result with which row i is compared. */
+/* Returns true if another file repeats the simulation of row i, or the simulation of its
+ * uncompressed baseline. */
 static bool is_alone(const same_place *p, size_t i)
 {
     bool alone = twice(p, i);
@@ -538,8 +538,8 @@ static bool is_alone(const same_place *p, size_t i)
     return alone;
 }
 
-/* Appends a file name to the label `place` of row i, if other rows with this label must not be
- * compared with row i. alone: true if row i may be compared only with rows of its own file. */
+/* Appends a file name to the label `place` of row i if rows with other limits share the label.
+ * alone: true to append the name of row i's own file in any case. */
 static void name_files(const same_place *p, size_t i, bool alone)
 {
     kvd_report_row *const e = &p->item[i];
@@ -556,9 +556,8 @@ static void name_files(const same_place *p, size_t i, bool alone)
                  others && !alone ? " and others" : "");
 }
 
-/* Appends file names to the labels `place` of results that have equal labels but must not be
- * compared, for example because their limits on the batch differ. Results with equal labels must be
- * adjacent. */
+/* Appends file names to equal labels `place` of results whose limits differ, such as the largest
+ * batch. Results with equal labels must be adjacent. */
 static int tell_apart(kvd_report_rows *all, kvd_err *err)
 {
     same_place p = {.item = all->item, .service = calloc(all->n, sizeof *p.service)};

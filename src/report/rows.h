@@ -55,11 +55,10 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 /* Writes the parameter by which the method trades cache bytes for accuracy, such as "h2o.heavy =
  * 0.1", or "" if it has none. */
 void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
-/* Returns true if the row has the method and the rule of widths that the search `x` varied. */
+/* Returns true if the row has the compression method for which the search *x varied a parameter. */
 bool kvd_row_is_of_target(const kvd_rows *rows, size_t row, const kvd_target_result *x);
-/* Converts the fraction of bytes that a row's method saves of a cache in the type of the run
- * (--cache) into that of a 16-bit cache. In runs with 32-bit numbers, methods without codes save
- * the same fraction of both; others count as stored. */
+/* Returns the fraction of the bytes of a 16-bit cache that the row's method saves. saving: fraction
+ * that the method saves of a cache in the run's number type, such as f32. */
 double kvd_row_saving_of_16_bits(const kvd_rows *rows, size_t row, double saving);
 /* Returns the fraction of the bytes of an uncompressed 16-bit cache that the method saves. */
 double kvd_entry_saving(const kvd_accuracy_entry *e);
@@ -108,9 +107,8 @@ enum { KVD_JCT_PARTS = 11 };
 extern const char *const kvd_jct_part_title[KVD_JCT_PARTS];
 /* Returns the index of the part of a job's time to which a phase such as "mlp" belongs. */
 int kvd_jct_part_of(const char *phase);
-/* Returns the seconds that one part of a job takes. `part`: index of the part's name in
- * kvd_jct_part_title. `side`: "prefill" or "decode" to count only that half of the job; NULL for
- * both. */
+/* Returns the seconds of the part of a job that has the title kvd_jct_part_title[part]. side: half
+ * of the job, "prefill" or "decode"; NULL for the whole job. */
 double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
 int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);

@@ -108,8 +108,7 @@ static int resolve_device(kvd_jct_sweep *s, kvd_err *err)
     return 0;
 }
 
-/* Selects the installed file of singular values if one is needed and the user gave none
- * (--spread). */
+/* Sets the default for --spread (file of singular values) if the run needs such a file. */
 static int find_spread(kvd_jct_sweep *s, kvd_err *err)
 {
     static const char name[] = "kvdim25m-sigma.csv";

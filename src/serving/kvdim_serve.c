@@ -234,8 +234,8 @@ static void warn_of_extrapolation(service *v, const char *method)
     v->worst_share = 0;
 }
 
-/* Simulates requests that arrive at `rate` and adds a result row. If `rate` is the highest rate
- * within a latency bound, `bound` is this bound, else NaN. */
+/* Simulates requests that arrive at `rate` and adds a result row. bound: latency bound for which
+ * --max-rate searched the highest request rate; NaN for a given rate. */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
     kvd_requests fast;

@@ -1,7 +1,6 @@
-/* Poisson arrivals of requests with random input and output lengths.
+/* Generates Poisson arrivals of requests with random input and output lengths.
  *
- * Lengths have a log-normal distribution. Its mean, and the range to which it is truncated, are
- * those that a paper prints for a data set. */
+ * Lengths are log-normal, with the mean and the range that a paper states for a data set. */
 #include <limits.h>
 #include <math.h>
 #include <stdbool.h>
@@ -33,7 +32,8 @@ static const struct {
 enum { TABLES = sizeof tables / sizeof *tables };
 
 typedef struct {
-    /* mean, smallest and largest input (or output) length in tokens, as a paper prints them */
+    /* mean, smallest and largest input (or output) length of a data set in tokens, from a paper's
+     * table */
     double mean, least, greatest;
     /* mean and standard deviation of ln(tokens) of the distribution before truncation to the
      * range */

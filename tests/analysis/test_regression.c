@@ -97,8 +97,8 @@ TEST(test_lines)
     }
 }
 
-/* Fits each parameter of method ZDC over ln(loss): one line for each model, all lines of a
- * parameter with the same slope. */
+/* Fits a line to each parameter of method ZDC as a function of ln(loss). All models share the slope
+ * of the line, but not its intercept. */
 TEST(test_models)
 {
     enum { N = 40, MODELS = 3 };

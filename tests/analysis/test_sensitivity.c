@@ -16,8 +16,8 @@ static uint32_t id[N];
 typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
-    /* gradient of one attention output: its sum over backward passes for each token, and the sum of
-     * its squares */
+    /* sum: gradient of one attention output at each token, summed over backward passes; square: sum
+     * of the squared gradients */
     double sum[N], square;
     kvd_sensitivity *s;
 } seen;

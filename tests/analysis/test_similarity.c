@@ -67,8 +67,8 @@ TEST(test_mean_abs_by_hand)
     assert_true(energy[0] == 1 && energy[1] == 1);
 }
 
-/* The mean of |A - B| over entries, divided by that of |A|, is about 1 if B is the rotation A with
- * random signs of columns, and sqrt(2) if rotation B is unrelated to A. */
+/* Compares a rotation with itself under random signs of its columns, and with an unrelated
+ * rotation. */
 TEST(test_signs_and_unrelated)
 {
     static double A[D * D], B[D * D], C[D * D];

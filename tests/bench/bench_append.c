@@ -346,8 +346,8 @@ static double replay_us(const step_shape *m, const step_memory *d, const kvd_app
     return kvd_quantile(us, STEP_REPLAYS, 0.5);
 }
 
-/* Returns the times of kvd_append and of a whole layer in a decode step. If `rotated`, projections
- * of K and V reduce their dimensions. */
+/* Returns the times of kvd_append and of a whole layer in a decode step. If `rotated`, K and V are
+ * rotated and keep only some of their dimensions. */
 static step_time step_times(const step_shape *m, const step_memory *d, int n, int rotated,
                             int ready)
 {

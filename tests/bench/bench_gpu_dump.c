@@ -1,6 +1,6 @@
 /* usage: bench_gpu_dump FOLDER [GB]
- * Times writing GB (default 6.4) gigabytes of Q, K and V of Llama 3.1 8B from the GPU to a file,
- * against write(2) and fsync of as many bytes. */
+ * Measures the seconds to write Q, K and V of Llama 3.1 8B from the GPU to a file, and the seconds
+ * to write and fsync as many bytes from memory. GB: gigabytes to write, 6.4 by default. */
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,7 +1,7 @@
 /* usage: bench_gpu_engine [-gN] [-nN[,N]...] MODEL|shape:NAME [CONTEXT
  * [WIDTHS.csv[:NAME]|METHOD]...]
- * Compares the speed of prompts with cuBLAS matrix products, and the speed of decode steps of 1 to
- * 64 requests with the memory bandwidth of the GPU.
+ * Measures the speed of prompts, relative to matrix products of cuBLAS. Measures the speed of
+ * decode steps of 1 to 64 requests, relative to the memory bandwidth of the GPU.
  *
  * -gN: uses N GPUs. -nN,...: only decode steps of N requests. shape:NAME: random weights in the
  * shape of a known model. WIDTHS.csv[:NAME]: a run whose heads keep the numbers of dimensions of K

@@ -238,8 +238,7 @@ TEST(test_balanced_is_the_best_of_its_rank)
     kvd_moments_release(&m);
 }
 
-/* The loss of balanced projections A and B must be the sum of (q . k - q A B^T k)^2 over all
- * queries and keys. */
+/* The loss of projecting queries by A and keys by B must be the summed squared error of q . k. */
 TEST(test_balanced_loss_is_the_error_of_scores)
 {
     kvd_activations a;

@@ -18,8 +18,8 @@ int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 kvd_table *kvd_section_spectra(kvd_section *s, const char *name, const char *title);
 /* Appends the singular values in a spectrum file, as means over the heads, to the table. */
 void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x);
-/* Adds a note below the figure: how many values in the table are 0, which a logarithmic axis cannot
- * show. a, b: the matrices whose singular values the figure shows. */
+/* Adds a note below the latest figure of the section: how many singular values it omits because
+ * they are 0. a, b: the matrices whose singular values the figure shows. */
 void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /* Adds a report section that compares rotation matrices computed from different texts. */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
@@ -82,18 +82,17 @@ int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_e
 void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s);
 /* Adds a comparison of quantised weights with quantised caches. */
 void kvd_study_weights(const kvd_results *r, kvd_section *s);
-/* Adds the accuracies that were measured with the parameters that kvdim-fit --regression
- * proposed. */
+/* Adds a table of loss and cache bytes, measured with parameters from kvdim-fit --regression. */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);
 /* Adds a report section on calibration with fewer tokens, or with K-means centroids of tokens. */
 int kvd_study_calibration(const kvd_results *r, kvd_report *report, kvd_err *err);
 int kvd_study_kernels(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds a report section on job completion times, for single jobs and for request traces. */
 int kvd_study_jct(const kvd_results *r, kvd_report *report, kvd_err *err);
-/* Adds a figure of the first iterations in a timeline file (kvdim-jct --timeline). If `path` is
- * NULL, adds nothing. */
+/* Adds to the report a figure of the first iterations that timeline file `path` records (kvdim-jct
+ * --timeline). If `path` is NULL, adds nothing. */
 int kvd_study_timeline(const char *path, kvd_report *report, kvd_err *err);
-/* Adds a report section on simulated servers. */
+/* Adds a report section on simulated servers (kvdim-serve). */
 int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds a report section on attention to tokens: which tokens are important, and whether layers
  * agree on them. */

@@ -27,8 +27,8 @@ static bool has_item(const char *list, const char *item, size_t n)
     return false;
 }
 
-/* Writes the parameters by which row i differs from other rows of its curve, such as "h2o.heavy =
- * 0.1, recent=8". Also writes the parameter `cut` if row i has it. */
+/* Writes the parameters that distinguish row i from other results of its method, such as
+ * "recent=8". */
 static void whole_setting(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     const kvd_accuracy_entry *const e = &all->item[i];

@@ -90,8 +90,8 @@ static size_t others(const kvd_calibration_point *point, size_t n, const kvd_cal
     return found;
 }
 
-/* Adds horizontal lines to the panel with the number of K-means centroids as its axis. The lines
- * show the values of calibrations on all tokens, without clustering. */
+/* Adds horizontal lines to figures whose x axis is the number of K-means centroids. Each line shows
+ * the result of calibration without clustering. */
 static void level_lines(const kvd_calibration_point *point, size_t n, bool texts, kvd_table *t)
 {
     for (size_t i = 0; i < n; i++) {

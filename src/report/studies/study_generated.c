@@ -31,8 +31,8 @@ static void put_names(kvd_table *t, const kvd_accuracy_entry *e)
     kvd_table_int(t, isnan(seeds) ? 1 : (int64_t)seeds);
 }
 
-/* Adds a table of results. Its name ends in "-of-eval" if the results come from files of
- * kvdim-eval, as written by early versions, instead of files of kvdim-tasks. */
+/* Adds a table to the section. Appends "-of-eval" to the table's name if kvdim-eval, not
+ * kvdim-tasks, wrote the results. */
 static kvd_table *free_table(const kvd_accuracy_entries *all, const char *name, const char *title,
                              kvd_section *s)
 {

@@ -113,8 +113,8 @@ static void shares_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/* Returns the rows that have the times of phases, ordered by input and output length. The caller
- * frees the array. */
+/* Returns the jobs whose phases, such as attention, were timed, ordered by input and output length.
+ * The caller frees the array. */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
 {
@@ -231,9 +231,8 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/* Adds the job completion times of one panel. If `output` is true, all jobs of the panel have the
- * input length `other`, and the output length varies. If `output` is false, they have the output
- * length `other`, and the input length varies. */
+/* Adds the job completion times for one panel of a figure. other: input length of all jobs in the
+ * panel, or their output length if `output` is false. */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {
@@ -261,7 +260,7 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* input or output length of all jobs in the latest panel; -1 before the first panel */
+        /* input or output length of the jobs in the last added panel of the figure; -1 if none */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

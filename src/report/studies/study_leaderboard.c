@@ -20,7 +20,7 @@ typedef struct {
     size_t n_tasks;
     standing **point;
     size_t n;
-    size_t n_sets; /* number of different sets of tasks that the points ran */
+    size_t n_sets; /* number of different sets of benchmark tasks */
     double link;   /* bytes per second of the modelled link; NaN without --link-bandwidth */
 } leaderboard;
 
@@ -117,13 +117,13 @@ static int by_method(const void *a, const void *b)
     return c ? c : strcmp(kvd_entry_text(x->all, "settings"), kvd_entry_text(y->all, "settings"));
 }
 
-/* a set of tasks: a point that ran it, and the number of such points */
+/* Set of benchmark tasks. first: a result with exactly these tasks; n: number of such results. */
 typedef struct {
     const standing *first;
     size_t n;
 } task_set;
 
-/* Numbers the sets of tasks that the points ran. Set 0 has most points. */
+/* Groups the results by their benchmark tasks. Group 0 has the most results. */
 static int number_sets(leaderboard *b, kvd_err *err)
 {
     task_set *const sets = calloc(b->n + 1, sizeof *sets);
@@ -205,8 +205,8 @@ typedef struct {
     kvd_text title;
 } titled;
 
-/* Writes the name and the title of a table or figure of the points *b. If the report has several
- * sets of tasks, adds the number of the set to the name and its tasks to the title. */
+/* Returns the name and title of a table or figure. If the results cover several sets of benchmark
+ * tasks, the title lists the tasks of *b. */
 static titled titled_of(const leaderboard *b, const char *name, const char *title, kvd_section *s)
 {
     enum { MOST_NAMES = 6 };
@@ -630,7 +630,7 @@ static int no_leaderboard(double link, kvd_err *err)
                                        "settings or more (kvdim-tasks)");
 }
 
-/* Adds figures and tables of the points *b, which all ran the same tasks. */
+/* Adds figures and tables of results that were measured on the same benchmark tasks. */
 static int one_set(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     int status = 0;

@@ -49,8 +49,8 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
     return bytes_a <= bytes_b && x <= y && (bytes_a < bytes_b || x < y);
 }
 
-/* Returns a bit mask. Bit k is set if no comparable result beats result i in both cache bytes and
- * loss measure k (Pareto front). */
+/* Returns a bit mask. Bit k is set if result i is Pareto-optimal in cache bytes and loss measure
+ * k. */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
     unsigned fronts = 0;

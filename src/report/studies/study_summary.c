@@ -42,8 +42,9 @@ static bool has_share(const kvd_accuracy_entries *all, const candidate *c)
     return !isnan(kvd_entry_real(&all->item[c->first], "top1_share"));
 }
 
-/* Returns the result that saves most of those with 99 % of the uncompressed model's accuracy. If
- * there is none, returns the most accurate result, or NULL if no accuracy is known. */
+/* Returns the result that saves the most cache bytes with at least 99 % of the uncompressed
+ * accuracy. If none is so accurate, returns the most accurate result; NULL if no accuracy is
+ * known. */
 static const kvd_accuracy_entry *best_point(const kvd_accuracy_entries *all, const candidate *c)
 {
     const kvd_accuracy_entry *best = NULL;
@@ -57,8 +58,8 @@ static const kvd_accuracy_entry *best_point(const kvd_accuracy_entries *all, con
     return best;
 }
 
-/* Returns true if method `a` is listed before method `b`: methods whose saving at 99 % of the
- * accuracy is known, ordered by it, then the others, ordered by their best point. */
+/* Returns true if the summary lists method `a` before method `b`. Methods that save more cache
+ * bytes at 99 % of the uncompressed accuracy come first. */
 static bool precedes(const kvd_accuracy_entries *all, const candidate *a, const candidate *b)
 {
     if (a->known || b->known)
@@ -106,8 +107,7 @@ static bool comparable(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
     return equal;
 }
 
-/* Returns true if the cache saving of `a` is more reliable than that of `b`. Prefers the result of
- * a search, then a curve with enough results to interpolate, then a curve with more results. */
+/* Returns true if the estimated cache saving of `a` is more reliable than that of `b`. */
 static bool says_more(const candidate *a, const candidate *b)
 {
     return a->searched != b->searched ? a->searched

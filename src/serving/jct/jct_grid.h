@@ -13,8 +13,8 @@ typedef struct {
     size_t piece, batch, tokens;
 } kvd_jct_point;
 
-/* Lists the iterations to measure: parts of a prompt, several whole prompts at once, and decode
- * steps. If `whole`, prompts are not split into parts. The caller frees *point [n]. */
+/* Lists the iterations to measure: parts of prompts, several whole prompts at once, and decode
+ * steps. If `whole`, does not split prompts into parts. The caller frees *point [n]. */
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 

@@ -183,7 +183,7 @@ static int iterate(serving *v, const kvd_iteration *it, kvd_err *err)
     if (status)
         return -1;
     const double end = kvd_jct_now(), whole = end - v->last_end;
-    /* Counts the part of the iteration's time that no phase covers as time of the host (CPU). */
+    /* The rest of the iteration's time, outside all timed phases, is host (CPU) time. */
     times.part[KVD_PHASE_HOST] += whole - times.total;
     times.total = whole;
     take(v, it, end);

@@ -43,12 +43,11 @@ uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 
 double kvd_jct_now(void);
 
-/* Runs `batch` requests of equal lengths that arrive together. Each has output - 1 decode steps, of
- * which only `steps` are computed.
+/* Runs `batch` requests of equal lengths that arrive together, but computes only `steps` of their
+ * decode steps. Scales the step times in out->run to all output - 1 decode steps.
  *
- * Multiplies step times in out->run by (output - 1) / steps. Requires room for all requests, and an
- * engine that can run a step after any number of tokens without having processed them
- * (facts.anywhere). */
+ * Requires room for all requests in the cache. The engine must be able to compute a decode step
+ * without computing the steps before it (facts.anywhere). */
 int kvd_jct_serve_sampled(const kvd_jct_loop *l, size_t batch, size_t input, size_t output,
                           size_t steps, kvd_jct_served *out, kvd_err *err);
 

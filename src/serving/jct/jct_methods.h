@@ -31,8 +31,8 @@ typedef struct {
     size_t n;
 } kvd_jct_methods;
 
-/* Returns true if rotation matrices are random and a method lets heads keep different numbers of
- * dimensions. Singular values must then come from a file (--spread). */
+/* Returns true if the run needs a file of singular values (--spread). The file is needed if
+ * rotations are random and heads may keep different numbers of dimensions. */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
 /* Reads the input files of all methods into *m. Call kvd_jct_methods_release also after a

@@ -53,8 +53,8 @@ int kvd_jct_add_job(kvd_rows *r, const kvd_jct_setting *s, size_t batch, size_t 
                     size_t output, const kvd_jct_run *run, int n_runs, const double *gap,
                     size_t n_gaps, kvd_err *err);
 
-/* Adds a row for an iteration, with the median of its n measured times `second`. The iteration has
- * `piece` prompt tokens after `before` cached tokens; if `piece` is 0, it is a decode step. */
+/* Adds a row for an iteration: `piece` prompt tokens after `before` cached tokens, or a decode step
+ * if `piece` is 0. second [n]: measured seconds, of which the row contains the median. */
 int kvd_jct_add_iteration(kvd_rows *r, const kvd_jct_setting *s, size_t piece, size_t before,
                           size_t batch, double context, const double *second, int n, kvd_err *err);
 

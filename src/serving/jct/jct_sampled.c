@@ -1,5 +1,5 @@
-/* Runs a batch of requests but computes only some of the decode steps. Each computed step counts
- * for itself and for steps that are left out. */
+/* Measures a batch of requests by computing only some of its decode steps. Scales the time of these
+ * steps to all decode steps. */
 #include "serving/jct/jct_loop.h"
 
 #include <stdlib.h>
@@ -15,8 +15,8 @@ typedef struct {
     uint32_t *id;
 } sampled;
 
-/* Returns the number of cached tokens per request at computed step i. The step represents several
- * successive steps of the job; the result is for the middle one of these steps. */
+/* Returns the number of cached tokens per request at the i-th decode step that is computed. The
+ * computed steps are evenly spaced over all decode steps. */
 static size_t place(const sampled *s, size_t i)
 {
     return s->input + (size_t)(((double)i + 0.5) * s->weight);

@@ -9,7 +9,7 @@
 
 enum { KVD_SPREAD_DIMS = 1024 /* largest d_head */ };
 
-/* singular values of all heads of a measured model, for each pair of decomposed matrices */
+/* singular values of a measured model, for each head and each decomposed matrix, such as V */
 typedef struct {
     /* d: number of singular values per head, for each decomposed matrix, such as Q stacked on K; 0
      * if the file lacks the matrix. n_heads: number of heads. */
@@ -24,8 +24,8 @@ typedef struct {
 int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err);
 void kvd_spread_release(kvd_spread *s);
 
-/* Adds a random rotation, equal for all heads, and singular values for matrix `pair`, such as V, to
- * *b. Each head gets the singular values of a random head of *s, or only ones if s is NULL. */
+/* Fills the entry of *b for decomposed matrix `pair`, such as V, with one random rotation for all
+ * heads. Each head gets the singular values of a random head of *s; all are 1 if s is NULL. */
 int kvd_spread_pair(const kvd_spread *s, kvd_spectrum *b, kvd_pair pair, uint64_t seed,
                     kvd_err *err);
 

@@ -8,8 +8,8 @@ static double line(double x0, double y0, double x1, double y1, double x)
     return y0 + (y1 - y0) * ((x - x0) / (x1 - x0));
 }
 
-/* Returns the index i with at[i] <= x <= at[i + 1]. The values `at` rise. If x is below or above
- * all of them, returns the first or the last possible i. */
+/* Returns the index i of the interval from at[i] to at[i + 1] that contains x. If x is outside all
+ * intervals, returns the nearest interval. */
 static size_t below(const double *at, size_t n, double x)
 {
     size_t lo = 0, hi = n - 1;
@@ -35,8 +35,7 @@ double kvd_cost_table_at(const kvd_cost_table *t, double u, double v, int *extra
     const double *at = t->u + i;
     if (u < t->u[0] || u > t->u[t->n - 1])
         *extrapolated = 1;
-    /* Times were measured at points (u, v). If some have exactly this u, interpolates along v only,
-     * because points with another u may cover a shorter range of v. */
+    /* If times were measured at exactly this u, interpolates only along the other coordinate, v. */
     for (size_t k = 0; k < 2; k++)
         if (u >= at[k] && u <= at[k])
             return fmax(0, along(t, i + k, v, extrapolated));

@@ -21,12 +21,14 @@ typedef struct {
     /* start[i] .. start[i + 1] - 1: indices in `v` and `seconds` of the points with coordinate
      * u[i]; n: number of values in `u` */
     size_t *start, n;
-    /* [n_points] second coordinate v and measured time of each point, ordered by u */
+    /* [n_points] second coordinate v and measured time of each point, ordered by first coordinate
+     * u, then by v */
     double *v, *seconds;
 } kvd_cost_table;
 
-/* Sorts the measured points by u, then by v, and fills the other fields. Fails if a point occurs
- * twice or if all u are equal. `first`, `second`: names of u and v in error messages. */
+/* Sorts the measured points by u, then by v, and computes the fields u, start, n, v and seconds
+ * from them. Fails if two points are equal or if all u are equal. `first`, `second`: names of u and
+ * v in error messages. */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);
 

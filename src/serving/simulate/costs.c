@@ -12,7 +12,7 @@
 struct kvd_costs {
     /* seconds, without attention, to process u tokens of a prompt after v earlier tokens */
     kvd_cost_table prompts;
-    /* seconds, without attention, to process whole prompts with u tokens in all; v is always 0 */
+    /* seconds, without attention, to process whole prompts that have u tokens in total */
     kvd_cost_table products;
     /* seconds of a decode step of u requests with v cached tokens each */
     kvd_cost_table steps;
@@ -124,10 +124,8 @@ static double pairs(double tokens, double before)
     return tokens * (before + tokens / 2);
 }
 
-/* Returns the seconds that attention takes per pair of a query and a key.
- *
- * If only whole prompts were measured, fits their times with a u + c u^2 / 2, where u is the number
- * of tokens, and returns c. */
+/* Returns the seconds that attention takes per pair of a query and a key. If only whole prompts
+ * were measured, fits a quadratic polynomial in the number of tokens to their times. */
 static double pair_seconds(const kvd_cost_table *t)
 {
     double least = HUGE_VAL;

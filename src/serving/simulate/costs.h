@@ -5,7 +5,7 @@
  * - c: time of attention per pair of a query and a key
  * - L(n) = P(n, 0) - c n^2 / 2: time of the matrix products of n tokens
  *
- * Time of an iteration, with sums over its parts of prompts:
+ * Time of an iteration, where sums run over all prompts in the iteration:
  *
  * - without a decode step: L(sum of n) + sum of (P(n, b) - L(n))
  * - with a decode step: S(m, t) + L(m + sum of n) - L(m) + sum of (P(n, b) - L(n)) */

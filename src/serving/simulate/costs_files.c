@@ -28,8 +28,8 @@ struct kvd_costs_files {
     char apart[400];
 };
 
-/* Reads from a file on which machine and with which settings its times were measured. Facts that
- * the file lacks stay NULL. */
+/* Reads the machine and the settings with which a result file was measured. Facts that the file
+ * lacks stay NULL. */
 static int read_facts(file *x, kvd_h5 *f, kvd_err *err)
 {
     static const char made[] = "/provenance", threads[] = "threads";

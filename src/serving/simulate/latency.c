@@ -17,7 +17,8 @@ typedef struct {
 
 typedef struct {
     double *all; /* [n], rising */
-    /* [n] latencies, one bootstrap block after another, and rising within each block */
+    /* [n] latencies, sorted by block (group of requests that the bootstrap resamples), then by
+     * size */
     double *of_block;
     size_t n, start[BLOCKS + 1];
     double sum[BLOCKS];

@@ -21,8 +21,8 @@ typedef struct {
     double measured, simulated; /* in seconds */
 } kvd_serve_comparison;
 
-/* Adds a result row for simulation *p. If its request rate is the highest within a latency bound,
- * `bound` is this bound, else NaN. */
+/* Adds a result row for simulation *p. bound: latency bound for which --max-rate searched the
+ * highest request rate; NaN for a given rate. */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
 /* Adds a row of kind "validation" that compares a measured time with a simulated time. *c: the two
@@ -31,7 +31,8 @@ int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_se
                              const kvd_serve_comparison *c, kvd_err *err);
 
 enum { KVD_SERVE_LINE = 320 };
-/* printed headings of the table of simulations and of the table of comparisons with measurements */
+/* printed headings of two tables: simulated times, and simulated times compared with measured
+ * times */
 extern const char kvd_serve_heading[], kvd_serve_comparison_heading[];
 const char *kvd_serve_line(const kvd_rows *rows, size_t row, char line[KVD_SERVE_LINE]);
 
