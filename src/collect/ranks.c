@@ -82,8 +82,8 @@ static int speak(kvd_err *err)
     return status;
 }
 
-/* Skips batches, beginning with the batch that starts at `sequence`, until a batch starts at or
- * after token index `token`. Returns the index of the first sequence of that batch. */
+/* Returns the first sequence of the first batch that starts at token `token` or later. Batches are
+ * formed from sequence `sequence` on. */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
     while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)

@@ -30,7 +30,7 @@ static const test_case cases[] = {
     {"several pieces", KVD_BF16, KVD_F32, 32, 8, 128, 1, false, {7001}},
 };
 
-/* LAYERS: index of the model's last layer. The file of Q, K and V has HELD layers; the first is
+/* The model has LAYERS + 1 layers. The file has Q, K and V of HELD layers, beginning with layer
  * FIRST_LAYER. */
 enum { LAYERS = 3, FIRST_LAYER = 1, HELD = 2 };
 
@@ -141,8 +141,8 @@ static void *on_gpu(const test_case *c, const kvd_gpu_share *s, const tensor *x,
     return device;
 }
 
-/* Writes a layer's Q, K and V to two files, one from the CPU and one from the GPU. Returns -1 and
- * fills the error of each side that fails. */
+/* Writes a layer's Q, K and V twice: from CPU memory to file `plain`, and from GPU memory to the
+ * file of *dump. If a write fails, fills *plain_err (CPU) or *gpu_err (GPU) and returns -1. */
 static int record(const test_case *c, kvd_dump *plain, kvd_gpu_dump **dump, int layer, size_t first,
                   size_t rows, float poison, kvd_err *plain_err, kvd_err *gpu_err)
 {

@@ -103,7 +103,7 @@ static kvd_moments shape_of(const test_case *c)
                          .has_pre = c->pre};
 }
 
-/* matrices: qkv has Q, K and V of all tokens, pre has Q and K before RoPE */
+/* matrices with one row per token: `qkv` holds Q, K and V, `pre` holds Q and K before RoPE */
 typedef struct {
     array qkv, pre;
     kvd_gpu_attention_in in;

@@ -55,8 +55,8 @@ static void same(const kvd_attention_stats *s, kvd_a field, int layer, const dou
         assert_float_equal(kvd_attention_stats_kept(s, field, 0, layer)[j].x, want[j], 1e-15);
 }
 
-/* Under the causal mask, the mean score of query i is over i + 1 keys, and the mean score of key j
- * is over 4 - j queries. */
+/* With 4 tokens under the causal mask, the mean score of query i is taken over i + 1 keys. The mean
+ * score of key j is taken over 4 - j queries. */
 TEST(test_mean_scores)
 {
     kvd_attention_stats s;

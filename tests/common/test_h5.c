@@ -107,7 +107,8 @@ TEST(test_not_finite)
     }
 }
 
-/* Datasets above 256 bytes are compressed, above 16 MiB by all threads. */
+/* Tests datasets of several sizes. Datasets above 256 bytes are compressed; all threads compress a
+ * dataset above 16 MiB. */
 TEST(test_sizes)
 {
     static const hsize_t shapes[][3] = {{1, 1, 1},     {1, 2, 16},     {1, 3, 11}, {2, 64, 64},

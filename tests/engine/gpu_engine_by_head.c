@@ -76,9 +76,8 @@ static int run(const load *l, const char *method, int gpus, served *o, kvd_err *
     return status;
 }
 
-/* Compares logits of two GPUs with logits of one GPU. They may differ by 6 * `rounding`, the
- * difference without a method, or by a quarter of the change that the method makes to logits.
- * `none`: results without a method. */
+/* Compares the logits that one GPU and two GPUs compute with a method. `none`: results of one GPU
+ * without a method; `rounding`: difference between one and two GPUs without a method. */
 static void test(const load *l, const char *method, const served *none, double rounding)
 {
     kvd_err err = {""};

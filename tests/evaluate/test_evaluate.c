@@ -462,16 +462,13 @@ TEST(test_attention_error_by_hand)
     OK(kvd_kept_attention_save(&kept, &in, u, &err));
     OK(kvd_attention_error_init(&e, &kept, &c, &err));
     OK(kvd_attention_error_add(&e, &in, v, &err));
-    /* Outputs of two tokens, expected -> actual. Head 0: (3,4) -> (3,1) and (0,0) -> (0,5), so the
-     * squared error is 34 and the squared norm 25. Head 1: (0,2) -> (1,2) and (0,-2) -> (0,-3), so
-     * 2 and 8. */
+    /* squared error / squared norm of the expected output: 34 / 25 (head 0), 2 / 8 (head 1) */
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 0) - sqrt(34.0 / 25)) < 1e-12);
     assert_true(fabs(kvd_attention_error_norm(&e, 0, 1) - sqrt(2.0 / 8)) < 1e-12);
     /* error D of the ZDC paper: mean of |actual - expected| / |expected| over elements with
      * expected != 0 */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 0) - 0.375) < 1e-12);
-    /* Head 1's expected elements: 2 stays 2 and -2 becomes -3, so the mean relative error is
-     * (0 + 1/2) / 2. */
+    /* mean of 0 and 1/2, the relative errors of head 1's two nonzero expected outputs */
     assert_true(fabs(kvd_attention_error_zdc(&e, 0, 1) - 0.25) < 1e-12);
     double norm, zdc, zeros;
     kvd_attention_error_mean(&e, &norm, &zdc, &zeros);

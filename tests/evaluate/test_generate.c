@@ -303,8 +303,8 @@ TEST(codes_are_the_whole_sequence)
         "h2o+kivi,heavy=0.3,residual=32 h2o+think+kivi,window=8,residual=32 "
         "zack+kvquant,p=0.3 zdc+gear,p_i=0.1,p_u=0.5 palu+kvquant,palu.p=0.3 zack+allot,p=0.3";
     for (char *rest = coded, *text; (text = strsep(&rest, " "));)
-        /* tolerance: how far a generated token's logit may be below the best logit of a forward
-         * pass; larger for hetero, because compilers round differently */
+        /* Tolerance of logits, wider for method `hetero`, whose rounding depends on the
+         * compiler. */
         same_as_the_whole(text, KVD_F32, strncmp(text, "hetero", 6) ? 0.1 : 0.15);
     same_as_the_whole("h2o", KVD_F16, 0.01);
 }
@@ -429,9 +429,9 @@ static void count_progress(void *ctx, double n)
     seen->sequences += n;
 }
 
-/* Generates answers to several questions per sequence. Then feeds all questions and answers as
- * input; the model must predict the same answers. `ended`: 1 if the last token of an answer that is
- * ended early is fed to the model, 2 if not. */
+/* Generates answers, some of which are stopped early. A forward pass over all generated text must
+ * predict the same answers. `ended`: 1 if the model also reads the last token of a stopped answer,
+ * 2 if not. */
 static void check_questions(size_t ended)
 {
     enum { QUESTION = 2, ANSWER = 4, PLACES = 2 * (QUESTION + ANSWER) };

@@ -1,4 +1,5 @@
-/* Compares scores with the benchmarks' own code (tests/oracle/make_task_scores.py). */
+/* Compares kvdim's scores of answers with scores that the benchmarks' own Python code computed
+ * (tests/oracle/make_task_scores.py). */
 #include <jansson.h>
 #include <math.h>
 #include <stdbool.h>
@@ -69,7 +70,7 @@ TEST(as_the_authors)
     json_decref(all);
 }
 
-/* In Python, \d+ also matches digits of other scripts, which no reference answer contains. */
+/* Digits of any script, for example Arabic, form numbers in an answer, as for \d in Python. */
 TEST(digits_of_other_scripts)
 {
     static const struct {

@@ -47,8 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
-    /* Writes a header first, because the reader skips a byte order mark at the beginning of a
-     * file. */
+    /* Without this header, the reader would skip a byte order mark at the beginning of the copied
+     * data. */
     fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))
@@ -56,8 +56,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!rc) {
         if (kvd_csv_parse("copy.csv", text, len, on_row, &second, &err))
             abort();
-        /* Does not compare the numbers of rows, because a row of one empty field is written as an
-         * empty line. */
+        /* The number of rows is not compared, because the copy loses rows that consist of one empty
+         * field. */
         if (second.bytes != first.bytes || second.sum != first.sum)
             abort();
     }

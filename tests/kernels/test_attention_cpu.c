@@ -105,7 +105,7 @@ TEST(test_sharp)
         c.v[i] *= 1000;
     against_reference(&c, 1e-4, "sharp");
 
-    /* The softmax weights of N keys fall from 1 to 0, through all exponents of float32. */
+    /* The scores of N keys fall by 0.25 from key to key, until softmax weights underflow to 0. */
     enum { N = 1000 };
     case_make(&c, 1, 1, 1, (int[]){1}, (int[]){4}, 1, (int32_t[]){1}, (int32_t[]){N}, 1, 11);
     c.q[0] = 1;

@@ -215,8 +215,8 @@ TEST(edited_templates_are_unknown)
         if (!is_form(text, name))
             fail_msg("%s is not recognised", name);
         for (k = 0; k < sizeof edits / sizeof *edits; k++) {
-            /* Edits 6 to 10 change only conversations of several turns, which this chat format does
-             * not support. */
+            /* Edits 6 to 10 of the chat template have no effect on conversations of a single
+             * turn. */
             if (c->one_turn && k >= 6 && k <= 10)
                 continue;
             /* Skips edits that cannot be detected in this chat format. Edit 8 removes white space

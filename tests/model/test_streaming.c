@@ -103,8 +103,8 @@ TEST(test_same_pass)
         }
 }
 
-/* Attention that fails, so that the forward pass ends early. No prefetch thread may read the file
- * after that. */
+/* Attention function that fails and so ends the forward pass. The test then closes the checkpoint
+ * file, which no prefetch thread may still read. */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     (void)self;

@@ -75,8 +75,9 @@ static uint32_t next_random(uint32_t below)
     return (uint32_t)(random_state >> 33) % below;
 }
 
-/* Checks that prefixes of random texts give the first ids of the whole texts. Returns the number of
- * these ids divided by the expected number, which for half a text is half of its ids. */
+/* Encodes prefixes of random texts and checks that the ids are the first ids of the whole text.
+ * Returns the number of the prefixes' ids divided by the number expected from the prefixes'
+ * lengths. */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
 {
@@ -283,8 +284,8 @@ TEST(test_lowercase)
     kvd_ids_release(&lower);
 }
 
-/* Tests which characters count as punctuation (Unicode 8.0). The tokenizer under test removes
- * punctuation, so fewer ids remain. */
+/* Tests which characters are punctuation in Unicode 8.0. The tokenizer removes punctuation, so
+ * "a$a" gives only 2 ids. */
 TEST(test_punctuation)
 {
     kvd_err err;

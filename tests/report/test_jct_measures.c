@@ -81,7 +81,7 @@ TEST(test_measures)
     add(rows, "none", 1, 1000, 10, 0, 0.5);
     add(rows, "strawman", 1, 1000, 20, 2, 3);
     add(rows, "strawman", 1, 64, 4, 1, 1);
-    /* A time measured on a CPU must not be compared with the papers' times. */
+    /* a result that was measured on a CPU (0 GPUs) and must be ignored */
     add(rows, "strawman", 0, 1000, 20, 9, 9);
     add(rows, "zdc", 1, 1000, 20, 1, 0);
     add(rows, "zdc", 1, 1000, 20, 16, 0);
@@ -138,8 +138,8 @@ static void add_score(kvd_rows *r, const char *method, const char *settings, dou
     kvd_rows_real(r, "perplexity", ppl);
 }
 
-/* The perplexity of method zack at the job time of method h2o is interpolated on a logarithmic
- * scale. */
+/* Compares two methods' perplexities at equal job time. A method's log perplexity is interpolated
+ * between two of its measured job times. */
 TEST(test_equal_time)
 {
     kvd_err err = {""};
@@ -172,8 +172,8 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* Method streaming is slower than all results of method zack, so no result of zack has the same
-     * time. Streaming is compared with zack's lowest perplexity, 10. */
+    /* Job time 9 exceeds all job times of zack, so streaming is compared with zack's lowest
+     * perplexity, 10. */
     add(rows, "streaming", 1, 1000, 9, 0, 0);
     add_score(ppl, "streaming", "streaming.sink=4,streaming.recent=0.2", NAN, 11);
     is(&r, "jct-perplexity-streaming-over-zack", "all", 1, (const double[]){10});

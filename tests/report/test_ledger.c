@@ -68,8 +68,8 @@ static double expected_cv(void)
     return 100 * 2 * sqrt(2) / 8;
 }
 
-/* Writes a CSV file with one claim, `row`, or with no claim if `row` is "". If `row` has no
- * newline, the function adds columns at the beginning and the end of the row. */
+/* Writes a CSV file whose only row is `row`, or without rows if `row` is "". Adds columns before
+ * and after a `row` that does not end with a newline. */
 static void put_claim(const char *row)
 {
     char line[200];
@@ -196,8 +196,7 @@ TEST(test_verdicts)
      * "reproduced". */
     expect_verdict(",,35,,%,cv:k,,,cv:k,at-most,99,,", &r, KVD_TREND_HOLDS);
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
-    /* The smaller half of the singular values has 13 % of their sum. For a flat spectrum 0 to 50 %
-     * is possible, so 13 % cannot be called lower. */
+    /* The measured value, 13 %, is within the range that a flat spectrum can give, 0 to 50 %. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
     /* The claim asks for a comparison with a model with random weights, but there is no result of
      * such a model. kvdim uses the range of a flat spectrum instead. */
@@ -306,14 +305,12 @@ TEST(test_similarity)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                /* Fraction of a text's energy (squared norm of Q and K) in the kept dimensions.
-                 * With the other text's rotation: 0.72 for text b, 0.81 for text a. With the text's
-                 * own rotation: 0.8 and 0.9. */
+                /* percentage: energy of Q and K kept by another text's rotation, divided by energy
+                 * kept by the text's own rotation */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* Fraction of a text's energy (squared norm of Q and K) in the kept dimensions.
-                 * With the rotation of random tokens: 0.75 for text a, 0.7 for text b. With the
-                 * text's own rotation: 0.9 and 0.8. */
+                /* percentage: energy of Q and K kept by a rotation for random tokens, divided by
+                 * energy kept by the text's own rotation */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -379,8 +376,8 @@ TEST(test_tokens)
     measure(&r, "tokens-delta-random:qk:0", 0, &v);
 }
 
-/* Makes the result of a calibration without the fraction `prune` of 100 tokens. If k > 0, k
- * centroids replace the remaining tokens. `sigma` multiplies the singular values. */
+/* Makes the result of a calibration that drops the fraction `prune` of 100 tokens. k: number of
+ * k-means centroids, or 0; sigma: factor applied to all singular values. */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
 {
@@ -574,8 +571,7 @@ TEST(test_hostile_ledgers)
                "column 1 is called 'di', wanted 'id'");
 }
 
-/* Cuts the file `name` at every byte before the end of its last row. Every such file must be
- * refused. */
+/* Truncates the file `name` to each shorter length. Every truncated file must be refused. */
 static void expect_cuts_refused(const char *name, const kvd_results *r)
 {
     char path[128], text[1024];
@@ -642,8 +638,8 @@ TEST(test_shipped_ledger)
         assert_int_equal(l.entry[k].verdict, KVD_NOT_MEASURED);
         assert_true(strlen(l.entry[k].rule) >= 11);
         assert_true(strlen(l.entry[k].needs) > 10 && strlen(l.entry[k].claim) > 10);
-        /* Without SHAPE, the serving experiment runs on the CPU, and kvdim does not judge times of
-         * CPUs. Therefore this make command must set SHAPE. */
+        /* Without SHAPE, this command would measure times of a CPU, which are not compared with the
+         * paper's. */
         if (strstr(l.entry[k].needs, "make -C experiments/serving"))
             assert_non_null(strstr(l.entry[k].needs, "SHAPE=llama-3.1-8b TRACES="));
         if (strcmp(l.entry[k].id, "ZACK Table 4") == 0) {
@@ -680,8 +676,7 @@ TEST(test_rates_at_99)
          .value_hi = NAN},
         {.name = "zack", .own = true, .target = 0.99, .saving = 0.1},
         {.name = "fdc", .target = 0.9, .saving = 0.7, .saving_lo = 0.7, .saving_hi = 0.7}};
-    /* Each row of a file of task results is labelled with its task. If all rows have the same
-     * label, kvdim finds the file by that label. */
+    /* the only column of a made-up table of task results: `label`, the name of the task */
     static const kvd_column columns[] = {{"label", KVD_COL_TEXT, "1", "l"}};
     kvd_err err = {""};
     kvd_rows *const rows = kvd_rows_new(columns, 1, &err);

@@ -31,18 +31,16 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/* Tests published numbers of a text's rotation R: mean |R| (epsilon) and mean distance from a
- * reference rotation (delta). Epsilons of two texts may differ by at most the sum of their
- * deltas. */
+/* epsilon: mean |element| of a text's rotation matrix; delta: mean |difference| between this matrix
+ * and a reference matrix. Epsilons of two texts must differ by at most the sum of their deltas. */
 TEST(test_triangle)
 {
     static const struct {
         const char *rows;
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
-                /* Column 4 is epsilon, column 5 delta. Epsilons of two texts may differ by at most
-                 * the sum of their deltas. Here the difference is 0.0010 and the sum 0.0009, which
-                 * rounding explains. */
+                /* no violation: 5.10e-2 - 5.00e-2 exceeds 4.0e-4 + 5.0e-4 by no more than rounding
+                 * errors */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
@@ -58,8 +56,8 @@ TEST(test_triangle)
     }
 }
 
-/* Tests if a number x exists with |column 4 - x| = column 5 in all rows of a model. For model m, x
- * is 0.0505; for model n, there is no such number. */
+/* Column 4: epsilon, mean |element| of a rotation matrix; column 5: delta, its mean |difference|
+ * from a reference matrix. Tests if all deltas of a model are |epsilon - x| for one number x. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(
@@ -71,8 +69,7 @@ TEST(test_one_epsilon)
     assert_false(kvd_published_one_epsilon(&t.model[1]));
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
-    /* f.expected: number of models expected to fit by chance. A model fits if its three deltas are
-     * |epsilon - x| for one number x. Each of the two models fits with probability 1/6. */
+    /* Each of the two models fits the hypothesis by chance with probability 1/6. */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
     kvd_published_release(&t);
@@ -105,7 +102,8 @@ TEST(test_twins)
     free(same);
 }
 
-/* Results computed from the papers' tables must be the numbers in docs/results.md. */
+/* Results computed from tables of the papers on ZACK and FDC must be the numbers in
+ * docs/results.md. */
 TEST(test_papers)
 {
     static const struct {

@@ -248,11 +248,10 @@ TEST(test_pairs_at_equal_p)
                {"zack", 0, 0.831, 28},
                {"zack", 0.8, 0, 24},
                {"zack", 0, 0.801, 24.6}};
-    /* n: number of results, taken from `row`. pairs: expected number of comparisons between two of
-     * these results. other: parameter added to the settings of results that remove dimensions of
-     * V. */
     static const struct {
+        /* number of results that are taken from `row`, and expected number of compared pairs */
         size_t n, pairs;
+        /* text appended to the settings of results that remove dimensions of V */
         const char *other;
     } want[] = {{3, 0, ""}, {5, 1, ""}, {5, 0, ",zack.online=1"}};
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
@@ -348,8 +347,8 @@ TEST(test_mirrored_bits)
     }
 }
 
-/* For each prompt length, the smallest cache without loss is found among the rows with this prompt
- * length, as in LeanKV's Table 1. */
+/* The smallest cache that keeps 99 % of the uncompressed accuracy is found separately for each
+ * prompt length. */
 TEST(test_smallest_cache)
 {
     static const struct {
@@ -396,8 +395,8 @@ static kvd_result spectrum(const char *path, const char *label, const char *hash
     return r;
 }
 
-/* Texts with equal labels must have equal beginnings and, if they have equal numbers of tokens, be
- * equal. */
+/* Two results may have the same text label only if their texts begin equally. Texts with equal
+ * labels and equal numbers of tokens must be equal. */
 TEST(test_beginnings)
 {
     static const struct {

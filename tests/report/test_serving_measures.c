@@ -91,8 +91,8 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
     kvd_values_release(&v);
 }
 
-/* Checks results of method zack, compared with the uncompressed cache. own: highest sustained
- * request rate with the uncompressed cache. load: request rates of the n results, divided by
+/* Checks measures of made-up serving results of method zack, relative to the uncompressed cache.
+ * own: highest request rate of the uncompressed cache. load [n]: expected request rates, divided by
  * `own`. */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
@@ -267,8 +267,8 @@ TEST(test_keys)
     kvd_rows_free(rows);
 }
 
-/* While the queue of requests grows, throughput is compared at equal memory and equal rules of
- * admission. */
+/* Throughputs of two methods are compared only at equal memory and equal admission rules. An
+ * admission rule decides when the server starts a waiting request. */
 TEST(test_short_memory)
 {
     static const struct {
@@ -351,8 +351,7 @@ TEST(test_share_of_loads)
     rule.trend_limit = "-40";
     assert_int_equal(judged(&rule, &late, &late), KVD_CANNOT_TELL);
 
-    /* A claim without a published number is compared with the range expected if the claim is false
-     * (null). */
+    /* rules that compare a measured value with the range expected under the null hypothesis */
     const kvd_verdict_rule below = {"below-null", "", "", "", NAN, NAN},
                            below_at_loads = {"loads-below-null", "", "", "", NAN, NAN},
                            above_at_loads = {"loads-above-null", "", "", "", NAN, NAN};

@@ -347,8 +347,8 @@ TEST(test_preemption)
     kvd_batcher_free(b);
 }
 
-/* In layers with a sliding window, a request keeps at most window_share pages. It starts only if
- * window_share of the window_pages pages are free. */
+/* Tests the limits on cache pages of layers with a sliding window. window_pages: pages in each such
+ * layer; window_share: largest number of pages of one request. */
 TEST(test_windows)
 {
     kvd_request q[] = {{0, 639, 1}, {0, 639, 1}, {0, 60, 70}, {0, 60, 70}};

@@ -40,8 +40,8 @@ static int teardown(void **state)
 
 enum { N = 3000 };
 
-/* Computes 95 % bootstrap intervals as a reference: copies the values of all drawn blocks, and
- * sorts them. */
+/* Reference implementation of 95 % bootstrap intervals that resample blocks of values. lo, hi:
+ * bounds of the mean and of the quantiles 0.5, 0.9 and 0.99. */
 static void plain_intervals(const double *x, const uint8_t *block, uint64_t seed, double lo[4],
                             double hi[4])
 {

@@ -19,8 +19,8 @@ static kvd_spectrum shape(int layers, int kv_heads, int d)
     return b;
 }
 
-/* Each head must get its singular values of both pairs (Q-K and V-W_O) from the same measured
- * head. */
+/* Each head of a model gets singular values of a randomly chosen measured head. Its Q-K and V-W_O
+ * singular values must come from the same measured head. */
 TEST(test_dealing)
 {
     kvd_err err = {""};

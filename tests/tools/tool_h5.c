@@ -1,9 +1,10 @@
 /* Makes small kvdim files for test scripts.
  *
- * tool_h5 write OUT.h5 [SIDE]         several types; SIDE x SIDE doubles (default 8 x 8)
- * tool_h5 reserve OUT.h5 MB SECONDS   reserves and fills MB MiB, waits, finishes
+ * tool_h5 write OUT.h5 [SIDE]         arrays of numbers and texts; /values, a matrix of
+ *                                     SIDE x SIDE doubles (default 8 x 8)
+ * tool_h5 reserve OUT.h5 MB SECONDS   an array of MB MiB, with a pause while it is written
  * tool_h5 resume OUT.h5               reopens OUT.h5.partial, checks its contents, finishes
- * tool_h5 read OUT.h5                 reads /values */
+ * tool_h5 read OUT.h5 [SIDE]          reads the matrix /values */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* Writes made-up measurements in the file format of kvdim-jct, for tests and the report.
  *
  * tool_jct costs OUT.h5 [METHOD [GPU]]   times of prompt and decode iterations
- *     METHOD  none: without compression; zack,p=0.5: with half the cache; both (default)
+ *     METHOD  none: uncompressed cache; zack,p=0.5: cache of half the size; default: times of
+ *             each of these two methods
  *     GPU     GPU name to write to the file, or the word none for a CPU
  * tool_jct replay OUT.h5 TRACE.csv       times of the requests in TRACE.csv, on a slower machine */
 #include <stdio.h>

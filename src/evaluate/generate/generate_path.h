@@ -89,8 +89,8 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 const char *kvd_generate_engine_name(const kvd_config *c, const kvd_generator_spec *s,
                                      const kvd_plan *p);
 /* Returns a generator that keeps the KV cache in the CUDA engine, or NULL on failure. The generator
- * borrows `weights`. If `scores` is true, it keeps logits to compute log probabilities and
- * ranks. */
+ * borrows `weights`. `scores`: true to keep logits, from which log probabilities and ranks of
+ * tokens are computed. */
 kvd_generate_path *kvd_generate_engine(const kvd_checkpoint *c, const kvd_generator_spec *s,
                                        const struct kvd_gpu_weights *weights, const kvd_plan *plan,
                                        size_t n_sequences, bool scores, kvd_err *err);

@@ -46,8 +46,8 @@ typedef struct {
 
 const kvd_plugin_method *kvd_plugin_of(const kvd_parameter_values *v);
 
-/* Data of a plugin method after its function `open` was called. Only methods that select tokens or
- * quantise have this function. */
+/* State of a plugin method between the calls of its functions `open` and `close`. Only methods that
+ * select tokens or quantise have these functions. */
 typedef struct {
     const kvd_plugin_method *method;
     const void *self;

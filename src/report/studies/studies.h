@@ -97,8 +97,8 @@ int kvd_study_serving(const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Adds a report section on attention to tokens: which tokens are important, and whether layers
  * agree on them. */
 void kvd_study_tokens(const kvd_results *r, kvd_report *report);
-/* Adds a section that checks whether the numbers that papers print about rotation matrices
- * contradict each other. `paper`: folder with the papers' tables. */
+/* Adds a section that checks whether published numbers about rotation matrices contradict each
+ * other. `paper`: folder with the tables of the papers on ZACK and FDC. */
 int kvd_study_published(const char *paper, const kvd_results *r, kvd_report *report, kvd_err *err);
 /* Appends a sentence for each result file that lacks planned measurements, because the run was
  * interrupted or could not do them all. */

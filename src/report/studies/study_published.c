@@ -1,5 +1,6 @@
-/* Section of the report: the papers' tables on rotation matrices R. epsilon: mean |element| of R;
- * delta: mean |difference| between R and the rotation matrix of a reference text. */
+/* Section of the report: tables on rotation matrices R in the papers on ZACK and FDC. epsilon: mean
+ * |element| of R; delta: mean |difference| between R and the rotation matrix of a reference
+ * text. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
