@@ -35,8 +35,8 @@ typedef struct kvdim_prompt {
     /* Number of tokens at the end of the prompt that `recent` covers, as the method's function
      * `window` returned it */
     size_t window;
-    /* [group][n] Attention probabilities that each token received from the last `window` prompt
-     * tokens, summed for each query head */
+    /* [group][n] For each query head and each token: sum of the attention probabilities that the
+     * token received from the last `window` prompt tokens */
     const double *recent;
 } kvdim_prompt;
 

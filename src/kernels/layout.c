@@ -64,8 +64,8 @@ static size_t sum(const int32_t *x, int n)
     return s;
 }
 
-/* Writes rows [n][d] to a 16-bit matrix of 8 x 8 blocks, from row `first` on, followed by zero rows
- * up to a multiple of 8. */
+/* Rounds `rows` [n][d] to 16 bits and stores them in `to`, in 8 x 8 blocks. They begin at row
+ * `first` of `to` and are padded with zero rows to a multiple of 8. */
 static void block_rows(int dtype, const float *rows, size_t n, size_t d, size_t first, uint16_t *to)
 {
     uint16_t line[KVD_WIDTH_MAX];

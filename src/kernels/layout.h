@@ -59,8 +59,8 @@ typedef struct {
     const int32_t *kv_len; /* [batch] number of all tokens, >= q_len */
 } kvd_attn_batch;
 
-/* Numbers of dimensions of each head, and the head's offsets in cache pages, in Q and in the output
- * O, in elements. */
+/* Number of dimensions of each head, and index of its first element in Q, in the output O and in a
+ * cache page. */
 typedef struct {
     int32_t n_heads, n_kv_heads, group;
     float scale;              /* factor of scores, 1/sqrt(d_head) */
@@ -80,13 +80,16 @@ static inline int kvd_width_fits(int d, int most)
     return d >= KVD_WIDTH_STEP && d <= most && d % KVD_WIDTH_STEP == 0;
 }
 
-/* Fills *map with the offsets of heads. Returns -1 if a number in *heads is out of range. Each d_qk
- * and d_v must be a multiple of KVD_WIDTH_STEP, at most KVD_WIDTH_MAX. */
+/* Computes where each head begins in Q, in the output O and in a cache page. Returns -1 if a number
+ * in *heads is invalid.
+ *
+ * Each d_qk and d_v must be a multiple of KVD_WIDTH_STEP, at most KVD_WIDTH_MAX. */
 int kvd_attn_map_make(const kvd_attn_heads *heads, kvd_attn_map *map);
 
 int kvd_attn_widest(const kvd_attn_map *map);
 
-/* Returns the index of token t, dimension i in a matrix [tokens][d] of 8 x 8 blocks. */
+/* Returns the array index of dimension i of token t in a matrix [tokens][d] stored as 8 x 8
+ * blocks. */
 static inline size_t kvd_blocked_index(size_t t, size_t i, size_t d)
 {
     return t / 8 * 8 * d + i / 8 * 64 + t % 8 * 8 + i % 8;

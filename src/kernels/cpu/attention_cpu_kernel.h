@@ -55,8 +55,8 @@ typedef struct {
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
     float *q;  /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
-    /* [d_v][query rows] Attention outputs before division by the softmax sums. The memory is
-     * larger, because the last tile writes past d_v. */
+    /* [d_v][query rows] Attention outputs, not yet divided by the softmax sums, followed by
+     * padding. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
     /* [PANEL] Number of keys that each query row attends to beyond the first `common` keys. */
@@ -271,7 +271,7 @@ INLINE void block(const size_t nv, const kvd_cpu_task *task, size_t key, size_t 
     }
 }
 
-/* Defines one function per number of vectors, because compilers optimise a variable nv badly. */
+/* Defines a variant of function `block` for a constant number of vectors nv, which runs faster. */
 #define BLOCK(nv)                                                                                  \
     __attribute__((noinline)) static void block_##nv(const kvd_cpu_task *task, size_t key,         \
                                                      size_t n_keys, float *s, panel *p)            \
@@ -331,8 +331,8 @@ static void load_panel(const kvd_cpu_task *task, float scale, panel *p)
     }
 }
 
-/* Writes the outputs of the query rows of a panel. They are divided by the softmax sums unless the
- * task is a partial result. */
+/* Writes the attention outputs of a panel (group of query rows). Divides them by the softmax sums,
+ * unless the task has only part of the keys. */
 static void store_panel(const kvd_cpu_task *task, panel *p)
 {
     const size_t d = task->d_v, pitch = p->nv * VL;

@@ -1,6 +1,5 @@
-/* Task of the CPU attention: some query rows and some keys of one KV head g. Query row r is the
- * query of new token r / group in query head g * group + r % group, with `group` query heads per KV
- * head. */
+/* Work item of CPU attention: some query rows and some keys of one KV head. The rows are ordered by
+ * token, and for each token by query head. */
 #ifndef KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 #define KVD_KERNELS_CPU_ATTENTION_CPU_TASK_H
 

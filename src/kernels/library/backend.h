@@ -33,7 +33,8 @@ struct kvdim_plan {
     void *state;          /* private data of the backend, owned by the plan */
 };
 
-/* The CPU or CUDA implementation. Functions return KVDIM_OK, or a status and fill *err. */
+/* Implementation of kvdim's attention library on one kind of device, CPU or GPU. Functions return
+ * KVDIM_OK, or another status and fill *err. */
 struct kvd_backend {
     kvdim_status (*check)(kvd_err *err);
     /* Sets *bytes to the device memory needed to divide a batch's attention among CTAs. */

@@ -65,8 +65,8 @@ static kvd_cudnn_steps fresh(kvd_cudnn_plan *p)
     return (kvd_cudnn_steps){.heap = &p->heap, .status = CUDNN_STATUS_SUCCESS};
 }
 
-/* Names a candidate engine by its graph, its number and its settings, for example "composite heads
- * engine 5 knobs 24=33". */
+/* Sets c->name: name of the cuDNN graph, then engine number and settings, such as "engine 5 knobs
+ * 24=33". */
 static void name_config(kvd_cudnn_steps *b, const kvd_cudnn_form *f, candidate *c)
 {
     int64_t n = 0, index = -1;

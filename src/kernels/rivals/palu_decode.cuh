@@ -332,8 +332,8 @@ __device__ __forceinline__ void consume(const params &p, char *base, uint32_t sm
                 /* RoPE rotates the rebuilt keys only by their offsets in the page. To make up for
                  * that, the query is rotated back by the position of the page's first token. */
                 {
-                    /* Keeps the compiler from using cosines c4 and sines s4 earlier, so that their
-                     * loads overlap with the matrix products above. */
+                    /* Makes the compiler use cosines c4 and sines s4 only after the matrix products
+                     * above. */
                     asm volatile("" : "+f"(c4.x), "+f"(c4.y), "+f"(c4.z), "+f"(c4.w)::"memory");
                     asm volatile("" : "+f"(s4.x), "+f"(s4.y), "+f"(s4.z), "+f"(s4.w)::"memory");
                     const float c[4] = {c4.x, c4.y, c4.z, c4.w}, s[4] = {s4.x, s4.y, s4.z, s4.w};

@@ -63,8 +63,8 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* Expected output rows for each way to treat heads of different widths (kvd_width_use). Padding
-     * does not change the output, so KVD_WIDTH_USE_PADDED shares the rows of KVD_WIDTH_USE_OWN. */
+    /* Correct attention outputs for each way to treat heads with different numbers of
+     * dimensions. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;

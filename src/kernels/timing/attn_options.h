@@ -23,9 +23,12 @@ int kvd_width_list_parse(kvd_width_list *list, const char *option, const char *t
  * path. The caller frees the path. */
 char *kvd_width_list_path(const char *text);
 
-/* Takes the kept dimensions of each KV head from entry `point` of a kvdim/rates file, from the
- * file's layer `layer` on. Rounds them up to multiples of 16. Fails if the d_head of the file and
- * of *list differ. */
+/* Fills *list with the kept dimensions of each KV head in a kvdim/rates file, rounded up to
+ * multiples of 16. Fails if d_head differs between *list and the file.
+ *
+ * - path, rates: name and contents of the file
+ * - point: index of one of the file's sets of kept dimensions
+ * - layer: layer whose KV heads are used, followed by the next layers if *list has more heads */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 

@@ -1,4 +1,5 @@
-/* Times several implementations, each once per round in shuffled order. */
+/* Times several implementations of attention in rounds. Each round runs every implementation once,
+ * in shuffled order. */
 #ifndef KVD_KERNELS_TIMING_BENCH_H
 #define KVD_KERNELS_TIMING_BENCH_H
 

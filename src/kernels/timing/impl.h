@@ -70,8 +70,8 @@ typedef struct {
 /* Counts the bytes, FLOP and exponentials of attention problem *p for the head dimensions in
  * `heads`. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
-/* Sets the times of *f: its bytes, FLOP and exponentials, each divided by its peak rate. Bytes of
- * decode are divided by the read rate if it was measured, other bytes by the copy rate. */
+/* Divides the bytes, FLOP and exponentials in *f by peak rates, which gives minimum times. Bytes
+ * are divided by the copy rate, in decode by the read rate if it was measured. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 /* Measures the CPU's peak rates of copying, reading, FLOP and exponentials, with all threads. */
@@ -155,15 +155,14 @@ struct kvd_impl {
     void (*close)(void *self);
     /* Assigns attention work to CTAs. Timed separately from `launch`. May be NULL. */
     int (*plan)(void *self, void *stream, kvd_err *err);
-    /* number of layers that one call of `plan` serves, in each phase (prefill, decode) */
+    /* in prefill and in decode: number of layers for which one call of `plan` assigns the work */
     int plan_layers[KVD_N_ATTN_PHASES];
     /* Resets data that a launch changes, such as the counter of taken tiles, before the next
      * launch. Not timed. May be NULL. */
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Returns array i of the attention output, or NULL after the last. Most implementations have
-     * one. */
+    /* Returns the attention output's array i, or NULL if it has no array i. */
     kvd_impl_output *(*output)(void *self, int i);
     /* Copies one row [d_v] of the output to `row`. On a GPU, kvd_impl_fetch must have copied the
      * output to host memory. */

@@ -1,4 +1,5 @@
-/* Palu's decode attention in kvdim-attn, with latent vectors of the same total size as K and V. */
+/* Runs Palu's decode attention for timing. A token's latent vectors have as many elements as its
+ * compressed K and V in other methods. */
 #ifdef KVD_CUDA
 
 #include <math.h>

@@ -35,8 +35,7 @@ typedef struct {
     kvd_attn_heads heads;
     char widths[KVD_WIDTHS_NAME]; /* name of this set of kept dimensions */
     kvd_lengths lengths;
-    /* Base length in tokens, from which the rule `lengths` computes the length of each request. For
-     * lengths from a file: the largest length. */
+    /* Longest request in tokens; with log-normal lengths, their mean. */
     size_t seq_len;
     int batch;
     int32_t *q_len, *kv_len; /* [batch] q_len is kv_len in prefill, 1 in decode. */

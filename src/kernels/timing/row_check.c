@@ -61,7 +61,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /* Checks each position in only one query head of the KV head, with the heads in turn. */
+    /* Checks each position in one query head only, and the next position in the next head. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
