@@ -44,8 +44,7 @@ int kvd_ranks_local(void)
 enum { STREAMS = 2 }; /* stdout and stderr */
 static int spoken[STREAMS] = {-1, -1};
 
-/* Exits with status 0, because after another status MPI's launcher would end the rank that prints
- * the error message. */
+/* Exits with status 0, because mpirun ends all ranks if one rank exits with an error status. */
 static void leave_silently(void)
 {
     if (spoken[0] >= 0 || spoken[1] >= 0)

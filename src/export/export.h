@@ -36,7 +36,7 @@ typedef struct {
     kvd_common_options common;
     const char *model;
     kvd_method_paths files; /* one spectrum, at most one file of kept dimensions */
-    /* text of --method; NULL means the method that suits the --rates file */
+    /* value of the option --method; NULL if it is not given */
     const char *method_text;
     char *own_text; /* allocated copy of method_text, or NULL */
     kvd_method method;
@@ -58,7 +58,7 @@ typedef struct {
     const kvd_point *point; /* kept dimensions and projections of all heads */
     long index;             /* index of the exported set of kept dimensions in --rates, or -1 */
     bool folds[2]; /* true if projections of Q and K (element 0) or of V (element 1) are folded */
-    /* number type of the weights, or "as stored" */
+    /* number type of the exported weights, such as "bf16", or "as stored" (not converted) */
     const char *dtype;
     const kvd_run *run;
 } kvd_rates_note;

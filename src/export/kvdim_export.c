@@ -42,8 +42,8 @@ static int load(exporting *x, kvd_err *err)
     return kvd_method_files_load(&x->files, &cfg->files, &x->info, cfg->model, err);
 }
 
-/* Chooses the default of --method: the first method that uses the rotations of Q, K and V for which
- * the --rates file was made. */
+/* Without --method, selects the first method that decomposes the same matrices (for example Q and
+ * K) as the --rates file. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -96,8 +96,7 @@ static int choose(const exporting *x, size_t *index, kvd_err *err)
     if (best == r->n_points)
         return kvd_fail(err, "--overall-p %g: '%s' goes up to %g", cfg->overall_p,
                         cfg->files.rates[0], largest);
-    /* Allows 0.01 more than --overall-p (removed fraction of all dimensions), because kvdim-fit
-     * removes whole dimensions of heads. */
+    /* Warns if the removed fraction of dimensions exceeds --overall-p by more than 0.01. */
     if (r->overall_p[best] > cfg->overall_p + 0.01)
         fprintf(stderr, "%s: warning: '%s' has no point at --overall-p %g: %.4g is taken\n",
                 program, cfg->files.rates[0], cfg->overall_p, r->overall_p[best]);
@@ -158,8 +157,7 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/* Decides which projections are multiplied into the weights: V's if V loses dimensions, Q's and K's
- * only in a model without RoPE and without norms of Q and K. */
+/* Decides which projections (of Q and K, of V, or all) are multiplied into the weights. */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;

@@ -103,7 +103,7 @@ void kvd_table_row(kvd_table *t, const kvd_rows *rows, size_t row, size_t n);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);
 
-/* Removes every row of the table that equals an earlier row. */
+/* Removes duplicate rows of the table. */
 void kvd_table_unique(kvd_table *t);
 
 int kvd_table_check(const kvd_table *t, kvd_err *err);
@@ -135,7 +135,7 @@ typedef struct {
     const char *x, *y;
     bool log_x, log_y;
     bool sparse; /* true if rows with an empty cell in column y are left out without a note */
-    /* rows to draw: those with the text `is` in column `where`; all rows if `where` is NULL */
+    /* If `where` is not NULL, only rows whose cell in column `where` equals `is` are drawn. */
     const char *where, *is;
 } kvd_panel;
 
@@ -172,8 +172,8 @@ int kvd_report_check(const kvd_report *r, kvd_err *err);
 void kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                         const char *caption, const char *settings, ...) KVD_PRINTF(7, 8);
 
-/* Adds a note below the section's last figure: the number of rows of `t` that its panels leave out.
- * If they leave out all rows, the figure is not drawn. */
+/* Notes below the section's last figure how many rows of table `t` each panel leaves out. If the
+ * panels show no row at all, the figure is not drawn. */
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,
                         size_t n_panels);
 

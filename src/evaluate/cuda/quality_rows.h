@@ -9,8 +9,7 @@
 extern "C" {
 #endif
 
-/* Quality of one prediction. Valid only if `bad` and `ref_bad` are the vocabulary size, so that all
- * logits are finite. */
+/* Quality of one prediction. Valid only if no logit is infinite or NaN. */
 typedef struct {
     /* -log p(next token), and KL divergence from the uncompressed model, 0 if its logits are not
      * given */
@@ -19,8 +18,8 @@ typedef struct {
     double ref_nll;
     /* token with the largest logit in this model, and in the uncompressed model */
     uint32_t best, ref_best;
-    /* first token whose logit is not finite, in this model and in the uncompressed model;
-     * vocabulary size: all logits are finite */
+    /* First token whose logit is infinite or NaN, or the vocabulary size if there is none.
+     * `ref_bad` is for the uncompressed model. */
     uint32_t bad, ref_bad;
 } kvd_quality_row;
 
@@ -28,7 +27,7 @@ typedef struct {
  *
  * - logits: [n][vocab]
  * - reference: [n][vocab] logits of the uncompressed model, or NULL
- * - target: [n] right tokens
+ * - target: [n] correct next tokens
  * - row: [n] results; equal logits give a KL divergence of exactly 0 */
 cudaError_t kvd_quality_rows(const float *logits, const float *reference, const uint32_t *target,
                              size_t n, uint32_t vocab, kvd_quality_row *row, cudaStream_t stream);

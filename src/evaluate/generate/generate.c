@@ -330,7 +330,8 @@ int kvd_generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuations
     else
         run_worker(&j, g->worker);
     (void)pthread_mutex_destroy(&j.lock);
-    /* Adds the statistics in the order of sequences, so that sums do not depend on timing. */
+    /* Adds the statistics of sequences in a fixed order, so that rounding does not depend on
+     * timing. */
     for (size_t s = 0; account && !j.failed && s < c->n_sequences; s++)
         kvd_stepwise_account_add(account, &j.account[s]);
     free(j.account);

@@ -36,7 +36,7 @@ static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size
     return next;
 }
 
-/* group of sequences first .. first + n - 1, which run together */
+/* consecutive sequences whose texts are generated together in one batch */
 typedef struct {
     const kvd_config *config;
     kvd_generate_path *path;
@@ -47,9 +47,13 @@ typedef struct {
     uint32_t *next; /* [n] */
     size_t *at;     /* [n] output index of the token that follows `next` */
     size_t *rows;   /* [n] number of each sequence's tokens in the cache */
-    /* for each sequence of the current batch: index of its first token in `id`, position of its
-     * first new token, length of its whole text, index among all sequences, and index among the n
-     * sequences that run together */
+    /* For each sequence in the current batch:
+     *
+     * - offset: index of its first token in `id`
+     * - start: position of its first new token
+     * - whole: its final length in tokens, prompt included
+     * - row: index among all sequences
+     * - slot: index in this group */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
@@ -77,8 +81,8 @@ static size_t length_of(const kvd_continuations *c, size_t s)
     return c->end[s + 1] - c->end[s];
 }
 
-/* Returns how many tokens sequence s may have before LongRoPE's factors change and it needs a new
- * cache; the length of the sequence if they never change. */
+/* Returns the length at which sequence s switches to other LongRoPE factors, or its final length if
+ * it never does. */
 static size_t first_length(const kvd_config *config, const kvd_continuations *c, size_t s)
 {
     const size_t n = prompt_of(c, s), all = n + length_of(c, s),
@@ -215,8 +219,8 @@ static int add_to_text(group *u, kvd_err *err)
     return u->path->begin(u->path, u->plan, 1, err);
 }
 
-/* Runs a decode step of all unfinished sequences of the group. *left receives the number of these
- * sequences, 0 if all are finished. */
+/* Runs one decode step of the group's unfinished sequences. Sets *left to their number before the
+ * step. */
 static int run_step(group *u, size_t *left, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;

@@ -24,7 +24,7 @@ typedef struct {
 typedef struct kvd_layers_method kvd_layers_method;
 struct kvd_layers_method {
     kvd_method_info info; /* must be the first member */
-    /* True if `merge` takes and returns keys before RoPE, false for keys after RoPE. */
+    /* True if keys are merged across layers before RoPE is applied, false if after it. */
     bool keys_before_rope;
     /* Fails if the method's parameters do not suit the model. NULL if all parameters suit all
      * models. */

@@ -25,8 +25,8 @@ static bool ask_window(const kvd_parameter_values *v, kvd_side side, size_t *new
     return false;
 }
 
-/* Sets how many newest tokens stay unquantised, and how many tokens form a block. If the plugin
- * gives invalid numbers, sets *newest to 0 and *block to 1, and the next call of `code` fails. */
+/* Sets how many newest tokens stay unquantised, and how many tokens form a block. If the plugin's
+ * numbers are invalid, uses 0 and 1 and records an error. */
 static void window(const kvd_parameter_values *v, kvd_side side, size_t *newest, size_t *block)
 {
     if (!ask_window(v, side, newest, block))

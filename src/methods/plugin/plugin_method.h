@@ -17,8 +17,7 @@
 enum { KVD_PLUGIN_KEYS = 8 };
 
 typedef struct {
-    /* The plugin's method in the form of kvdim's own methods. Must be the first member, because
-     * kvd_plugin_of casts a pointer to it. */
+    /* The plugin's method in the form of kvdim's own methods. Must be the first member. */
     union {
         kvd_method_info info;
         kvd_tokens_method tokens;
@@ -39,8 +38,8 @@ typedef struct {
     const char *path;
     kvd_parameter parameter[KVD_PLUGIN_KEYS + 1];
     kvd_tradeoff tradeoff;
-    /* Set if the plugin's state_bytes, select_bits, window or group returned an invalid number, as
-     * the caller cannot report an error there. A later function then reports it. */
+    /* Each is true if the plugin's state_bytes, select_bits, window or group returned an invalid
+     * number. */
     atomic_bool bad_state, bad_bits, bad_window, bad_group;
 } kvd_plugin_method;
 

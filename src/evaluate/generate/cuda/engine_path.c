@@ -82,8 +82,7 @@ bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, 
 {
     const bool member = kvd_gpu_method_name(p) != NULL;
     const bool rebuilds = p->dims && p->dims->rebuild;
-    /* A method that reads each prompt twice, to rank its tokens, needs positions for both
-     * copies. */
+    /* Longest sequence in tokens, doubled for methods that feed every prompt to the model twice. */
     const size_t max_len = kvd_plan_copies(p) * s->max_len;
     const kvd_gpu_kind *const kind = kvd_gpu_kind_of_text(p, c, max_len);
     const char *reason = NULL;
@@ -217,7 +216,7 @@ static void account_for(by_engine *e, size_t slot, size_t n, bool step)
     const kvd_engine_count was = s->of, *const is = &s->of;
     const size_t heads = (size_t)e->heads;
     count(e, slot, s->rows + n, s);
-    /* bits of tokens in sliding windows, after the new tokens have displaced the oldest ones */
+    /* bits stored for this sequence in all layers with a sliding window */
     const double window = window_bits(e, s->rows);
     a->dropped += (size_t)llround((was.entries + (double)n - is->entries) * e->counted_heads);
     a->merged += is->merged - was.merged;

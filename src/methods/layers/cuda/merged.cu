@@ -8,7 +8,7 @@ namespace
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-/* Mark of a vector that is not merged: two norms of -1 in bf16. */
+/* Mark of a token whose vectors in two layers are not merged: two bf16 norms of -1. */
 constexpr uint32_t APART = 0xbf80bf80u;
 
 __device__ __forceinline__ size_t page_elements(const kvd_merged_args &a)
@@ -21,14 +21,14 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
     return static_cast<size_t>(__ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/* Returns the number that page p of request b has among the bf16 pages that attention reads. */
+/* Returns the index of the bf16 page that attention reads as page p of request b. */
 __device__ __forceinline__ size_t rows_page_of(const kvd_merged_args &a, int b, int p)
 {
     return static_cast<size_t>(__ldg(a.rows_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/* Returns where a page stores the norms of KV head v / 2: of K if v is even, of V if v is odd. Each
- * token has one 32-bit word with two bf16 norms, one per merged layer. */
+/* Returns a page's norms of KV head v / 2: of K for even v, of V for odd v. Each 32-bit word has a
+ * token's bf16 norms in two merged layers. */
 __device__ __forceinline__ uint32_t *lengths_of(const kvd_merged_args &a, size_t page, int v)
 {
     return reinterpret_cast<uint32_t *>(a.length) +
@@ -47,8 +47,9 @@ __device__ __forceinline__ void store(uint16_t *to, uint4 x)
 
 /* Eight tokens of K or V of one KV head, which one warp reads. */
 struct octet {
-    /* page: number of the page with the stored K and V. at: index, in the stored pages, of this
-     * lane's first element. at_rows: its index in the pages that attention reads. */
+    /* - page: index of the page in the compressed cache
+     * - at: index of this lane's first element in the compressed cache
+     * - at_rows: index of the same element in the uncompressed cache, which attention reads */
     size_t page, at, at_rows;
     int token;
     int lane, n_runs;
@@ -68,8 +69,8 @@ __device__ __forceinline__ octet octet_of(const kvd_merged_args &a, int b, int v
             a.d_head / 8};
 }
 
-/* Calls f(i, j) for every 8 elements that this lane reads. i: their index in the stored pages. j:
- * their index in the pages that attention reads. */
+/* Calls f(i, j) for every 8 adjacent elements that this lane reads. They begin at index i of the
+ * compressed cache and at index j of the uncompressed cache. */
 template <class F> __device__ __forceinline__ void for_runs(const octet &o, F f)
 {
     size_t at = 0;
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Weights of two directions in their spherical interpolation. */
+/* Factors of two unit vectors in their spherical interpolation: from * vector 1 + to * vector 2. */
 struct factors {
     double from, to;
 };

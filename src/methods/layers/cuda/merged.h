@@ -37,8 +37,7 @@ typedef struct {
      * - second: K and V of the second layer's unmerged tokens */
     uint16_t *first, *second;
     /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] bf16 norms of each token's K or V vector in the
-     * first and in the second of the two layers. Negative if the token's two vectors are not
-     * merged. */
+     * first and in the second merged layer. Negative if the token's vectors are not merged. */
     uint16_t *length;
 } kvd_merged_args;
 
@@ -48,10 +47,13 @@ cudaError_t kvd_pair_keep(const kvd_merged_args *a, cudaStream_t stream);
  * device memory. Angles are stored as the bits of a float32; the bits of smallest angles are
  * inverted. */
 cudaError_t kvd_pair_measure(const kvd_merged_args *a, uint32_t *range, cudaStream_t stream);
-/* Merges K and V of prompts in two layers (a->first and a->rows) by spherical interpolation. t:
- * weight of the second layer. range: smallest and largest angle between the vectors of the two
- * layers, from kvd_pair_measure. Vectors whose angle is in the upper fraction `gamma` of this range
- * stay unmerged. Adds their number to apart[slot]. */
+/* Merges K and V of prompts in two adjacent layers by spherical interpolation.
+ *
+ * - a: K and V of the first layer in a->first, K and V of the second layer in a->rows
+ * - range: smallest and largest angle between a token's two vectors, from kvd_pair_measure
+ * - t: weight of the second layer
+ * - gamma: 0.05, for example, leaves vectors unmerged if their angle is in the upper 5 % of `range`
+ * - apart: [slots] increased by the number of unmerged vectors */
 cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, double t, double gamma,
                            uint32_t *apart, cudaStream_t stream);
 /* Writes K and V of one of two merged layers to a->rows, for attention. second: true for the second
@@ -61,9 +63,10 @@ cudaError_t kvd_pair_merge(const kvd_merged_args *a, const uint32_t *range, doub
  * second layer, in a->second. The function marks this token as unmerged. */
 cudaError_t kvd_pair_restore(const kvd_merged_args *a, bool second, cudaStream_t stream);
 
-/* For each request, copies K and V of the tokens after the prompt from a->first to a->rows. prompt
- * [n], in device memory: number of prompt tokens of each request. After the last token, writes
- * zeros up to a multiple of 8 tokens. */
+/* Copies K and V of the tokens that follow the prompts. Adds zeros up to a multiple of 8 tokens.
+ *
+ * - a: a->first is the source, a->rows the destination
+ * - prompt: [n] number of prompt tokens of each request, in device memory */
 cudaError_t kvd_merged_copy_later(const kvd_merged_args *a, const int32_t *prompt,
                                   cudaStream_t stream);
 /* Sets to[b] = of_slot[slot[b]] for n requests b, in device memory. */
@@ -89,8 +92,8 @@ typedef struct {
 
 int kvd_merged_slots_make(kvd_merged_slots *s, size_t n, kvd_err *err);
 void kvd_merged_slots_release(kvd_merged_slots *s);
-/* At the start of an iteration, records the prompt length of each request that is new in its slot.
- * Returns true if there is one. */
+/* Called at the start of an iteration. Records the prompt lengths of new requests, and returns true
+ * if a request is new. */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
 /* After an iteration, updates the number of tokens of each running request, and s->held, the bytes
  * of all requests. bits_of returns the stored bits of the request in a slot. */

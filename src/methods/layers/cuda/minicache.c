@@ -109,8 +109,8 @@ static bool has_window(const merged *k, int layer)
     return k->method.cache->layer[layer].map.window > 0;
 }
 
-/* Returns the index at which the pair of merged layers `first` and `first` + 1 begins in an array
- * [n_pairs][slots]. */
+/* Returns where the row of a layer pair begins in an array [layer pairs][cache slots]. `first` is
+ * the first layer of the pair. */
 static size_t apart_at(const merged *k, int first)
 {
     return (size_t)(first - k->begin) / 2 * k->slots.n;
@@ -213,7 +213,7 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits of K and V of a token in a layer that is not merged. */
+/* Returns the bits of the uncompressed K and V of one token in one layer. */
 static double row_bits(const merged *k)
 {
     return 8.0 * sizeof(uint16_t) * k->method.cache->config->d_head * (double)vectors(k);
@@ -285,7 +285,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* After an iteration, records how many vectors of each new prompt stayed unmerged. */
+/* After an iteration, records how many K and V vectors of each new prompt were not merged across
+ * layers. */
 static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     merged *const k = of(m);

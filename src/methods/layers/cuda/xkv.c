@@ -34,7 +34,7 @@ typedef struct {
      * plus rank of V; `most_rank`, rank of K or V. */
     size_t wide, ranks, most_rank;
     /* [n_layers] Device pages with K and V of the tokens after the prompt. NULL in layers with a
-     * sliding window, which keep all tokens in bf16 pages. */
+     * sliding window. */
     uint16_t **own;
     kvd_latent_head *head; /* device [n_layers][n_kv_heads] */
     int32_t *run;          /* for each group, page offset of every 8 latent elements */
@@ -250,8 +250,7 @@ static int put(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_latent_put(&a, r->stream), what, err);
 }
 
-/* Restores K and V of the prompts in those layers of the group that have a sliding window, and
- * writes them to the bf16 pages of these layers. */
+/* Decompresses the K and V of prompts into the bf16 cache of layers with a sliding window. */
 static int restore_windows(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;
@@ -345,8 +344,8 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum + layers * rows_bits(k, s->tokens);
 }
 
-/* Returns how many bits a request of n tokens saves in layers with a sliding window, because groups
- * of layers share the latent vectors of the prompt. */
+/* Returns how many bits compression of the prompt saves in sliding-window layers when a request has
+ * n tokens. */
 static double saved_near(const xkv *k, size_t slot, size_t n)
 {
     double sum = 0;
@@ -364,8 +363,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns the change, in the latest step, of the bits that sliding-window layers save by sharing
- * latent vectors. At most 0. */
+/* Returns the change, in the latest step, of the bits that compression saves in sliding-window
+ * layers. It is never positive, because prompt tokens leave the window. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
@@ -487,8 +486,8 @@ static int make_solver(xkv *k, kvd_err *err)
     return k->latent && (k->captured = kvd_pinned_new(captured, what, err)) ? 0 : -1;
 }
 
-/* Copies the offsets of each head in cache pages, in latent pages and in the projection matrices to
- * the device. */
+/* Fills device tables with each head's offsets in cache pages, latent vectors and singular
+ * vectors. */
 static int copy_tables(xkv *k, kvd_err *err)
 {
     const kvd_config *const c = k->method.cache->config;

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(ROUTE_THREADS) route_kernel(const kvd_gpu_rout
         const size_t best = kvd_route_next(logit, experts, last);
         last = best < experts ? best : 0;
         expert[j] = (uint32_t)last;
-        /* If all remaining logits are NaN, the routing weight is NaN. */
+        /* If all experts that are not yet chosen have NaN logits, the routing weight is NaN. */
         factor[j] = best < experts ? 0.0f : NAN;
         of_chosen += best < experts ? exp((double)logit[best] - (double)top) : (double)NAN;
     }
@@ -103,7 +103,7 @@ __device__ __forceinline__ void route_warp(const kvd_gpu_routes &r, size_t token
                 mine = {value, x};
         }
         last = best_of_warp(mine, experts);
-        /* If all remaining logits are NaN, the routing weight is NaN. */
+        /* If all experts that are not yet chosen have NaN logits, the routing weight is NaN. */
         const float value = last.expert < experts ? last.value : NAN;
         if (r.add_up)
             sum += exp((double)value - (double)top);
@@ -385,8 +385,8 @@ template <bool UP> struct tile_rows {
         high = w + (UP ? min(row, out - 1) + out : min(row + 8, out - 1)) * in;
     }
 
-    /* Loads this lane's 16 of 64 columns of two rows of the weight matrix W: row `low` to w[0] and
-     * w[2], row `high` to w[1] and w[3]. */
+    /* Loads this lane's weights: 16 of row `low` into even elements of w, 16 of row `high` into odd
+     * elements. */
     __device__ __forceinline__ void load(uint4 (&w)[4], int slab, int in) const
     {
         const int column = slab * SLAB + (int)(threadIdx.x % 4) * 8;
