@@ -32,6 +32,12 @@ is "each method once for each size" "" "$(sed 1d "$t/leaderboard-stored.csv" | c
 check "quest is among the best by bytes read" test -n "$(cell leaderboard-read quest score)"
 check "ordered by score" awk -F, 'NR > 1 && $1 == size && $6 > last + 1e-9 { exit 1 } { size = $1; last = $6 }' "$(sed 's/"[^"]*"/-/' "$t/leaderboard-stored.csv" >"$D/plain.csv"; echo "$D/plain.csv")"
 
+# The numbers say at which time they are taken.
+for table in leaderboard leaderboard-stored leaderboard-read; do
+  check "times of bytes in $table" sh -c "grep -qF '| stored at the end / 16-bit | mean read per step / 16-bit |' '$t/$table.md' && grep -qF 'Read: bytes of the cache that a step reads, mean over the steps.' '$t/$table.md'"
+done
+check "times of bytes on the page" grep -q '<figcaption>.*stores at the end of a sequence, and the bytes that a step reads of it, mean over the steps;' "$D/page/index.html"
+
 # Prompts that lost their middle, and the modelled time of a link: bytes per step of a sequence over 2 GB/s.
 check "a page without cut prompts" grep -q 'No prompt was cut' "$D/page/index.html"
 awk 'BEGIN { for (i = 0; i < 3; i++) { printf "{\"index\":%d,\"input\":\"", i; for (k = 0; k < (i ? 90 : 5); k++) printf "a red stone is here. ";
@@ -48,6 +54,7 @@ check "modelled is called so" grep -q 'modelled ms per step on a link of 2 GB/s'
 # The page shows the times of kvdim-jct's steps with the scores of the same methods and settings.
 check "steps" "$B/bin/kvdim-jct" $model --method none --method h2o,heavy=0.05/0.2,recent=0.1 --method hetero,k=4,v=2 --input-len 40 --output-len 12 --batch 2 --iterations --step-batch 1,2 --repeats 1 -q -o "$D/steps.h5"
 check "a page with steps" "$B/bin/kvdim-report" "$D/tokens.h5" "$D/steps.h5" -o "$D/timed"
+check "times of bytes beside a time" grep -qF '| stored at the end / 16-bit | mean read per step / 16-bit |' "$D/timed/tables/leaderboard-steps.md"
 is "settings with a score and a time" "h2o h2o none" "$(sed 1d "$D/timed/tables/leaderboard-steps.csv" | cut -d, -f3 | sort | tr '\n' ' ' | sed 's/ $//')"
 check "a step of two requests" test "$(sed 1d "$D/timed/tables/leaderboard-steps.csv" | grep -c 'batch 2')" = 3 -a -s "$D/timed/figures/leaderboard-steps.svg"
 check "fastest first, and on the front" awk -F, 'NR == 2 && !/,yes$/ { exit 1 } NR > 2 && $1 < last { exit 1 } NR > 1 { last = $1 }' "$(sed 's/"[^"]*"/-/; s/^[^,]*,[^,]*,[^,]*,[^,]*,//' "$D/timed/tables/leaderboard-steps.csv" >"$D/plain.csv"; echo "$D/plain.csv")"

@@ -247,13 +247,26 @@ static kvd_table *table_of(const leaderboard *b, const char *name, const char *t
     return t;
 }
 
+static const char bytes_note[] =
+    "Stored: bytes of the cache at the end of a sequence. Read: bytes of the cache that a step "
+    "reads, mean over the steps. Both are divided by those of an uncompressed 16-bit cache. A "
+    "method that compresses only the prompt may read a smaller share than it stores, because its "
+    "share grows with every generated token and is largest at the end.";
+
+static void add_byte_columns(kvd_table *t, int digits)
+{
+    kvd_table_add_column(t, KVD_CELL_REAL, digits, "free_cache_share",
+                         "stored at the end / 16-bit");
+    kvd_table_add_column(t, KVD_CELL_REAL, digits, "free_read_share",
+                         "mean read per step / 16-bit");
+}
+
 static void add_columns(const leaderboard *b, kvd_table *t)
 {
     char heading[80];
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "method", "method");
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "settings", "settings");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_cache_share", "stored / 16-bit");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_read_share", "read / 16-bit");
+    add_byte_columns(t, 3);
     kvd_table_add_interval(t, 3, "score", "score, %");
     kvd_table_add_interval(t, 3, "score_change", "change, %");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "prompt_ms", "ms per prompt");
@@ -314,9 +327,9 @@ static void whole_table(const leaderboard *b, kvd_section *s)
         t,
         "Score: mean over tasks, each with the same weight, with a 95 %% interval that draws "
         "items within each task. Change: less the score of the uncompressed model, paired by "
-        "item. Stored and read: bytes of the cache, and those that a step reads, over an "
-        "uncompressed 16-bit cache. Milliseconds are those of the run on its machine, for one "
-        "sequence: the time of a batch divided by its number of sequences.%s",
+        "item. %s Milliseconds are those of the run on its machine, for one sequence: the time of "
+        "a batch divided by its number of sequences.%s",
+        bytes_note,
         isnan(b->link) ? ""
                        : " Modelled milliseconds are not measured: all bytes that a step reads of "
                          "the cache of one sequence, over the bandwidth of the link, as if the "
@@ -353,8 +366,8 @@ static int best_table(const leaderboard *b, double (*size)(const standing *), co
     kvd_table_note(t,
                    "The %d methods with the highest mean score at each size. The setting of a "
                    "method was chosen by the items that it is judged on. Methods whose "
-                   "intervals overlap are not told apart.",
-                   MOST);
+                   "intervals overlap are not told apart. %s",
+                   MOST, bytes_note);
     memcpy(by, b->point, b->n * sizeof *by);
     qsort(by, b->n, sizeof *by, by_score);
     for (size_t k = 0; k < sizeof shares / sizeof *shares; k++) {
@@ -395,8 +408,7 @@ static void figure(const leaderboard *b, kvd_section *s)
         table_of(b, "leaderboard-points", "Mean score against bytes, all points", s);
     t->only_files = t->no_markdown = true;
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "series", "series");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "free_cache_share", "stored / 16-bit");
-    kvd_table_add_column(t, KVD_CELL_REAL, 6, "free_read_share", "read / 16-bit");
+    add_byte_columns(t, 6);
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "score", "score, %");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "score_lo", "from");
     kvd_table_add_column(t, KVD_CELL_REAL, 6, "score_hi", "to");
@@ -409,8 +421,9 @@ static void figure(const leaderboard *b, kvd_section *s)
         kvd_table_int(t, on_front(b, x, stored) + 2 * on_front(b, x, was_read));
     }
     titled h = titled_of(b, "leaderboard",
-                         "Mean score over the tasks against the bytes that the cache stores, and "
-                         "that a step reads of it, over those of an uncompressed 16-bit cache. "
+                         "Mean score over the tasks against the bytes that the cache stores at the "
+                         "end of a sequence, and the bytes that a step reads of it, mean over the "
+                         "steps; both over those of an uncompressed 16-bit cache. "
                          "Ringed points, the front, are beaten by no other in bytes and score. "
                          "They are labelled with their methods; bars are their 95 % intervals",
                          s);
@@ -508,15 +521,15 @@ static void steps_table(const leaderboard *b, const timed *all, size_t n,
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "step_ms", "ms per step");
     kvd_table_add_column(t, KVD_CELL_REAL, 3, "step_share", "over uncompressed");
     kvd_table_add_interval(t, 3, "score", "score, %");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_cache_share", "stored / 16-bit");
-    kvd_table_add_column(t, KVD_CELL_REAL, 3, "free_read_share", "read / 16-bit");
+    add_byte_columns(t, 3);
     kvd_table_add_column(t, KVD_CELL_TEXT, 0, "front", "front");
     kvd_table_note(
         t,
         "Scores of the leaderboard, beside the time of a decode step that kvdim-jct measured under "
         "the same method and settings: the step with most requests and tokens. The scored model "
         "and the timed one may differ. On the front: no other step is as fast with a better "
-        "score, or faster with the same score.");
+        "score, or faster with the same score. %s",
+        bytes_note);
     for (size_t i = 0; i < n; i++) {
         const timed *const x = &all[i];
         const kvd_report_row *const none = uncompressed_step(steps, x->row);
