@@ -201,6 +201,7 @@ with h5py.File(sys.argv[1], "r+") as f:
   check "two models of one name" "$report" "$D/in/accuracy-1.h5" "$D/other.h5" --no-plots -q -o "$D/models"
   [ "$(cut -d, -f2 "$D/models/tables/accuracy.csv" | sed 1d | sort -u | grep -c ' (hash [0-9a-f]\{8\})$')" -eq 2 ] &&
     ok "are told apart" || not_ok "are told apart" "$(cat "$D/models/tables/accuracy.csv")"
+  is "the summary names the model of its numbers" "1" "$(page_lines models '(shrink the KV cache of synthetic \(hash [0-9a-f]{8}\), compared with its uncompressed cache on the text text1, 800 predicted tokens\. Sections below have 1 further model\. Measured)' | wc -l)"
   check "a long command line has a wide column" grep -q '<td class="l">kvdim-eval a.txt' "$D/models/index.html"
   # Calibrations whose labels differ in a character that names of curves cannot have; rows that differ in one key, the prompt or the type of the cache.
   "$B/tests/tool_accuracy" "$D/comma.h5" text1 'a,b' 1 && "$B/tests/tool_accuracy" "$D/semicolon.h5" text1 'a;b' 1.5 && "$B/tests/tool_accuracy" "$D/keys.h5" text1 text1 1 || exit 1

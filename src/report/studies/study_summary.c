@@ -388,6 +388,19 @@ static void distinct(const char *const *text, size_t n, size_t most, kvd_text *t
         }
 }
 
+/* Returns the number of different models of the results. */
+static size_t count_models(const kvd_accuracy_entries *all)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < all->n; i++) {
+        bool again = false;
+        for (size_t k = 0; k < i && !again; k++)
+            again = !strcmp(all->item[k].file->model.hash, all->item[i].file->model.hash);
+        n += !again;
+    }
+    return n;
+}
+
 /* Appends a sentence that names the methods that are not in the summary, because they were measured
  * under other conditions than those in it. */
 static void say_elsewhere(const kvd_accuracy_entries *all, const candidates *some, kvd_text *words)
@@ -453,14 +466,19 @@ static int facts(const kvd_results *r, const kvd_accuracy_entries *all, const ca
     if (!some->label)
         kvd_text_raw(title, title->len > strlen("kvdim report: ") ? "" : "results without a model");
     if (some->label) {
-        double tokens = kvd_entry_real(&all->item[some->item[0].first], "n_predictions");
+        const kvd_accuracy_entry *const e = &all->item[some->item[0].first];
+        const size_t models = count_models(all) - 1, texts = all->n_labels - 1;
         kvd_text_add(&plain_words,
-                     "Methods that shrink the KV cache, compared with the uncompressed model on "
-                     "the text %s, %.0f predicted tokens. ",
-                     some->label, tokens);
-        if (all->n_labels > 1)
-            kvd_text_add(&plain_words, "Sections below have %zu further text%s. ",
-                         all->n_labels - 1, all->n_labels > 2 ? "s" : "");
+                     "Methods that shrink the KV cache of %s, compared with its uncompressed cache "
+                     "on the text %s, %.0f predicted tokens. ",
+                     e->file->model.name, some->label, kvd_entry_real(e, "n_predictions"));
+        if (models || texts)
+            kvd_text_raw(&plain_words, "Sections below have ");
+        if (models)
+            kvd_text_add(&plain_words, "%zu further model%s%s", models, models > 1 ? "s" : "",
+                         texts ? " and " : ". ");
+        if (texts)
+            kvd_text_add(&plain_words, "%zu further text%s. ", texts, texts > 1 ? "s" : "");
     }
     for (size_t i = 0; i < r->n; i++) {
         const char *const at = kvd_fact_get(&r->item[i].provenance, "started_utc");
