@@ -563,6 +563,10 @@ is "a search against a 16-bit cache" "$(attribute "$D/search.h5" /target/kivi/sa
 
 # The first card is not the first name: hetero keeps 80 % of the accuracy, kivi all. Methods under other conditions are named.
 is "the best of single points" "kivi" "$(page_lines f16 'class="card"><span>([^<]*)' | sed -n 1p)"
+is "no card of a method that was not measured" "kivi" "$(page_lines f16 'class="card"><span>([^<]*)')"
+check "no claim is measured" test "$(cut -d, -f1 "$D/f16/tables/ledger.csv" | wc -l)" -gt 100 -a -z "$(page_lines f16 'id="(verdict-[0-5])"')"
+check "the page says so in one line" says "$D/f16/index.html" "These files measure none of"
+is "without a count of every verdict" "" "$(page_lines f16 'class="(strip)"')"
 check "another prompt" evaluate --prompt 32 --cache f16 --method streaming -o "$D/prompt.h5"
 check "its page" "$report" "$D/f16.h5" "$D/prompt.h5" --no-plots -q -o "$D/prompts"
 check "the summary names methods with another prompt" says "$D/prompts/index.html" 'and not compared here: streaming (prompt 32).'

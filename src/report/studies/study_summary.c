@@ -224,11 +224,11 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
                  const char *method, kvd_text *t)
 {
     char interval[80], below[160] = "";
-    const kvd_accuracy_entry *const e = c && !c->known ? best_point(all, c) : NULL;
+    const kvd_accuracy_entry *const e = c->known ? NULL : best_point(all, c);
     kvd_text_raw(t, "<div class=\"card\"><span>");
     kvd_text_html(t, heading);
     kvd_text_html(t, method);
-    if (c && c->known) {
+    if (c->known) {
         interval_text(c->elements ? c->x.value_lo : c->x.saving_lo,
                       c->elements ? c->x.value_hi : c->x.saving_hi, interval, sizeof interval);
         snprintf(below, sizeof below, "of the %s at 99 %% of top-1 accuracy%s",
@@ -247,21 +247,13 @@ static void card(const kvd_accuracy_entries *all, const candidate *c, const char
         kvd_text_add(t,
                      "</span><b>%.1f %%</b><span>%s</span><span class=\"soft\">%s</span></div>\n",
                      100 * kvd_entry_real(e, "top1_share"), below, interval);
-    } else if (c && !has_share(all, c)) {
-        kvd_text_add(t, "</span><b>-</b><span>%s</span></div>\n", no_share);
     } else {
-        bool elsewhere = false;
-        for (size_t i = 0; i < all->n; i++)
-            elsewhere = elsewhere || !strcmp(kvd_entry_text(&all->item[i], "method"), method);
-        kvd_text_add(t, "</span><b>-</b><span>%s</span></div>\n",
-                     elsewhere ? "measured only on other tokens, with another prompt or another "
-                                 "number type of the cache"
-                               : "not measured");
+        kvd_text_add(t, "</span><b>-</b><span>%s</span></div>\n", no_share);
     }
 }
 
-/* Writes a card (box with main results) for the best method, one for the method zack and one for
- * the method uniform. */
+/* Writes a card (box with main results) for the best method, and one for each of the methods zack
+ * and uniform that was measured. */
 static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_text *t)
 {
     static const char *const references[] = {"zack", "uniform"};
@@ -272,7 +264,7 @@ static void cards(const kvd_accuracy_entries *all, const candidates *some, kvd_t
         card(all, best, best->known ? "Best method: " : "", name_of(all, best), t);
     for (int k = 0; k < 2; k++) {
         const candidate *const c = plain(all, some, references[k]);
-        if (!first || c != best)
+        if (c && (!first || c != best))
             card(all, c, "", references[k], t);
     }
     kvd_text_raw(t, "</div>\n");
@@ -508,6 +500,11 @@ static void strip(const kvd_ledger *l, kvd_text *t)
     size_t count[KVD_N_VERDICTS] = {0};
     for (size_t i = 0; i < l->n; i++)
         count[l->entry[i].verdict]++;
+    if (count[KVD_NOT_MEASURED] == l->n) {
+        kvd_text_raw(t, "<p class=\"soft\">These files measure none of "
+                        "<a href=\"#ledger\">the papers' claims</a>.</p>\n");
+        return;
+    }
     kvd_text_raw(t, "<div class=\"strip\"><span>Claims of the papers:</span>");
     for (int v = 0; v < KVD_N_VERDICTS; v++)
         kvd_text_add(t,
