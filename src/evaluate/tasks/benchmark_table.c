@@ -277,7 +277,7 @@ const char kvd_benchmark_heading[] =
 
 const char kvd_benchmark_legend[] =
     "change: score less that of none\n" KVD_CACHE_LEGEND
-    "read: bytes that a step reads over an uncompressed 16-bit cache\n" KVD_SETTINGS_LEGEND;
+    "read: mean of the bytes that a step reads over an uncompressed 16-bit cache\n" KVD_SETTINGS_LEGEND;
 
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line)
 {
