@@ -104,9 +104,9 @@ static void centre(state *s, const float *X, const size_t *start)
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
-/* Bounds s_i = y . c_i - ||c_i||^2 / 2 for a vector y and each of k centroids c_i. scores[i] holds
- * y . c_i on entry, and an upper bound of s_i on return. Returns the maximum of `least` and all
- * lower bounds. */
+/* Replaces the rounded products y . c_i of a vector y and k centroids c_i in `scores` by upper
+ * bounds of y . c_i - ||c_i||^2 / 2. Returns the largest lower bound, or `least` if that is
+ * larger. */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
 {

@@ -302,7 +302,8 @@ static int run_all(collector *c, kvd_err *err)
             status = run_batch(c, err);
         kvd_progress_step(&progress, (double)(kvd_corpus_offset(c->corpus, c->sequence) - begin));
         if (kvd_interrupted()) {
-            /* Saves after whole batches only, as the sums may hold a part of the current one. */
+            /* Saves the collected statistics only if they include the whole last batch, not a part
+             * of it. */
             if (alone && c->sequence > whole && save(c, err))
                 status = -1;
             else

@@ -67,7 +67,7 @@ typedef struct {
     /* number of a request's tokens in the cache of a KV head, averaged over the heads of layers
      * without a sliding window */
     double entries;
-    /* bits of the stored K and V of the request; NaN if the method does not quantise */
+    /* number of bits of the stored K and V of the request; NaN if the method does not quantise */
     double bits;
     /* number of bits of the request's page summaries, with which a decode step chooses tokens */
     double side;
@@ -82,8 +82,8 @@ typedef struct {
     /* number of tokens from whose keys method think removed dimensions, summed over KV heads and
      * layers */
     size_t pruned;
-    /* Bits of cached tokens that the last decode step did not read, because they had left the
-     * sliding window. */
+    /* Number of bits of cached tokens that the last decode step did not read, because they had left
+     * the sliding window. */
     double unseen;
 } kvd_engine_count;
 

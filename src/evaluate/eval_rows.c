@@ -210,8 +210,8 @@ void kvd_eval_print_new_rows(kvd_eval_run *v)
     fflush(stdout);
 }
 
-/* Opens the compression methods with the parameter values *p and the k-th random seed. Stores them
- * in c->plan. *c must not be moved afterwards. */
+/* Prepares the compression methods with the parameter values *p and the k-th random seed. Stores
+ * them in c->plan. *c must not be moved afterwards. */
 static int open_choice(kvd_eval_run *v, const kvd_point *p, size_t k, kvd_choice *c, kvd_err *err)
 {
     *c = (kvd_choice){.method = kvd_method_name(p->method),
@@ -245,7 +245,7 @@ static int evaluate_one(kvd_eval_run *v, const char *purpose, const kvd_point *p
                         double full_rank_error, kvd_err *err)
 {
     /* Measures attention errors, which takes time, only at parameter values that the user gave
-     * (purpose "point"), not at values that a search tries. */
+     * (purpose "point"), not at values that option --target tries. */
     const bool errors = !strcmp(purpose, "point");
     kvd_choice c;
     const int status = open_choice(v, point, 0, &c, err) ||
@@ -335,8 +335,8 @@ static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, s
     return status ? -1 : 0;
 }
 
-/* Opens method i once for each of its parameter values and random seeds. On failure closes all that
- * it opened. */
+/* Prepares compression method i for each of its parameter values and random seeds. On failure frees
+ * everything that it prepared. */
 static int open_method(kvd_eval_run *v, size_t i, kvd_choice *choice, size_t *n, kvd_err *err)
 {
     *n = 0;

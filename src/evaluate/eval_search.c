@@ -8,11 +8,11 @@
 #include "evaluate/accuracy_text.h"
 #include "evaluate/eval_run.h"
 
-/* A method's results at several values of the searched parameter, from most to fewest stored
- * bytes. */
+/* A method's results at several values of the parameter that option --target varies, from most to
+ * fewest stored bytes. */
 typedef struct {
     size_t n, *row;
-    double *x; /* [n] searched parameter, as a position within its range */
+    double *x; /* [n] varied parameter, as a position within its range */
     const double **top1;
 } curve;
 
@@ -30,7 +30,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
 }
 
 /* Returns the method whose result is in table row `row`, or NULL if that method and t->method
- * differ in more than the parameter that the search varies. */
+ * differ in more than the parameter that option --target varies to find the strongest
+ * compression. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -228,8 +229,8 @@ static int resolve_texts(kvd_eval_run *v, const kvd_method_target *t, const kvd_
     return kvd_accuracy_write_target_texts(&v->file, t->name, of_text, v->evaluator.n_texts, err);
 }
 
-/* Prints and writes the strongest compression that a search found: t->found for all texts and,
- * unless of_text is NULL, of_text[i] for text i alone. */
+/* Prints and writes the strongest compression that option --target found: t->found for all texts
+ * and, unless of_text is NULL, of_text[i] for text i alone. */
 static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_text, kvd_err *err)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -247,8 +248,8 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
 }
 
 /* Searches for one method's strongest compression with which the model keeps the fraction --target
- * of its accuracy. If the search varies the removed fraction p of dimensions, also searches on each
- * text alone. */
+ * of its accuracy. If p, the removed fraction of dimensions, is varied, also searches for the
+ * strongest compression of each text alone. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);

@@ -45,7 +45,8 @@ typedef struct {
     /* option --target, the share of the uncompressed model's score to keep; NaN if the option is
      * not given */
     double target;
-    /* parameter that a search for --target varies; NULL means the usual parameter of each method */
+    /* parameter that option --target varies to find the strongest compression; NULL means the usual
+     * parameter of each method */
     const char *target_key;
     size_t sweep; /* parameter values to try of each method; 0 without --sweep */
     bool resume;
@@ -123,8 +124,8 @@ int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
  * tokens. */
 int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              const char *program, kvd_err *err);
-/* Opens the compression methods with the parameter values *p and the random seed in->run.seed + k.
- * *plan must not be moved afterwards. On failure sets in->unsuited, so that kvd_inputs_leave_out
+/* Prepares the compression methods with the parameter values *p and the random seed in->run.seed +
+ * k. *plan must not be moved afterwards. On failure sets in->unsuited, so that kvd_inputs_leave_out
  * may skip the method. */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);

@@ -291,7 +291,8 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 enum { KVD_RUN_NAME = 160 };
 
 /* Writes the name under which the journal saves results at parameter values `point` with the k-th
- * random seed. `t`: search that chose these values; NULL if the user gave them. */
+ * random seed. `t`: search for the strongest compression that chose these values; NULL if the user
+ * gave them. */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
 {

@@ -307,7 +307,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
     return 0;
 }
 
-/* method whose compression a search varies, and the function that evaluates a compression */
+/* method whose strongest compression option --target finds, and the function that evaluates a
+ * compression */
 typedef struct {
     const kvd_method_target *t;
     const kvd_point *point;

@@ -15,10 +15,10 @@
  * dimensions or saved bytes. */
 #define KVD_TARGET_STEP 0.005
 
-/* score and cache size at one value of the parameter that a search varies */
+/* score and cache size at one value of the parameter that option --target varies to find the
+ * strongest compression */
 typedef struct {
-    /* x: compression strength, 0 for the largest cache. value: value of the parameter that the
-     * search varies. */
+    /* x: compression strength, 0 for the largest cache. value: value of the varied parameter. */
     double x, value;
     /* saved fraction of stored bytes or, for methods that select tokens to read, of bytes read per
      * decode step */
@@ -51,8 +51,8 @@ typedef struct {
     bool reads; /* true if savings are of bytes that a step reads */
 } kvd_target;
 
-/* parameter that a search varies, as a number from 0 (weakest compression) to `largest` (strongest
- * compression) */
+/* parameter that option --target varies to find the strongest compression, as a number from 0
+ * (weakest compression) to `largest` (strongest compression) */
 typedef struct {
     void *ctx;
     double largest;
@@ -66,7 +66,7 @@ typedef struct {
      * model's score. */
     int (*measure)(void *ctx, double wanted, kvd_target_sample *out, kvd_interval *of_text,
                    kvd_err *err);
-    size_t n_texts;     /* number of texts that are also searched alone */
+    size_t n_texts;     /* number of texts for which a compression is also found alone */
     const char *method; /* name of the method for messages */
 } kvd_target_axis;
 
@@ -112,8 +112,8 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           kvd_err *err);
 
 typedef struct {
-    /* unique name of the search: its method, with a suffix if needed, such as "zack", "zack-loss"
-     * or "zack-2" */
+    /* unique name of the search for the strongest compression: name of the method, with a suffix if
+     * needed, such as "zack", "zack-loss" or "zack-2" */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
@@ -133,8 +133,9 @@ typedef struct {
 typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
 
-/* Fails if a method has no parameter that a search for --target can vary. text [n]: methods as the
- * user wrote them. `key`: parameter named by --target-key, or NULL for the usual one. */
+/* Fails if a method has no parameter that option --target can vary to find the strongest
+ * compression. text [n]: methods as the user wrote them. `key`: parameter named by --target-key, or
+ * NULL for the usual one. */
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
@@ -166,8 +167,9 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                          "method that stores fewer bytes on its own"                               \
     }
 
-/* Appends a search that varies parameter `key` of method *m to the list t [*n]. Does nothing if the
- * list has this search already. A `key` of NULL means the usual parameter. Borrows *m. */
+/* Appends to the list t [*n] a search for the strongest compression that varies parameter `key` of
+ * method *m. Does nothing if the list has this search already. A `key` of NULL means the usual
+ * parameter. Borrows *m. */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);
 
@@ -178,8 +180,9 @@ int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, doubl
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err);
 
-/* Writes the result of a search to HDF5 group /target/<name>. `metric`: name of the score. `own`:
- * true if the score compares with the uncompressed model's output, false if with right answers. */
+/* Writes the strongest compression that a search found to HDF5 group /target/<name>. `metric`: name
+ * of the score. `own`: true if the score compares with the uncompressed model's output, false if
+ * with right answers. */
 int kvd_method_target_write(kvd_h5 *f, const kvd_method_target *t, const char *metric, bool own,
                             kvd_err *err);
 

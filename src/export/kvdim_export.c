@@ -43,7 +43,7 @@ static int load(exporting *x, kvd_err *err)
 }
 
 /* Without --method, selects the first method that decomposes the same matrices (for example Q and
- * K) as the --rates file. */
+ * K) as the --rates file, which lists how many dimensions each head keeps. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;

@@ -390,8 +390,8 @@ static int read_kl(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
     return 0;
 }
 
-/* Reads the model's losses and answers for prompts that hide a fact (needle). Accepts NaN, because
- * a search (--target) does not run these prompts. */
+/* Reads the model's losses and answers for prompts that hide a fact (needle). They may be NaN,
+ * which means not measured. */
 static int read_needles(kvd_accuracy_result *a, kvd_h5 *f, kvd_err *err)
 {
     const size_t rows = kvd_rows_count(a->rows);
@@ -448,8 +448,8 @@ static int read_ends(target_reader *x, const char *where, const char *name, doub
     return 0;
 }
 
-/* Reads which parameter a search varied and which score it measured. In old files, which lack this,
- * the parameter was "p" and the score top-1 accuracy. */
+/* Reads which parameter option --target varied and which score it measured. In old files, which
+ * lack this, the parameter was "p" and the score top-1 accuracy. */
 static int read_optional(kvd_h5 *f, const char *where, kvd_target_result *t, bool *has_key,
                          kvd_err *err)
 {

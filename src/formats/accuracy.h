@@ -56,8 +56,8 @@ kvd_rows *kvd_accuracy_rows_load(kvd_h5 *f, const kvd_rows *like, double *predic
  * - value_hi: first value of `key` with the whole 95 % interval of the score below that share */
 typedef struct {
     char name[96], key[64];
-    /* score that the search measures: top-1 accuracy (KVD_TARGET_TOP1) or a score of the benchmark
-     * program kvdim-tasks */
+    /* score that the strongest compression must keep: top-1 accuracy (KVD_TARGET_TOP1) or a score
+     * of the benchmark program kvdim-tasks */
     char metric[48];
     /* true if the score counts agreement with the uncompressed model's output, false if with right
      * answers */
@@ -72,7 +72,7 @@ typedef struct {
     bool grid; /* True if several parameters were varied. `value` then has no meaning. */
 } kvd_target_result;
 
-/* Name of top-1 accuracy, the score of kvdim-eval's searches. */
+/* Name of top-1 accuracy, the score that kvdim-eval --target keeps. */
 #define KVD_TARGET_TOP1 "top1"
 
 /* Returns true if the 95 % interval of the saved fraction of cache bytes is informative: its lower

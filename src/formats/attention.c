@@ -448,8 +448,8 @@ static int check_totals(const char *path, const kvd_attention_stats *s, kvd_a fi
     return 0;
 }
 
-/* Checks a number of tokens that was counted in each text. Fails if its sum, sum of squares,
- * minimum and maximum over texts contradict each other. `first`: index of the sum. */
+/* Fails if the sum, minimum and maximum of a token count over all texts contradict each other.
+ * `first`: field that holds the sum. */
 static int check_critical(const char *path, const kvd_attention_stats *s, kvd_a first, kvd_err *err)
 {
     const size_t n = kvd_attention_stats_count(s, first);

@@ -84,7 +84,8 @@ typedef struct {
     double *energy;
     /* [n_files][n_files] relative difference |m_a - m_b| / m_b, where m_a and m_b are the mean
      * absolute elements of the rotations of files a and b. head_means: the difference |m_a - m_b|
-     * is computed for each head and averaged over heads. NULL if the file lacks the arrays. */
+     * is computed for each head and averaged over heads. Both are NULL if the similarity file was
+     * written without them. */
     double *means, *head_means;
     /* [n_files] delta_ratio, aligned_ratio, overlap and energy of a random rotation compared with
      * each file's rotation */

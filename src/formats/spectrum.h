@@ -137,7 +137,7 @@ typedef struct {
 int kvd_spectrum_summarise(const kvd_spectrum *s, kvd_pair pair, kvd_pair_summary *out,
                            kvd_err *err);
 
-/* Frees the rotations but keeps the singular values. */
+/* Frees the rotation matrices (bases) in *s, but keeps the singular values. */
 void kvd_spectrum_drop_bases(kvd_spectrum *s);
 
 /* Writes singular values and rotations. Also writes the effective rank of each head, and the

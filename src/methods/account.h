@@ -20,14 +20,15 @@ typedef enum {
  * heads. */
 typedef struct {
     size_t rows;
-    /* Bits of K and V, quantised or not, without scales and indices. */
+    /* Number of bits of the elements of K and V, without scales and indices. */
     double payload;
     double side;
-    /* Bits of the data that methods store in addition to K and V, for example a score per token. */
+    /* Number of bits of the data that methods store in addition to K and V, for example a score per
+     * token. */
     double entries;
-    /* Bits that attention read, including the bits of the new token. */
+    /* Number of bits that attention read, including the bits of the new token. */
     double read;
-    /* Bits that an uncompressed cache would hold, summed over steps. */
+    /* Number of bits that an uncompressed cache would hold, summed over steps. */
     double dense;
     /* Largest number of bits held at one time: after a token is appended, and before tokens are
      * dropped. */

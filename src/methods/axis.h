@@ -97,7 +97,8 @@ typedef struct kvd_method_info {
 /* Declares a symbol whose address is NULL if its object file is not linked. */
 #define KVD_IF_LINKED __attribute__((weak))
 
-/* Inputs for opening compression methods. Pointers are borrowed; NULL means not given. */
+/* Inputs for preparing compression methods for a run. Pointers are borrowed; NULL means not
+ * given. */
 typedef struct kvd_method_setup {
     const kvd_config *config;
     const kvd_model_info *model;

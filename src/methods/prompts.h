@@ -62,10 +62,11 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
 
 bool kvd_prompts_repeated(const kvd_prompts *p);
 
-/* Returns a prompt's keys (after RoPE) or values [tokens][n_kv_heads * d_head] as they are after
- * layers are merged. */
+/* Returns a prompt's keys (after RoPE) or values in one layer, [tokens][n_kv_heads * d_head], as
+ * changed by methods that merge layers. */
 const float *kvd_prompts_rows(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
-/* Returns the stored bits of a prompt in one layer divided by uncompressed bits. */
+/* Returns the number of stored bits of a prompt in one layer, divided by the number without
+ * compression. */
 double kvd_prompts_share(const kvd_prompts *p, kvd_side side, int layer, size_t sequence);
 
 /* Returns each token's precision level; NULL if the layer's window is shorter than the sequence. */

@@ -26,7 +26,7 @@ typedef struct {
 
 int kvd_sequence_cache_init(kvd_sequence_cache *r, const kvd_config *config, const kvd_plan *plan,
                             size_t n_slots, kvd_err *err);
-/* Returns the bits of the sequence in `slot`, including scales, scores and positions. */
+/* Returns the number of bits of the sequence in `slot`, including scales, scores and positions. */
 double kvd_sequence_cache_bits(const kvd_sequence_cache *r, size_t slot);
 void kvd_sequence_cache_end(kvd_sequence_cache *r, size_t slot);
 void kvd_sequence_cache_release(kvd_sequence_cache *r);

@@ -217,7 +217,8 @@ static int read_model(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return r->has_model ? kvd_model_info_read(f, &r->model, err) : 0;
 }
 
-/* Converts the savings of all searches from a cache in the type of the run to a 16-bit cache. */
+/* Converts saved fractions of cache bytes, from a cache in the run's number type, such as f32, to a
+ * 16-bit cache. */
 static void compare_with_16_bits(kvd_accuracy_result *a)
 {
     for (size_t k = 0; k < a->n_targets; k++) {

@@ -55,7 +55,7 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 /* Writes the parameter by which the method trades cache bytes for accuracy, such as "h2o.heavy =
  * 0.1", or "" if it has none. */
 void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
-/* Returns true if the row has the compression method for which the search *x varied a parameter. */
+/* Returns true if the row has the compression method whose strongest compression is in *x. */
 bool kvd_row_is_of_target(const kvd_rows *rows, size_t row, const kvd_target_result *x);
 /* Returns the fraction of the bytes of a 16-bit cache that the row's method saves. saving: fraction
  * that the method saves of a cache in the run's number type, such as f32. */

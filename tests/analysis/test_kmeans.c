@@ -205,8 +205,8 @@ static void find_distinct_rows(size_t distinct, size_t d, uint64_t seed)
     assert_int_equal(used, distinct);
 }
 
-/* Rounding may make a vector's products with two equal centroids differ. K-means must still find
- * all distinct vectors. */
+/* Runs k-means on five copies of each of a few vectors. Every distinct vector must become a
+ * centroid. */
 TEST(test_distinct_rows_are_found)
 {
     for (uint64_t seed = 0; seed < 3; seed++)

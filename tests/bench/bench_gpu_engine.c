@@ -3,8 +3,8 @@
  * Measures the speed of prompts, relative to matrix products of cuBLAS. Measures the speed of
  * decode steps of 1 to 64 requests, relative to the memory bandwidth of the GPU.
  *
- * -gN: uses N GPUs. -nN,...: only decode steps of N requests. shape:NAME: random weights in the
- * shape of a known model. WIDTHS.csv[:NAME]: a run whose heads keep the numbers of dimensions of K
+ * -gN: uses N GPUs. -nN,...: only decode steps of N requests. shape:NAME: a published model's shape
+ * with random weights. WIDTHS.csv[:NAME]: a run whose heads keep the numbers of dimensions of K
  * and V that this file lists by layer and head (in its rows that begin with NAME). METHOD: a run
  * with a compression method (kivi,bits=4). */
 #include <math.h>

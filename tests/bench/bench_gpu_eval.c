@@ -1,6 +1,6 @@
 /* usage: bench_gpu_eval MODEL|shape:NAME [TOKENS [SEQ_LEN]]
  * Times kvdim-eval on random tokens: uncompressed, with half of the dimensions, with quality
- * statistics. */
+ * statistics. shape:NAME: a published model's shape with random weights. */
 
 #include "common/clock.h"
 #include "common/stats.h"

@@ -1,6 +1,6 @@
 /* usage: bench_gpu_forward MODEL|shape:NAME [SEQ_LEN [SEQUENCES [GPUS]]]
  * Times the bf16 forward pass and its phases, such as attention. Compares their speed with matrix
- * products of cuBLAS. */
+ * products of cuBLAS. shape:NAME: a published model's shape with random weights. */
 
 #include "common/clock.h"
 #include "common/run.h"

@@ -1,4 +1,5 @@
-/* Compares two GPUs with one GPU for methods that store data per KV head. */
+/* Tests compression methods that store data per KV head. Two GPUs must compute nearly the same
+ * logits as one GPU. */
 #include <math.h>
 
 #include "dims_fixture.h"
@@ -23,8 +24,8 @@ static void close_plan(opened *o)
     kvd_points_free(o->point, o->n_points);
 }
 
-/* Opens `method` with random matrices and tables instead of calibrated ones, where the method
- * allows this. The caller closes *o, also after a failure. */
+/* Prepares compression method `method` with random matrices, or with calibration data if it needs
+ * them. The caller closes *o, also after a failure. */
 static int open_plan(const kvd_checkpoint *from, const char *method, size_t max_len, opened *o,
                      kvd_err *err)
 {
@@ -76,8 +77,9 @@ static int run(const load *l, const char *method, int gpus, served *o, kvd_err *
     return status;
 }
 
-/* Compares the logits that one GPU and two GPUs compute with a method. `none`: results of one GPU
- * without a method; `rounding`: difference between one and two GPUs without a method. */
+/* Compares the logits that one GPU and two GPUs compute with a compression method. `none`: results
+ * of one GPU without compression; `rounding`: difference between one and two GPUs without
+ * compression. */
 static void test(const load *l, const char *method, const served *none, double rounding)
 {
     kvd_err err = {""};

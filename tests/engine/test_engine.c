@@ -239,7 +239,8 @@ static void make_dims(texts *t, const kvd_dims_method *m)
     kvd_widths_release(&w);
 }
 
-/* Opens the method named `text`. *plan points into itself, so it must not be copied. */
+/* Prepares compression method `text`, such as "h2o". *plan points into itself, so it must not be
+ * copied. */
 static void open_plan(const texts *t, const char *text, uint32_t prompt, kvd_method *m,
                       kvd_plan *plan)
 {
@@ -272,8 +273,8 @@ TEST(test_plans_of_dims)
         }
 }
 
-/* The engine sums products in another order than a forward pass over the whole text. The difference
- * can change how K and V are rounded to 16 bits. */
+/* Serves texts with a 16-bit KV cache. Logits must be close to those of a forward pass over the
+ * whole text. */
 TEST(test_types_of_the_cache)
 {
     texts t;

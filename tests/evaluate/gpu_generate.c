@@ -260,8 +260,8 @@ static void compare(kvd_generator *cpu, kvd_generator *gpu, const char *text, kv
     close_plan(&o);
 }
 
-/* Called after each generated token. Ends each answer after 5 to 7 tokens: returns 1 if the model
- * still gets the last token as input, 2 if it does not. */
+/* Called after each generated token. Returns 0 to continue the answer, 1 to end it after the model
+ * has read the token, 2 to end it at once. */
 static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, kvd_err *err)
 {
     (void)ctx, (void)token, (void)err;
@@ -672,8 +672,8 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
     kvd_generator *const cpu = generator(false, KVD_F32, 1), *const gpu =
                                                                  generator(true, KVD_BF16, 1);
     for (size_t i = 0, next = 0; i < n; i++) {
-        /* true for methods that neither quantise numbers nor choose tokens; they have narrower
-         * limits */
+        /* true for methods that neither quantise nor choose tokens; their GPU and CPU results must
+         * be nearly equal */
         const bool exact = !strcmp(method[i], "none") || !strcmp(method[i], "zack,p=0.5") ||
                            !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu,", 5);
         /* methods in which rounding decides how many tokens, outliers or code bits are kept */

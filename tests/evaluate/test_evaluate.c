@@ -356,7 +356,7 @@ static void same_outcomes(const outcome *a, const outcome *b, double off)
     }
     for (size_t i = 0; i < (size_t)config->n_layers * (size_t)config->n_heads; i++) {
         assert_true(near(a->c.error.norm2[i], b->c.error.norm2[i], off));
-        /* accepted difference of squared errors that are only due to rounding */
+        /* two squared errors count as equal if their difference is below this number */
         const double rounding = off * off * b->c.error.norm2[i];
         assert_true(near(a->c.error.diff2[i], b->c.error.diff2[i], 100 * off) ||
                     fabs(a->c.error.diff2[i] - b->c.error.diff2[i]) < rounding);

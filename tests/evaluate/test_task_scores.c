@@ -70,7 +70,7 @@ TEST(as_the_authors)
     json_decref(all);
 }
 
-/* Digits of any script, for example Arabic, form numbers in an answer, as for \d in Python. */
+/* Numbers in an answer may use digits of any script, for example Arabic, like \d in Python. */
 TEST(digits_of_other_scripts)
 {
     static const struct {

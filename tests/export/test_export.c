@@ -1,5 +1,5 @@
-/* Tests exported models: logits must equal those of the original model with projected Q, K and
- * V. */
+/* Tests exported models, whose weights include projection matrices. Logits must equal those of the
+ * original model that multiplies Q, K and V by the same projection matrices. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

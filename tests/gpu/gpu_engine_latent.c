@@ -475,7 +475,7 @@ typedef struct {
     int32_t words, page_words, room, n_sink;
 } quantised;
 
-/* Opens the method kvquant with ranges that differ between channels, and fills the tables of its
+/* Prepares the method kvquant with ranges that differ between channels, and fills the tables of its
  * kernels from these ranges. */
 static int make_quantised(quantised *q, const char *text, int room, kvd_err *err)
 {

@@ -18,7 +18,7 @@ static inline kvd_method parsed(const char *text)
     return m;
 }
 
-/* Opens a method such as "kivi,bits=4". The caller closes *p. */
+/* Prepares compression method `text`, such as "kivi,bits=4". The caller closes *p. */
 static inline void open_plan(kvd_plan *p, const char *text, size_t prompt,
                              const kvd_method_setup *setup)
 {
@@ -29,7 +29,7 @@ static inline void open_plan(kvd_plan *p, const char *text, size_t prompt,
         fail_msg("%s: %s", text, err.msg);
 }
 
-/* Checks that opening the method `text` fails with `message`. */
+/* Checks that preparing compression method `text` fails with `message`. */
 static inline void refuse_plan(const char *text, size_t prompt, const kvd_method_setup *setup,
                                const char *message)
 {

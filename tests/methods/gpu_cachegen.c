@@ -47,8 +47,8 @@ typedef struct {
     float *x;               /* [N][kv][2][MOST][d] rounded to bf16 */
 } cachegen_problem;
 
-/* Opens the method cachegen with statistics of normally distributed numbers, and copies layer 1's
- * entropy-coding tables to the device. */
+/* Prepares the method cachegen with statistics of normally distributed numbers, and copies layer
+ * 1's entropy-coding tables to the device. */
 static void open_cachegen(cachegen_problem *p)
 {
     const cachegen_case *const c = p->c;

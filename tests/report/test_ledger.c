@@ -305,12 +305,12 @@ TEST(test_similarity)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                /* percentage: energy of Q and K kept by another text's rotation, divided by energy
-                 * kept by the text's own rotation */
+                /* percentage: energy that a rotation from another text keeps, relative to a
+                 * rotation from the same text */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* percentage: energy of Q and K kept by a rotation for random tokens, divided by
-                 * energy kept by the text's own rotation */
+                /* percentage: energy that a rotation from random tokens keeps, relative to a
+                 * rotation from the same text */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -331,7 +331,8 @@ TEST(test_similarity)
 
 TEST(test_tokens)
 {
-    /* Rotations from more tokens of text `t` are closer to the rotation of text `ref`. */
+    /* Rotations computed from more tokens of text `t` are closer to the rotation computed from text
+     * `ref`. */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
     double delta[16] = {0, 0.3, 1.2, 0.6}, delta2[16] = {0, 0.6, 2.4, 1.2}, rest[16] = {0};

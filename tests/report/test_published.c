@@ -31,8 +31,9 @@ static kvd_published_table table(const char *rows)
     return t;
 }
 
-/* epsilon: mean |element| of a text's rotation matrix; delta: mean |difference| between this matrix
- * and a reference matrix. Epsilons of two texts must differ by at most the sum of their deltas. */
+/* epsilon: mean |element| of the rotation matrix computed from a text; delta: mean |difference|
+ * between this matrix and a reference matrix. Epsilons of two texts must differ by at most the sum
+ * of their deltas. */
 TEST(test_triangle)
 {
     static const struct {

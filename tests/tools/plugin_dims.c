@@ -34,8 +34,8 @@ static int project(const double *value, const kvdim_model *model, const kvdim_ro
     return how == 5;
 }
 
-/* Makes projections. Fails unless the calibration has 1024 rows and Q, K and V differ from each
- * other. */
+/* Makes projection matrices of Q, K and V for one head. Fails unless there are 1024 calibration
+ * vectors and Q, K and V differ. */
 static int fitted(const double *value, const kvdim_model *model, const kvdim_rows *rows,
                   kvdim_matrices *m, char *error)
 {

@@ -1,10 +1,11 @@
 /* usage: tool_eval change IN.h5 OUT.h5 WHAT
  *
- * Copies a spectrum file with one change, for test_kvdim_eval.sh:
- * hash      zeros instead of the hash of the model's weights
- * before    marked as rotations of keys before RoPE
- * layers    one layer less
- * rotation  an entry changed after completion */
+ * Copies a spectrum file (singular values and rotation matrices) with one fault, named WHAT:
+ *
+ * - hash: the hash of the model's weights is 0
+ * - before: the file says that its rotations are for keys before RoPE
+ * - layers: the last layer is missing
+ * - rotation: one element of a rotation matrix differs from the original */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

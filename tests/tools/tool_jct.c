@@ -1,10 +1,10 @@
-/* Writes made-up measurements in the file format of kvdim-jct, for tests and the report.
+/* Writes invented timings in the file format of kvdim-jct (job completion times), for tests.
  *
  * tool_jct costs OUT.h5 [METHOD [GPU]]   times of prompt and decode iterations
  *     METHOD  none: uncompressed cache; zack,p=0.5: cache of half the size; default: times of
  *             each of these two methods
  *     GPU     GPU name to write to the file, or the word none for a CPU
- * tool_jct replay OUT.h5 TRACE.csv       times of the requests in TRACE.csv, on a slower machine */
+ * tool_jct replay OUT.h5 TRACE.csv       times of the requests that TRACE.csv lists */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

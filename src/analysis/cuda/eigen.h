@@ -12,9 +12,8 @@
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
 
-/* Computes singular values and rotations from the second moments *m, as kvd_decompose_moments does,
- * but on the current GPU. Pairs that have two projections instead of a rotation, KVD_PAIR_BQK and
- * KVD_PAIR_BVW, are still computed on the CPU. */
+/* Computes singular values and rotations of matrices X, such as Q, on the current GPU from X^T X in
+ * *m. For KVD_PAIR_BQK and KVD_PAIR_BVW, computes two projections per KV head on the CPU. */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);
 

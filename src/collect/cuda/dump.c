@@ -115,8 +115,7 @@ static void *write_all(void *ctx)
         const int i = pop(&d->full);
         const bool skip = d->failed;
         (void)pthread_mutex_unlock(&d->lock);
-        /* Waits for the buffer's copy to the host even if the buffer is then discarded after a
-         * failure. */
+        /* Waits until the GPU has copied the buffer to host memory. */
         if (!status)
             status = kvd_cuda_check(cudaEventSynchronize(d->buffer[i].copied), "the dump", &err);
         const double start = kvd_clock_s();

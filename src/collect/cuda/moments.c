@@ -11,7 +11,8 @@ struct kvd_gpu_moments {
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;
-    /* sums X^T X on the device, [n_layers][this GPU's heads][d_head][d_head]; NULL if not wanted */
+    /* [n_layers][this GPU's heads][d_head][d_head] in device memory: X^T X of each matrix X, such
+     * as Q (one row per token); NULL if not wanted */
     double *gram[KVD_N_G];
     double *scratch;
 };

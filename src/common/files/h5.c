@@ -101,7 +101,8 @@ void kvd_h5_close(kvd_h5 *f, bool keep_partial)
     *f = (kvd_h5){.id = H5I_INVALID_HID};
 }
 
-/* Cuts a text that is too long for an attribute, and appends how many bytes are missing. */
+/* Shortens a text of over 50,000 bytes for an HDF5 attribute, and appends how many bytes were cut
+ * off. */
 static char *shorten(const char *text, kvd_err *err)
 {
     enum { MOST = 50000 };

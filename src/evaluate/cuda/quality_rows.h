@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/* Quality of one prediction. Valid only if no logit is infinite or NaN. */
+/* Quality of the prediction of one token. Valid only if no logit is infinite or NaN. */
 typedef struct {
     /* -log p(next token), and KL divergence from the uncompressed model, 0 if its logits are not
      * given */

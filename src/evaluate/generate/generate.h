@@ -57,7 +57,7 @@ void kvd_continuations_release(kvd_continuations *c);
 #define KVD_FREE_TOKEN UINT32_MAX
 
 typedef struct {
-    /* bits of the cache after the prompt and after the last token */
+    /* number of bits of the cache after the prompt and after the last token */
     double prompt_bits, bits;
     /* seconds of the prompt and of decode steps; the time of a pass over several sequences is
      * divided among them in proportion to their tokens */

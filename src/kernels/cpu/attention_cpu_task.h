@@ -23,7 +23,8 @@ typedef struct {
     size_t max_rows;
     size_t row_unit;  /* number of rows computed at a time; a task's time grows in these steps */
     size_t key_block; /* Keys per block, counted from kvd_cpu_task.key. */
-    /* Returns the number of floats of scratch memory per thread, aligned to 64 bytes. */
+    /* Returns how many floats of scratch memory each thread needs. The memory must be aligned to 64
+     * bytes. */
     size_t (*scratch)(size_t d_qk, size_t d_v);
     /* Computes the output of a task. `scale` is log2(e) / sqrt(d_head). */
     void (*run)(const kvd_cpu_task *task, float scale, float *scratch);

@@ -9,8 +9,8 @@ namespace
 {
 /* State of a computing warpgroup. Bits:
  *
- * - 0-3: slot of K and V; 4: parity of its mbarriers
- * - 5-6: slot of the tile description; 7: parity of its mbarriers
+ * - 0-3: shared-memory slot of the next block of K and V; 4: parity of the slot's mbarriers
+ * - 5-6: shared-memory slot of the tile's description; 7: parity of the slot's mbarriers
  * - 8: parity of the mbarrier of Q
  * - 9-10: index of the warpgroup */
 struct worker {

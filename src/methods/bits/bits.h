@@ -75,8 +75,8 @@ struct kvd_bits_method {
     /* Fails if the parameters are invalid. Called only if `open` is NULL. NULL: all parameters are
      * valid. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
-    /* Opens the method and sets *self to its private data. NULL: there is nothing to open, and
-     * *self is set to the parameters. */
+    /* Prepares the method for a run and sets *self to its private data, such as scales. NULL:
+     * nothing needs preparing, and *self is set to the parameters. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
@@ -92,8 +92,8 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_nvfp4, kvd_bits_turboquant, kvd_bits_cachegen, kvd_bits_kvtc, kvd_bits_comet,
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
-/* Opens method m and sets *self, the private data for m->code. After success the caller must call
- * kvd_bits_close. */
+/* Prepares method m for a run and sets *self, the private data for m->code. After success the
+ * caller must call kvd_bits_close. */
 int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,
                   const kvd_method_setup *s, void **self, kvd_err *err);
 void kvd_bits_close(const kvd_bits_method *m, void *self);
@@ -159,9 +159,10 @@ typedef struct {
     float *scale; /* [n_layers][n_kv_heads][KVD_N_SIDES]; NULL: every scale is 1 */
 } kvd_scales;
 
-/* Opens method fp8 or nvfp4, and sets *self to its kvd_scales. A scale is the largest magnitude in
- * the calibration data divided by `largest`. Parameter number `key` selects which elements share a
- * scale (kvd_scale_of). Parameter number `key` + 1 is the number of calibration tokens. */
+/* Prepares method fp8 or nvfp4 for a run, and sets *self to its kvd_scales. A scale is the largest
+ * magnitude in the calibration data divided by `largest`. Parameter number `key` selects which
+ * elements share a scale (kvd_scale_of). Parameter number `key` + 1 is the number of calibration
+ * tokens. */
 int kvd_scales_open(const kvd_parameter_values *v, int key, const kvd_method_setup *s,
                     float largest, void **self, kvd_err *err);
 void kvd_scales_close(void *self);

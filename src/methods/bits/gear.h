@@ -32,8 +32,8 @@ KVD_PACKED_INLINE int kvd_gear_rank(const kvd_gear *s, int n, int d, bool prompt
     return wanted < least ? wanted : least;
 }
 
-/* Returns the bits of scales, outliers and low-rank factors of K or V, for a block of n tokens of d
- * channels. */
+/* Returns the number of bits of scales, outliers and low-rank factors of K or V, for a block of n
+ * tokens of d channels. */
 double kvd_gear_side_bits(const kvd_gear *s, bool keys, int n, int d, bool prompt);
 
 KVD_PACKED_INLINE int kvd_gear_pieces(int n, int piece)

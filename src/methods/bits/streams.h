@@ -51,8 +51,8 @@ typedef struct {
     const uint16_t *start;
 } kvd_stream_tables;
 
-/* Integer that the frequency table of its component lacks. place: component + 2^16 * (token in the
- * block). */
+/* Quantised number that the frequency table of its component (dimension after a PCA) lacks. place:
+ * index of the component + 2^16 * index of the token in its block. */
 typedef struct {
     uint32_t place;
     int32_t q;
@@ -270,7 +270,7 @@ typedef struct {
 } kvd_stream_coder;
 
 /* Sets *to to the transform and entropy coder of method waterfill or, for kvd_kvtc_coder_of, of
- * method kvtc with parameter lanes=1. `self` is the opened method. */
+ * method kvtc with parameter lanes=1. `self`: private data of the method. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 /* Returns the expected number of bits of a block of `tokens` tokens. Does not count coder states,

@@ -124,9 +124,9 @@ struct kvd_gpu_method {
     /* Returns how many stored bits of a request the latest decode step did not read, because their
      * tokens had left the window. NULL means 0. */
     double (*unseen)(const kvd_gpu_method *m, size_t slot);
-    /* Sets *side to the bits of data, other than K and V, that a decode step reads to choose
-     * tokens. Sets *unread to the mean number of tokens that the step does not read. NULL: steps
-     * read all tokens. */
+    /* Sets *side to the number of bits of data, other than K and V, that a decode step reads to
+     * choose tokens. Sets *unread to the mean number of tokens that the step does not read. NULL:
+     * steps read all tokens. */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
     /* Returns the room for key outliers (kvd_paged_cache.outliers) that the latest iteration

@@ -32,8 +32,8 @@ void kvd_host_codes_drop(kvd_host_codes *k, size_t slot)
     forget(k, &k->slot[slot]);
 }
 
-/* Returns the bits of K and V, in layers with a sliding window, of a request's tokens with index i,
- * `from` <= i < `end`. */
+/* Returns how many bits K and V of a request's tokens `from` .. `end` - 1 occupy in layers with a
+ * sliding window. */
 static double near_bits(const kvd_host_codes *k, const kvd_host_slot *s, size_t from, size_t end)
 {
     double sum = 0;
@@ -268,7 +268,7 @@ static int keep_near(kvd_host_slot *s, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Counts the bits of stored tokens that the latest decode step did not read, because these tokens
+/* Counts how many bits of stored tokens the latest decode step did not read, because these tokens
  * had left the window. */
 static void count_unseen(const kvd_host_codes *k, kvd_host_slot *s)
 {

@@ -14,10 +14,11 @@ typedef struct {
     size_t coded[KVD_N_SIDES];
     bool prompt; /* true: the latest iteration brought the prompt */
     bool apart;  /* true: kvd_host_codes.prompts coded tokens of the prompt */
-    /* Bits of the K and V that the CPU has quantised, summed over the layers without a sliding
-     * window. */
+    /* Number of bits of the K and V that the CPU has quantised, summed over the layers without a
+     * sliding window. */
     double bits;
-    /* [n] Bits of each token's quantised K and V, summed over the layers with a sliding window. */
+    /* [n] Number of bits of each token's quantised K and V, summed over the layers with a sliding
+     * window. */
     double *near;
     size_t room;   /* of `near` */
     double unseen; /* bits of tokens that the latest step no longer read */

@@ -148,9 +148,9 @@ struct kvd_tokens_method {
                          uint32_t token, double score, double progress);
     /* Fails if the method does not support these parameter values. May be NULL. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
-    /* Opens the method and stores its private data in *self. If this fails, it frees all memory
-     * itself, and `close` must not be called. If the function is NULL, the private data is a
-     * kvd_tokens_self. */
+    /* Prepares the method for a run and stores its private data in *self. If this fails, it frees
+     * all memory itself, and `close` must not be called. If the function is NULL, the private data
+     * is a kvd_tokens_self. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
                 kvd_err *err);
     void (*close)(void *self);
@@ -248,8 +248,8 @@ typedef struct {
 /* Returns the parameter values in `self`, which must be a kvd_tokens_self. */
 const kvd_parameter_values *kvd_tokens_values(const void *self);
 
-/* Checks the parameters and opens the method. Stores its private data in *self, which the caller
- * must release with kvd_tokens_close. */
+/* Checks the parameters and prepares the method for a run. Stores its private data in *self, which
+ * the caller must release with kvd_tokens_close. */
 int kvd_tokens_open(const kvd_tokens_method *m, const kvd_parameter_values *v,
                     const kvd_method_setup *s, void **self, kvd_err *err);
 void kvd_tokens_close(const kvd_tokens_method *m, void *self);

@@ -231,8 +231,8 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* Measure energy-ratio rotates the vectors of text b by the rotation of text a. It
-                 * is not computed if text b consists of random token ids. */
+                /* The measure energy-ratio is not computed if text b consists of random token
+                 * ids. */
                 else if (want_random && rb)
                     continue;
                 else

@@ -109,8 +109,8 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Returns true if the method of result i was measured at two or more settings. Settings tried by
- * searches (kvdim-eval --target) do not count. */
+/* Returns true if the method of result i was measured at two or more settings. Settings that
+ * kvdim-eval --target tried to find the strongest compression do not count. */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t swept = 0;
@@ -306,7 +306,7 @@ static void degradation(const kvd_accuracy_entries *all, kvd_section *s)
 }
 
 /* Returns true if the row records the error of the attention output of at least one layer. Rows
- * that a search (kvdim-eval --target) measured do not record it. */
+ * that kvdim-eval --target measured to find the strongest compression do not record it. */
 static bool has_error(const kvd_accuracy_result *a, size_t row)
 {
     size_t l = 0;

@@ -32,8 +32,8 @@ static const struct {
              {"top-1 share at least 0.95", under_5_percent},
              {"perplexity at most 1.1 times", under_a_tenth}};
 
-/* Returns how many of the results first .. last have a known cache size and were not measured in a
- * search (kvdim-eval --target). */
+/* Counts the results first .. last that have a known cache size. Leaves out results that kvdim-eval
+ * --target measured while it searched for the strongest compression that keeps the accuracy. */
 static size_t tried(const kvd_accuracy_entries *all, size_t first, size_t last)
 {
     size_t n = 0;

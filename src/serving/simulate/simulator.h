@@ -10,7 +10,7 @@
 /* rule that selects the replica (copy of the model) for a request; of equally good replicas, the
  * first */
 typedef enum {
-    /* replica with the fewest tokens left to process; the papers of the methods use this rule */
+    /* replica with the fewest tokens left to process */
     KVD_ROUTE_SHORTEST,
     KVD_ROUTE_ROUND_ROBIN,
     KVD_ROUTE_LEAST_LOADED, /* replica with the fewest requests */

@@ -132,8 +132,8 @@ static double slot_bits(const kvd_gpu_method *m, size_t slot)
                     16.0 * m->cache->config->d_head * (n - pages * KVD_PAGE_TOKENS));
 }
 
-/* Returns the bits of a request: those of its compressed blocks, plus those of newer tokens, which
- * are not compressed. */
+/* Returns the number of bits of a request's compressed blocks and of its newer tokens, which are
+ * not compressed. */
 static double replaced_bits(const kvd_gpu_method *m, size_t slot)
 {
     const cachegen *const k = of(m);

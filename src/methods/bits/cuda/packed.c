@@ -48,9 +48,9 @@ static size_t first_held(const packed *k, int layer, size_t n)
     return kvd_gpu_first_held(&k->method, (size_t)k->layer[layer].map.window, n);
 }
 
-/* Returns the bits of tokens `from` to n - 1 of a request in a layer with a sliding window. A
- * prompt token counts with the mean bits of the prompt tokens that the layer stores. n is at least
- * `prompt`, the length of the prompt. */
+/* Returns the number of bits of tokens `from` to n - 1 of a request in a layer with a sliding
+ * window. A prompt token counts with the mean number of bits of the prompt tokens that the layer
+ * stores. n is at least `prompt`, the length of the prompt. */
 static double shared_bits(const packed *k, int layer, int g, size_t prompt, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];
@@ -61,7 +61,8 @@ static double shared_bits(const packed *k, int layer, int g, size_t prompt, size
                           : later;
 }
 
-/* Returns the bits of tokens `from` to n - 1 of a request in KV head g, without outliers of K. */
+/* Returns the number of bits of tokens `from` to n - 1 of a request in KV head g, without outliers
+ * of K. */
 static double head_bits(const packed *k, int layer, int g, size_t slot, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];

@@ -28,9 +28,9 @@ double kvd_gpu_packed_bits(const kvd_packed_args *a, int g, size_t from, size_t 
  * of tokens. The prompt's `prompt` tokens are one block. */
 double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, size_t m,
                                  size_t prompt);
-/* Sets sizes in *a that depend on the bits of each dimension, for method allot. If `word` is not
- * NULL, sets it to each dimension's first word in a page. first_kv_head: index in the model of this
- * GPU's first KV head. */
+/* Sets sizes in *a that depend on the number of bits of each dimension, for method allot. If `word`
+ * is not NULL, sets it to each dimension's first word in a page. first_kv_head: index in the model
+ * of this GPU's first KV head. */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
 /* Returns true if the method is turboquant with a whole number of bits. */

@@ -71,8 +71,8 @@ static double block_bits(const kvd_packed_form *f, int d)
     return 8.0 * blocks + (double)(blocks ? blocks * f->block - d : 0) * f->bits;
 }
 
-/* Returns the bits of K or V of a token in KV head g. If the keys of all heads are quantised
- * together, returns all bits of K for head 0, and 0 for the other heads. */
+/* Returns the number of bits of K or V of a token in KV head g. If the keys of all heads are
+ * quantised together, returns all bits of K for head 0, and 0 for the other heads. */
 static double row_bits(const kvd_packed_args *a, int side, int g)
 {
     const kvd_packed_rows *const r = &a->row.of;
@@ -138,7 +138,7 @@ static double class_block_bits(const kvd_packed_classes *c, int d_qk, int d_v, i
            32.0 * d_qk * ((salient > 0) + (others > 0)) + 16.0 * d_v + 32.0 * n;
 }
 
-/* Returns the bits of a block of n tokens, quantised together, in KV head g. */
+/* Returns the number of bits of a block of n tokens, quantised together, in KV head g. */
 static double block_of_bits(const kvd_packed_args *a, int g, size_t n, bool prompt)
 {
     const int d_qk = a->width[KVD_KEYS][g], d_v = a->width[KVD_VALUES][g];

@@ -422,8 +422,8 @@ __device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int 
     return (size_t)(a.start ? a.start[b] + t - old : b);
 }
 
-/* Quantises and decodes the components of K or V of new tokens, and counts the bits of their codes,
- * which are not stored. */
+/* Quantises and decodes the components of K or V of new tokens, and counts the bits that their
+ * codes, which are not stored, would take. */
 __global__ void __launch_bounds__(32 * WARPS)
     round_kernel(const __grid_constant__ kvd_stream_batch a,
                  const __grid_constant__ kvd_whole_stream s, uint32_t *units, uint32_t *part)

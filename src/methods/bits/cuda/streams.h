@@ -256,8 +256,8 @@ int kvd_transform_apply(const kvd_gpu_worker *w, const kvd_transform *s, size_t 
  * KVD_TRANSFORM_PAD]. */
 int kvd_transform_invert(const kvd_gpu_worker *w, const kvd_transform *s, size_t wide, size_t n,
                          const uint16_t *decoded, uint16_t *x, size_t ld, kvd_err *err);
-/* Opens method waterfill with one entropy-coded stream per request. Only the size of a stream is
- * computed; pages hold decoded numbers in bf16. */
+/* Prepares method waterfill for a run with one entropy-coded stream per request. Only the size of a
+ * stream is computed; pages hold decoded numbers in bf16. */
 int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_method **m,
                           kvd_err *err);
 /* Compresses prompts with method kvtc: the GPU quantises them, then CPU threads apply DEFLATE. */

@@ -575,8 +575,8 @@ void kvd_latent_codes_note(kvd_latent_codes *c, const kvd_iteration *it)
             c->prompt[it->slice[i].slot] = it->slice[i].n;
 }
 
-/* Returns the stored bits of a request's tokens with index i, `from` <= i < `end`, in layers
- * without a sliding window (near = 0) or with one (near = 1). Outliers of K are not counted. */
+/* Returns the number of stored bits of a request's tokens `from` .. `end` - 1 in layers without a
+ * sliding window (near = 0) or with one (near = 1). Outliers of K are not counted. */
 static double range_bits(const kvd_latent_codes *c, int near, size_t from, size_t end)
 {
     const size_t last = kvd_smaller(end, c->store->n_sink), sink = last > from ? last - from : 0;
@@ -588,9 +588,9 @@ static size_t first_in(size_t window, size_t n)
     return n > window ? n - window : 0;
 }
 
-/* Returns the stored bits of a request's tokens with index i, `from` <= i < n, in layers with a
- * sliding window. Assumes that all stored prompt tokens have equally many bits. n must be at least
- * the prompt's length. */
+/* Returns the number of stored bits of a request's tokens `from` .. n - 1 in layers with a sliding
+ * window. Assumes that all stored prompt tokens have equally many bits. n must be at least the
+ * prompt's length. */
 static double near_bits(const kvd_latent_codes *c, size_t slot, size_t from, size_t n)
 {
     const size_t prompt = c->prompt[slot], first = first_in(c->store->cache->window, prompt),

@@ -473,9 +473,9 @@ typedef struct {
      * sliding window. near_page_bytes: sum over the layers with one. slot_bytes: bytes of a
      * request's first tokens, which are not quantised. */
     size_t page_bytes, near_page_bytes, slot_bytes;
-    /* Bits of one token, summed over layers without (index 0) or with (index 1) a sliding window.
-     * sink_bits: for one of the first tokens, which are not quantised. token_bits: for a later
-     * token, without its outliers of K. */
+    /* Number of bits of one token, summed over layers without (index 0) or with (index 1) a sliding
+     * window. sink_bits: for one of the first tokens, which are not quantised. token_bits: for a
+     * later token, without its outliers of K. */
     double sink_bits[2], token_bits[2];
     uint32_t *prompt; /* [slots] Tokens of each request's prompt. */
     /* Number of groups of KV heads. Method kvquant quantises the latent vectors of a group

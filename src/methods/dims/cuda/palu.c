@@ -407,8 +407,8 @@ static int make_rows(kvd_palu *p, kvd_err *err)
     return p->folded || (p->rows = kvd_device_new(&p->store.memory, bytes, what, err)) ? 0 : -1;
 }
 
-/* Opens the plan's method that drops tokens. The layouts of KV heads and of latent pages must be
- * set before. */
+/* Prepares the token-dropping method, such as h2o, that is combined with palu. The layouts of KV
+ * heads and of latent pages must be set before. */
 static int open_evict(kvd_palu *p, kvd_err *err)
 {
     kvd_gpu_method *const m = &p->method;

@@ -285,8 +285,9 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/* Returns the bits of a request: the kept dimensions of K and V in layers without a sliding window
- * and, unless all requests share the projections, the projections of all layers. */
+/* Returns the number of stored bits of a request: the kept dimensions of K and V in layers
+ * without a sliding window and, unless all requests share the projections, the projections of all
+ * layers. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)m;

@@ -71,8 +71,8 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
 /* Allocates those arrays of s->levels whose size does not depend on the number of requests. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/* Must be called before each iteration. If a timing run skipped a request's prompt, assumes a
- * number of less important tokens for the prompt. */
+/* Must be called before each iteration. For prompts that a timing run skipped, assumes how many
+ * tokens are unimportant and therefore keep fewer dimensions. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Chooses the important tokens of prompts. Must be called after the attention of the prompts, and
  * only in layers without a sliding window. */

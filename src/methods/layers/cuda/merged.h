@@ -96,7 +96,7 @@ void kvd_merged_slots_release(kvd_merged_slots *s);
  * if a request is new. */
 bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
 /* After an iteration, updates the number of tokens of each running request, and s->held, the bytes
- * of all requests. bits_of returns the stored bits of the request in a slot. */
+ * of all requests. bits_of returns the number of stored bits of the request in a slot. */
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m,
                           double (*bits_of)(const kvd_gpu_method *m, size_t slot),
                           const kvd_iteration *it);

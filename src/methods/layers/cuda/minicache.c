@@ -213,14 +213,14 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits of the uncompressed K and V of one token in one layer. */
+/* Returns the number of bits of the uncompressed K and V of one token in one layer. */
 static double row_bits(const merged *k)
 {
     return 8.0 * sizeof(uint16_t) * k->method.cache->config->d_head * (double)vectors(k);
 }
 
-/* Returns the bits that K and V of a request's prompt take in one of two merged layers: half of the
- * bits of both layers. */
+/* Returns the number of bits that K and V of a request's prompt take in one of two merged layers:
+ * half of the number for both layers. */
 static double prompt_bits(const merged *k, size_t slot, int first)
 {
     const double d = k->method.cache->config->d_head, number = 8.0 * sizeof(uint16_t),
@@ -243,7 +243,8 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum;
 }
 
-/* Returns the bits that merging saves a request of n tokens in layers with a sliding window. */
+/* Returns the number of bits that merging layers saves a request of n tokens in layers with a
+ * sliding window. */
 static double saved_near(const merged *k, size_t slot, size_t n)
 {
     const double prompt = (double)k->slots.slot[slot].prompt;
@@ -260,8 +261,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns the change, in the latest step, of the bits that sliding-window layers save by merging.
- * At most 0. */
+/* Returns by how much the latest step changed the number of bits that merged sliding-window layers
+ * save. At most 0. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);

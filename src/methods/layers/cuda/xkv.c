@@ -363,8 +363,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns the change, in the latest step, of the bits that compression saves in sliding-window
- * layers. It is never positive, because prompt tokens leave the window. */
+/* Returns by how much the latest step changed the number of bits that shared latent vectors save in
+ * sliding-window layers. At most 0. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);

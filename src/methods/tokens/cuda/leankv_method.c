@@ -129,15 +129,15 @@ static double mean(const kvd_gpu_method *m, size_t slot)
                              : (double)NAN;
 }
 
-/* Returns the bits of one token in one KV head at precision `level`: quantised K and V, and for
- * each a 16-bit step and a 16-bit zero point. */
+/* Returns the number of bits of one token in one KV head at precision `level`: quantised K and V,
+ * and for each a 16-bit step and a 16-bit zero point. */
 static double token_bits(const leankv *k, int level)
 {
     return k->pool.layout.d * (k->bits[0][level] + k->bits[1][level]) + 64.0;
 }
 
-/* Returns the bits of the newest n tokens, or of one window if n is larger, in all layers with a
- * sliding window. */
+/* Returns the number of bits of the newest n tokens, or of one window if n is larger, in all layers
+ * with a sliding window. */
 static double near_bits(const leankv *k, size_t n)
 {
     const kvd_paged_cache *const c = k->method.cache;

@@ -159,8 +159,8 @@ static size_t low_of(const lower *k, size_t slot)
     return k->tokens[slot] > high ? k->tokens[slot] - high : 0;
 }
 
-/* Returns the bits of a token's quantised K and V in one KV head. Each of the two vectors has 32
- * bits for its step and its zero point. */
+/* Returns the number of bits of a token's quantised K and V in one KV head. Each of the two vectors
+ * has 32 bits for its step and its zero point. */
 static double token_bits(const lower *k, int bits_k, int bits_v)
 {
     const double d = k->layer[0].d_head;
@@ -168,8 +168,8 @@ static double token_bits(const lower *k, int bits_k, int bits_v)
            32.0 * ((value_of(k, bits_k) < 16) + (value_of(k, bits_v) < 16));
 }
 
-/* Returns the bits of the newest n tokens, or of one window if n is larger, in all layers with a
- * sliding window. */
+/* Returns the number of bits of the newest n tokens, or of one window if n is larger, in all layers
+ * with a sliding window. */
 static double near_bits(const lower *k, size_t n)
 {
     const size_t window = k->method.cache->window;

@@ -52,8 +52,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns the sort key that compares token t of KV head g with tokens of other heads. Tokens whose
- * sort key within the head is at least `own` rank first. */
+/* Returns the sort key of token t of KV head g in a list of all heads' tokens. `own`: tokens whose
+ * key in the list of head g is at least this number come first. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);

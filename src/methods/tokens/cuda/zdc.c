@@ -520,8 +520,8 @@ static size_t near_heads(const kvd_zdc *z)
     return (size_t)(c->config->n_layers - c->n_full) * (size_t)c->share->n_kv_heads;
 }
 
-/* Returns the bits of the pruned channels of `tokens` keys, summed over all layers with a sliding
- * window. */
+/* Returns the number of bits of the pruned channels of `tokens` keys, summed over all layers with a
+ * sliding window. */
 static double pruned_bits(const kvd_zdc *z, size_t tokens)
 {
     const size_t d = (size_t)z->method.cache->config->d_head;
@@ -542,8 +542,8 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
            pruned_bits(z, pruned_near(z, slot, n));
 }
 
-/* Returns minus the bits of pruned key channels, which the caller counts as unread although they
- * are not stored. */
+/* Returns minus the number of bits of pruned key channels, which the caller counts as unread
+ * although they are not stored. */
 static double think_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
