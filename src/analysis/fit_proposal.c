@@ -82,8 +82,7 @@ static int alloc(kvd_fit_proposal *x, size_t n, kvd_rates *r, kvd_err *err)
                : kvd_no_memory(err, "proposals", n * (sizeof *x->proposal + 6 * sizeof(double)));
 }
 
-/* Chooses each head's kept dimensions: removes the fraction p[0] of the dimensions of Q and K, and
- * p[1] of those of V. */
+/* Chooses each head's number of kept dimensions. p: removed fractions, for Q and K, then for V. */
 static int widths_of(const kvd_spectrum *s, const kvd_pair pair[2], const double p[2],
                      kvd_widths *w, kvd_err *err)
 {

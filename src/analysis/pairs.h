@@ -30,8 +30,7 @@ typedef struct {
     size_t *n_rows[KVD_N_X];
 } kvd_layer_rows;
 
-/* Source of Q, K and V: the vectors `rows` or, if `rows` is NULL, those of tokens in the file
- * `dump`. */
+/* Source of Q, K and V: the vectors `rows` or, if `rows` is NULL, the vectors in file `dump`. */
 typedef struct {
     kvd_activations *dump;
     size_t n_tokens; /* largest number of rows per tensor and head */

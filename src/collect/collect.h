@@ -121,7 +121,7 @@ bool kvd_outputs_kept(const kvd_outputs *o);
 
 int kvd_outputs_finish(kvd_outputs *o, kvd_err *err);
 
-/* Closes all files. Keeps the unfinished files if --resume can continue the run, else removes them.
+/* Closes all output files. Removes unfinished output files, unless --resume can continue the run.
  * *o may be all zeros. */
 void kvd_outputs_close(kvd_outputs *o);
 
@@ -186,8 +186,8 @@ typedef struct {
 
 int kvd_collect_summarise(const char *program, const kvd_collect_summary *s, kvd_err *err);
 
-/* State of MPI. Rank 0 writes the files. Every rank must call the collective functions, in the same
- * order. */
+/* State of MPI. Rank 0 writes the result files. Every rank must call the collective functions, in
+ * the same order. */
 
 typedef struct {
     int rank, n;  /* 0 and 1 without an MPI launcher */

@@ -24,7 +24,7 @@ typedef struct {
     size_t n_random;
     const char *field;
     bool no_special;
-    /* number of tokens of the run, of a sequence, of a batch; 0 if not given */
+    /* number of tokens in total, per sequence, and per batch; 0 if not given */
     size_t tokens, seq_len, batch;
     bool rope_both;
     bool moments;
@@ -55,7 +55,8 @@ typedef struct {
 void kvd_collect_parse(int argc, char **argv, kvd_collect_options *cfg);
 void kvd_collect_options_release(kvd_collect_options *cfg);
 
-/* Returns true if the file of -o holds Q, K and V, false if it holds only sums or statistics. */
+/* Returns true if the file of -o holds Q, K and V, false if it holds only second moments, squared
+ * gradients or attention statistics. */
 bool kvd_collect_dumps(const kvd_collect_options *o);
 
 enum { KVD_COLLECT_OUTPUTS = 4 };

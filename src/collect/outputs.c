@@ -262,7 +262,8 @@ int kvd_outputs_open(kvd_outputs *o, const char *output, const char *moments_fil
     if (kvd_state_check(o->state_path, err))
         return -1;
     const bool found = exists(o->state_path, "");
-    /* Creates the files at the start, so that their names are locked until the end of the run. */
+    /* Creates the output files at the start, so that their names are locked until the end of the
+     * run. */
     if ((o->want_moments &&
          kvd_h5_create(&o->moments_file, o->moments_path, &kvd_schema_moments, o->run, err)) ||
         (o->want_stats &&
@@ -361,7 +362,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = bytes_of(out);
     if (cfg->n_snapshots)
-        /* A snapshot (second moments so far) that ends inside a batch needs sums of its own. */
+        /* A snapshot that ends inside a batch needs memory for a second set of second moments. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
@@ -485,7 +486,8 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* shallow copy of *sums, with the numbers of tokens and sequences of snapshot *s */
+    /* shallow copy of the second moments *sums, with the numbers of tokens and sequences of
+     * snapshot *s */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

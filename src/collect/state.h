@@ -21,12 +21,13 @@ typedef struct {
 /* Fails if `path` exists and is not a state file (progress of a run, for --resume). */
 int kvd_state_check(const char *path, kvd_err *err);
 
-/* Atomically writes a run's progress for --resume: *s, and `sums` and `stats` unless NULL. */
+/* Atomically writes a run's progress *s for --resume, with the second moments `sums` and the
+ * attention statistics `stats`, unless these are NULL. */
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 
-/* Loads a state file. Sets *found to 1 if it exists. Fills `sums` and `stats` if it was written
- * with the options *now. */
+/* Loads a file of a run's progress. Sets *found to 1 if it exists. Fills the second moments `sums`
+ * and the attention statistics `stats` if it was written with the options *now. */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);
 

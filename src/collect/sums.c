@@ -300,9 +300,9 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
 /* tolerance for rounding errors: slack * 90 % of the attention counts as 90 % */
 static const double slack = 1 - 1e-12;
 
-/* Finds the smallest number k of tokens that together receive 90 % of the attention mass [n];
- * likewise for 95 and 99 %. Updates five statistics of each k, from index `count` on: sum of k, sum
- * of k^2, minimum, maximum, and sum of k / n. */
+/* For each of the shares 90, 95 and 99 %, finds the smallest number k of tokens that together
+ * receive this share of the attention mass [n]. Updates five statistics of each k, from index
+ * `count` on: sum of k, sum of k^2, minimum, maximum, and sum of k / n. */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {

@@ -11,7 +11,7 @@
 /* Attention statistics of a run. Scores are computed again from Q and K. */
 
 typedef struct {
-    /* attention statistics, to which those of each sequence are added; owned by the caller */
+    /* attention statistics, to which each sequence adds; owned by the caller */
     kvd_attention_stats *stats;
     int n_threads;
     float *scores; /* [n_threads][KVD_ATTEND_ROWS][seq_len] attention scores */

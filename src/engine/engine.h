@@ -58,8 +58,7 @@ typedef struct {
     /* True if a timing run may start a decode step at any position, without computing the request's
      * earlier tokens. */
     bool anywhere;
-    /* Bit p is set if phase p has no time of its own, because a kernel of the next phase does its
-     * work. */
+    /* Bit p is set if phase p is not timed, because a kernel of the next phase does its work. */
     unsigned fused;
 } kvd_engine_facts;
 
@@ -73,8 +72,7 @@ typedef struct {
     double side;
     /* number of cached tokens that the last decode step did not read, averaged over KV heads */
     double unread;
-    /* number of tokens whose K and V were merged into those of other tokens, summed over KV heads
-     * and layers */
+    /* number of tokens that were merged into other tokens, summed over KV heads and layers */
     size_t merged;
     /* number of tokens that are stored at the method's low precision, summed over KV heads and
      * layers */

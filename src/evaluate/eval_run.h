@@ -123,11 +123,12 @@ typedef struct {
 /* Opens model, texts and calibration files. Lists the parameter values at which to evaluate each
  * method. */
 int kvd_eval_open_inputs(kvd_eval_run *v, const char *program, kvd_err *err);
-/* Evaluates all methods at all their parameter values. With --sweep, warns of values that a method
- * cannot take or at which it changed no cached token, and leaves these values out. */
+/* Evaluates each compression method of *v at each of its parameter values. With --sweep, warns
+ * of values that a method cannot take or at which it changed no cached token, and leaves these
+ * values out. */
 int kvd_eval_points(kvd_eval_run *v, const char *program, kvd_err *err);
-/* Prints the table rows that were added since the last call; prints nothing with --quiet or
- * --json. */
+/* Prints the rows that were added to the result table since the last call; prints nothing with
+ * --quiet or --json. */
 void kvd_eval_print_new_rows(kvd_eval_run *v);
 /* Evaluates a method with one set of parameters, or copies its saved result. *row: index of the new
  * table row. full_rank_error: change of the logits when the method's projections keep all

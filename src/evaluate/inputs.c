@@ -109,8 +109,8 @@ static int sweep_method(kvd_inputs_options *cfg, const kvd_method *m, const char
     return 0;
 }
 
-/* Replaces each method by copies with several strengths of compression. Without option --method,
- * makes such copies of all methods that save bytes. */
+/* Replaces each compression method by copies with several strengths. Without option --method, makes
+ * such copies of all compression methods that save bytes. */
 static int sweep_methods(kvd_inputs_options *cfg, kvd_err *err)
 {
     static kvd_method given[KVD_EVAL_METHODS];

@@ -73,8 +73,8 @@ typedef struct {
     char *left_out[KVD_EVAL_METHODS];
 } kvd_inputs;
 
-/* Adds the methods that an option --method gives. `config`: a program's options, which begin with a
- * kvd_inputs_options. */
+/* Adds the compression methods that one option --method names. `config`: a program's options, which
+ * begin with a kvd_inputs_options. */
 int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err);
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err);
 void kvd_inputs_options_release(kvd_inputs_options *cfg);
@@ -91,9 +91,9 @@ int kvd_inputs_open_model(kvd_inputs *in, kvd_err *err);
 /* Chooses device and number types, opens checkpoint and method files, and records all inputs. Fails
  * if a method file belongs to another model. */
 int kvd_inputs_open(kvd_inputs *in, kvd_err *err);
-/* Completes the list of methods, and puts the uncompressed model first. Without --method, adds each
- * method whose rotations are in the input files. With --sweep, lists each given method, or else
- * every method, at several strengths. */
+/* Completes the list of compression methods, and puts the uncompressed model first. Without
+ * --method, adds each method whose rotations are in the input files. With --sweep, lists each given
+ * method, or else every method, at several strengths. */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
 /* Opens the model's tokenizer. Warns if the tokenizer seems to belong to another model. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);

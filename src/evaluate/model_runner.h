@@ -12,8 +12,8 @@
 #include "model/pass/attention.h"
 #include "model/pass/forward.h"
 
-/* Recorded Q, K and V of prompts. They are the same for all methods, because prompt tokens attend
- * to uncompressed K and V. */
+/* Recorded Q, K and V of prompts. They are the same for all compression methods, because prompt
+ * tokens attend to uncompressed K and V. */
 
 typedef struct {
     /* index of the batch's first prompt token in the recorded Q, K and V of all prompts; set by the

@@ -101,11 +101,11 @@ typedef struct {
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
-/* Finds, for each of the methods a and b, the removed fraction of dimensions at which its score
- * falls below the target. Fills *out, with 95 % intervals from 2000 bootstrap resamples. Texts have
- * equal weight. reference [n_sequences]: number of correct predictions of the uncompressed model.
- * `first` has n_texts + 1 elements: the index of the first sequence of each text, then the number
- * of all sequences. */
+/* Finds, for each of the compression methods a and b, the removed fraction of dimensions at which
+ * its score falls below the target. Fills *out, with 95 % intervals from 2000 bootstrap resamples.
+ * Texts have equal weight. reference [n_sequences]: number of correct predictions of the
+ * uncompressed model. `first` has n_texts + 1 elements: the index of the first sequence of each
+ * text, then the number of all sequences. */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
                           double target, uint64_t seed, kvd_target_difference_result *out,
@@ -119,7 +119,7 @@ typedef struct {
     kvd_method_tradeoff rate;
     /* true if the weakest compression of the search is the uncompressed model */
     bool whole;
-    /* The results of this search are the table rows from first_row to end_row - 1. Before the
+    /* The results of this search are rows first_row to end_row - 1 of the result table. Before the
      * search both numbers are equal. */
     size_t first_row, end_row;
     kvd_target found;

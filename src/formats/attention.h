@@ -125,7 +125,8 @@ typedef struct {
     size_t at[KVD_N_A]; /* index in `word` of the first value of each statistic */
 } kvd_attention_stats;
 
-/* Allocates statistics for the sizes in *s. Sums begin at 0, minima at infinity. */
+/* Allocates attention statistics of the sizes in *s. Their sums begin at 0, their minima at
+ * infinity. */
 int kvd_attention_stats_alloc(kvd_attention_stats *s, kvd_err *err);
 void kvd_attention_stats_release(kvd_attention_stats *s);
 

@@ -1,4 +1,5 @@
-/* kvdim/error-table files: loss of prediction quality if a single head loses dimensions. */
+/* Files of type kvdim/error-table: KL divergence per number of dimensions that a single head
+ * keeps. */
 #ifndef KVD_FORMATS_ERROR_TABLE_H
 #define KVD_FORMATS_ERROR_TABLE_H
 

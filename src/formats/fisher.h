@@ -49,7 +49,7 @@ int kvd_fisher_rows(kvd_fisher *f, int side, int layer, int kv_head, size_t firs
                     float *rows, kvd_err *err);
 
 /* Creates a file of squared gradients with space for n_rows tokens. The caller has set model, text
- * and sizes in *f. Sets all sums in *f to 0. */
+ * and sizes in *f. Sets all sums of squared gradients in *f to 0. */
 int kvd_fisher_create(kvd_fisher *f, const char *path, const kvd_run *run, kvd_err *err);
 /* Writes squared gradients [n_kv_heads][n][d_head] of K before RoPE (side 0) or V (side 1). */
 int kvd_fisher_put_rows(kvd_fisher *f, int side, int layer, size_t first, size_t n,

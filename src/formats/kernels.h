@@ -27,7 +27,8 @@ typedef struct {
     size_t cases, cases_done;
 } kvd_kernels_facts;
 
-/* Writes the kernel times, with those of each repetition, and the peak rates of CPU and GPU. */
+/* Writes the time of each kernel and of each of its repetitions, and the peak rates of CPU and
+ * GPU. */
 int kvd_kernels_write(const kvd_rows *rows, const char *path, const kvd_kernels_facts *facts,
                       const kvd_run *run, kvd_err *err);
 

@@ -31,7 +31,7 @@ int kvd_rows_replace_text(kvd_rows *r, size_t row, int column, const char *value
 /* Sets `column`, `column`_lo and `column`_hi of the newest row to the interval's value, lower end
  * and upper end. */
 void kvd_rows_interval(kvd_rows *r, const char *column, const kvd_interval *x);
-/* Writes the table into the file. An empty table is an error. */
+/* Writes table *r into file f. An empty table is an error. */
 int kvd_rows_write(kvd_h5 *f, const kvd_rows *r, kvd_err *err);
 
 /* Adds a dataset with several values per row to the table. Call it before any row is added. *spec

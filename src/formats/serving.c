@@ -90,8 +90,8 @@ void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency
              bound_name[bound]);
 }
 
-/* Returns the columns of a table of simulated serving: the fixed ones, then those of latencies:
- * "ttft_mean_s", "ttft_mean_lo_s" and so on. */
+/* Returns the columns of a table of simulated serving. The last columns are statistics of
+ * latencies, such as "ttft_mean_s". */
 static const kvd_column *columns(void)
 {
     static kvd_column all[N_COLUMNS];

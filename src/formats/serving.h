@@ -40,8 +40,8 @@ enum { KVD_SERVING_CURVES = 3, KVD_LATENCY_CURVE = 101 };
 /* Returns an empty table of serving results, which the caller frees. */
 kvd_rows *kvd_serving_rows(kvd_err *err);
 
-/* Writes and completes kvdim-serve's result file. `none` lists the methods that exceeded the
- * latency bound at every request rate. */
+/* Writes and completes kvdim-serve's result file. `none` lists the compression methods that
+ * exceeded the latency bound at every request rate. */
 int kvd_serving_write(kvd_h5 *f, const kvd_rows *r, const kvd_model_info *model, const char *none,
                       kvd_err *err);
 

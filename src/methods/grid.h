@@ -14,7 +14,7 @@
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err);
 
-/* Records all files that the n methods read, plugins included, as inputs of the run. */
+/* Records all files that n compression methods read, plugins included, as inputs of *run. */
 int kvd_methods_add_inputs(const kvd_method *method, size_t n, kvd_run *run, kvd_err *err);
 
 void kvd_method_print_all(void);

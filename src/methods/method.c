@@ -283,7 +283,7 @@ static const kvd_method_info *named(const char *name, size_t n, method_kind *kin
     return info;
 }
 
-/* Adds the methods in `names`, NAME+NAME..., to `*m`; modifies `names`. */
+/* Adds the compression methods in `names`, such as "h2o+kivi", to *m; modifies `names`. */
 static int add_all(char *names, kvd_method *m, kvd_err *err)
 {
     for (char *name; (name = strsep(&names, "+"));) {

@@ -92,8 +92,8 @@ typedef struct {
 bool kvd_method_entry_at(int i, kvd_method_entry *out);
 const char *kvd_method_nearest(const char *name);
 
-/* Returns the i-th file path among the parameters of the methods (file=PATH), or NULL if there are
- * fewer. */
+/* Returns the i-th file path among the parameters (file=PATH) of compression methods *m, or NULL if
+ * there are fewer. */
 const char *kvd_method_file(const kvd_method *m, int i);
 /* Returns true if parameter `key` (KEY or METHOD.KEY, `length` characters) takes a file path. */
 bool kvd_method_is_text_key(const char *key, size_t length);

@@ -109,7 +109,8 @@ typedef struct {
     const kvd_method_info *info;
     kvd_parameter_values *values;
 } kvd_plan_member;
-/* Writes the methods with their parameters to `out`. Returns their number. */
+/* Writes the compression methods of plan *p, with their parameters, to `out`. Returns their
+ * number. */
 int kvd_plan_members(const kvd_plan *p, kvd_plan_member out[KVD_PLAN_MEMBERS]);
 
 /* Writes the names of a plan's methods, such as "zack+h2o", to `name`. */

@@ -91,8 +91,8 @@ int kvd_point_of_keys(const kvd_method *m, kvd_point *point, kvd_err *err);
 int kvd_point_of_rates(const kvd_method *m, size_t i, kvd_point *point, kvd_err *err);
 void kvd_point_release(kvd_point *point);
 
-/* Returns a plan with the methods and the projection matrices of *point, which must outlive the
- * plan. The caller must set type, prompt and seed of the plan, and open it. */
+/* Returns a plan with the compression methods and projection matrices of *point, which must outlive
+ * the plan. The caller must set type, prompt and seed of the plan, and open it. */
 kvd_plan kvd_point_plan(const kvd_point *point);
 
 /* Sets *p to the largest fraction of dimensions that method *m can remove. */

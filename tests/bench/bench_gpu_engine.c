@@ -4,9 +4,9 @@
  * decode steps of 1 to 64 requests, relative to the memory bandwidth of the GPU.
  *
  * -gN: uses N GPUs. -nN,...: only decode steps of N requests. shape:NAME: a published model's shape
- * with random weights. WIDTHS.csv[:NAME]: a run whose heads keep the numbers of dimensions of K
- * and V that this file lists by layer and head (in its rows that begin with NAME). METHOD: a run
- * with a compression method (kivi,bits=4). */
+ * with random weights. WIDTHS.csv: cuts K and V of each head to the number of dimensions that the
+ * file lists for this head. WIDTHS.csv:NAME: reads only rows of the file that begin with NAME.
+ * METHOD: compression method, such as kivi,bits=4. */
 #include <math.h>
 #include <time.h>
 

@@ -241,8 +241,8 @@ TEST(test_outputs_are_distinct)
     OK(kvd_output_distinct(apart, 3, &err));
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     OK(kvd_output_distinct(plain, 2, &err));
-    /* Output o.h5 with the suffix .state.new and output o.h5.state with the suffix .new are the
-     * same file. */
+    /* Suffixes of the temporary files of outputs o.h5 and o.h5.state. They make the same file name,
+     * o.h5.state.new. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

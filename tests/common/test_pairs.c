@@ -185,7 +185,7 @@ static void times(const double *A, const double *B, int transposed, double *C)
 }
 
 /* Returns the squared error of Q K^T if Q is projected by the first m columns of `left` and K by
- * those of `right`. cl, cr: Q^T Q and K^T K. */
+ * the first m columns of `right`. cl, cr: Q^T Q and K^T K. */
 static double loss(const double *cl, const double *cr, const double *left, const double *right,
                    size_t m)
 {

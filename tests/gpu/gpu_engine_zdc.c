@@ -79,8 +79,8 @@ typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
-    /* whose important tokens a layer uses; 0: its own, 1: those of layer 0, -1: its own or those of
-     * an earlier layer */
+    /* layer whose important tokens a layer uses; 0: itself, 1: layer 0, -1: itself or an earlier
+     * layer */
     int lent;
     /* [outputs][vocab] logits of all output tokens */
     float *logits;

@@ -302,8 +302,8 @@ static void code_all(const char *text, kvd_fisher *f, bool use, float *all, char
     m.plan.bits->close(self);
 }
 
-/* Sums the squared quantisation errors of keys: those with the squared gradient 1e-3 in error[0],
- * those with 1e-9 in error[1]. */
+/* Sums squared quantisation errors: over keys with squared gradient 1e-3 into error[0], over keys
+ * with squared gradient 1e-9 into error[1]. */
 static void errors_of_keys(const float *all, double error[2])
 {
     error[0] = error[1] = 0;

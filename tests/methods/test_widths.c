@@ -11,15 +11,15 @@ static const kvd_pair pairs[2] = {KVD_PAIR_QK, KVD_PAIR_VW};
 
 TEST(test_keep_by_hand)
 {
-    /* Singular values with the sum 10. The sums from the i-th on, divided by 10, are 1, 0.6, 0.3
-     * and 0.1. */
+    /* Singular values with the sum 10. The sums of the i-th and all later values, divided by 10,
+     * are 1, 0.6, 0.3 and 0.1. */
     const double s[4] = {4, 3, 2, 1};
     const double r[] = {0, 0.09, 0.1, 0.11, 0.29, 0.31, 0.61, nextafter(1, 0), nextafter(0.1, 0)};
     const int kept[] = {4, 4, 3, 3, 3, 2, 1, 1, 4};
     for (int i = 0; i < 9; i++)
         assert_int_equal(kvd_keep(s, 4, r[i], false), kept[i]);
-    /* The squares have the sum 30. Their sums from the i-th on, divided by 30, are 1, 14/30, 5/30
-     * and 1/30. */
+    /* The squares have the sum 30. The sums of the i-th and all later squares, divided by 30, are
+     * 1, 14/30, 5/30 and 1/30. */
     assert_int_equal(kvd_keep(s, 4, 0.04, true), 3);
     assert_int_equal(kvd_keep(s, 4, 0.17, true), 2);
     assert_int_equal(kvd_keep(s, 4, 0.47, true), 1);

@@ -1,6 +1,7 @@
 /* usage: tool_synthetic activations|moments|error-table OUT.h5 TOKENS SEED [KEY=VALUE]...
  *
- * Writes small files for tests of programs.
+ * Writes a small file for tests of programs: Q, K and V (activations), their second moments
+ * (moments), or the model's losses by number of kept dimensions (error-table).
  *
  * hash=H          hash of the model
  * corpus=C        hash of the text (by default from SEED)

@@ -185,7 +185,8 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /* Copies the sums to the host now, which fails at once if a weight is not finite. */
+        /* Copies the second moments to the host now, which fails at once if a weight is not
+         * finite. */
         if (fetch_sums(c, err))
             return -1;
     }
@@ -457,7 +458,8 @@ static int open_all(cuda *c, kvd_err *err)
 {
     const kvd_collect_spec *s = &c->spec;
     const kvd_config *const config = kvd_checkpoint_config(s->checkpoint);
-    /* The backward pass allocates first; the forward pass takes the rest of the memory. */
+    /* The backward pass allocates GPU memory first, because the forward pass takes all that is
+     * free. */
     if (s->fisher && open_gradients(c, err))
         return -1;
     if (!s->dump && !s->sums)

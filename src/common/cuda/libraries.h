@@ -83,8 +83,8 @@ const kvd_nccl *kvd_nccl_load(kvd_err *err);
  * ...". */
 int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
-/* Functions of cuBLAS that C++ code can call. `type` is the 16-bit number type of the factors; sums
- * are float32. */
+/* Functions of cuBLAS that C++ code can call. `type` is the 16-bit number type of the factors;
+ * their products are added in float32. */
 cublasHandle_t kvd_cublas_open(const char *what, kvd_err *err);
 void kvd_cublas_close(cublasHandle_t h);
 cublasStatus_t kvd_cublas_gemm(cublasHandle_t h, cublasOperation_t op_a, cublasOperation_t op_b,

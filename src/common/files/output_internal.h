@@ -16,7 +16,7 @@ int kvd_output_check_name(const char *path, kvd_err *err);
 /* Takes the lock of an output. The caller has set out->lock and out->path. */
 int kvd_output_lock(kvd_output *out, kvd_err *err);
 
-/* Calls fsync on a file or folder; `flags` are those of open. */
+/* Opens a file or folder with `flags`, such as O_RDONLY, and calls fsync on it. */
 int kvd_output_sync(const char *path, int flags, kvd_err *err);
 
 #endif

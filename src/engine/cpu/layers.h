@@ -47,8 +47,8 @@ void kvd_cpu_embed(kvd_cpu_rows *r, const uint32_t *id, size_t n);
 /* Computes Q, K and V of n tokens of a layer from the residual stream r->x. */
 void kvd_cpu_before_attention(kvd_cpu_rows *r, int layer, size_t n, kvd_cpu_clock *clock);
 void kvd_cpu_rotate(kvd_cpu_rows *r, int layer, size_t n);
-/* Computes the rest of a layer from the attention output r->o, and updates the residual stream
- * r->x. */
+/* Computes the part of a layer that follows attention, from the attention output r->o. Updates the
+ * residual stream r->x. */
 void kvd_cpu_behind_attention(kvd_cpu_rows *r, const kvd_cpu_layer *l, size_t n,
                               kvd_cpu_clock *clock);
 

@@ -105,8 +105,8 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err);
 /* Returns true if a layer uses the important tokens that an earlier layer has chosen (method zdc
  * with layers=N). */
 bool kvd_sequence_sets_known(const kvd_sequence_rank *r, int layer);
-/* Records which tokens are important, after the attention of a layer that chose them. Only for
- * method zdc with layers=N. */
+/* Must be called after the attention of a layer that chose its important tokens. Records these
+ * tokens, which later layers reuse (method zdc with layers=N). */
 int kvd_sequence_sets_formed(kvd_sequence_rank *r, cudaStream_t s, kvd_err *err);
 /* kvd_sequence_sets_send packs K and V to send to other GPUs. kvd_sequence_sets_take copies
  * received K and V to cache pages. */

@@ -37,8 +37,8 @@ typedef struct {
 } kvd_error_sums;
 
 /* Compares attention outputs u (uncompressed) and v (compressed) [n_tokens][n_heads * d_head] on
- * the GPU. Divides the tokens into KVD_ERROR_PARTS ranges, and writes the sums of each range and
- * head to part [KVD_ERROR_PARTS][n_heads]. */
+ * the GPU. Divides the tokens into KVD_ERROR_PARTS ranges. Writes sums of differences, one
+ * kvd_error_sums per range and head, to part [KVD_ERROR_PARTS][n_heads]. */
 cudaError_t kvd_error_parts(kvd_dtype type, const void *u, const void *v, size_t n_tokens,
                             int n_heads, int d_head, kvd_error_sums *part, cudaStream_t stream);
 

@@ -65,7 +65,8 @@ __device__ __forceinline__ void take(part &p, const float (&x)[N], const float (
             p.bad = min(p.bad, column + (uint32_t)(i * THREADS));
     }
     if (top > p.top) {
-        /* factor on the earlier sums; it is 0 at first, because p.top is then -inf */
+        /* factor that rescales earlier sums of e^{x - top}; 0 at first, because p.top is then
+         * -inf */
         const double scale = weight(p.top, top);
         p.sum *= scale;
         if (DIFF)
@@ -94,7 +95,7 @@ template <bool DIFF> __device__ __forceinline__ void merge(part &p, const part &
     p.top = top;
 }
 
-/* Merges the statistics `p` of all threads of the block into those of thread 0. */
+/* Merges the statistics `p` of all threads of the block. Thread 0 receives the result. */
 template <bool DIFF> __device__ __forceinline__ void gather(part &p)
 {
     __shared__ part of_warp[THREADS / 32];

@@ -82,7 +82,8 @@ kvd_generate_path *kvd_generate_rows(const kvd_checkpoint *c, const kvd_generato
                                      const struct kvd_gpu_weights *weights, kvd_err *err);
 
 #ifdef KVD_CUDA
-/* Returns true if the GPU engine supports the methods. Otherwise writes the reason to `why`. */
+/* Returns true if the GPU engine supports the compression methods of plan *p. Otherwise writes the
+ * reason to `why`. */
 bool kvd_generate_engine_runs(const kvd_config *c, const kvd_generator_spec *s, const kvd_plan *p,
                               char why[KVD_GENERATOR_WHY]);
 /* Returns the GPU engine's name for result files. The engine must support the methods of `p`. */

@@ -30,8 +30,8 @@ const kvd_benchmark_row *kvd_infinitebench_row(const char *task);
 const kvd_benchmark_row *kvd_scbench_row(const char *task);
 /* Returns the prompt template for the second and later questions of an SCBench task. */
 const char *kvd_scbench_next(const char *task);
-/* Returns the answer length and metric of a RULER task. An unknown task gets those of the needle
- * tasks. */
+/* Returns the answer length and metric of a RULER task. For an unknown task, returns the values of
+ * the needle tasks. */
 const kvd_benchmark_row *kvd_ruler_row(const char *task);
 
 extern const kvd_benchmark_row kvd_longbench_v2_row, kvd_gsm8k_row, kvd_gsm8k_cot_row;

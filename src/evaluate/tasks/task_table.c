@@ -220,7 +220,8 @@ int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m
     return kvd_task_share(c->run, m, &one, c->seed, out, err);
 }
 
-/* Appends "NAME VALUE [LOW, HIGH]" to `line` if the table has this column with a value in row i. */
+/* Appends "NAME VALUE [LOW, HIGH]" to `line` if the result table has a column NAME with a value in
+ * row i. */
 static void add_measure_text(const kvd_rows *r, size_t i, const char *name, char *line, size_t size)
 {
     char lo[48], hi[48], interval[40];

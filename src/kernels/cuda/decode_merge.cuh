@@ -19,7 +19,8 @@ typedef struct {
     int32_t first, rows;
 } params;
 
-/* Returns a query head's index in the model from its KV head and its row in this launch. */
+/* Returns a query head's index in the model. `row`: index among those query heads of the KV head
+ * that this kernel launch computes. */
 static __device__ __forceinline__ int head_of(const params &p, int kv_head, int row)
 {
     return kv_head * p.args.map.group + p.first + row;
@@ -72,7 +73,7 @@ static __device__ __forceinline__ unsigned long long &started(const merge_area &
 }
 
 /* Writes a warp's part of the attention to shared memory: output before division by the softmax
- * denominator, maxima and sums. */
+ * denominator, score maxima and softmax sums. */
 template <int HALVES, int WIDTH16>
 static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &st, float *o,
                                                  float2 *ml, int group, int o_pitch, int d_v,

@@ -67,8 +67,8 @@ typedef struct {
     short_head head[SHORT_HEADS];
 } short_params;
 
-/* Bytes of shared memory after K and V: for barriers, for the warps' maxima and sums, and for
- * partial results of CTAs. */
+/* Bytes of shared memory after K and V: for barriers, for the warps' score maxima and softmax sums,
+ * and for partial results of CTAs. */
 enum {
     SHORT_BARRIER_BYTES = SHORT_WARPS * SLOTS_MAX * 2 * 8 + 16,
     SHORT_ML_BYTES = SHORT_WARPS * KVD_GROUP_MAX * 8,

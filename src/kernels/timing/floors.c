@@ -197,7 +197,7 @@ int kvd_ceilings_cpu(kvd_rate_ceilings *c, kvd_err *err)
         c->read_bytes = read_rate(a, &sum[0]);
         c->flop = gemm_rate(a, b + floats / 2, b);
         c->exps = exp_rate(&sum[1]);
-        /* Using the sums keeps the compiler from removing the loops. */
+        /* Reading the sums keeps the compiler from removing the loops that compute them. */
         if (!isfinite(sum[0]) || !isfinite(sum[1]))
             status = kvd_fail(err, "measuring this machine gave sums of %g and %g", sum[0], sum[1]);
     }

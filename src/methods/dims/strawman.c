@@ -1,8 +1,8 @@
 /* Methods that project K and V of each request on the leading columns of a rotation.
  *
- * strawman takes right singular vectors of the prompt's K and V. Other methods with parameter
- * online=1 take those of Q stacked on K, and of V stacked on W_O. With explicit=1, rotations come
- * from a file. */
+ * Method strawman computes the right singular vectors of K and of V of each prompt. Parameter
+ * online=1 computes the right singular vectors of the stacked matrices [Q; K] and [V; W_O] of each
+ * prompt. With explicit=1, rotations come from a file. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -175,7 +175,8 @@ typedef struct {
     /* For KVD_READ_CLUSTERS:
      *
      * - first: fraction of the large clusters whose small clusters are scored
-     * - alpha: in a cluster's score, weight of each key channel's maximum; its minimum has the rest
+     * - alpha: in a cluster's score, weight of each key channel's maximum; its minimum has the
+     *   weight 1 - alpha
      * - rows: fraction of the prompt's queries, counted from its end, that choose the tokens to
      *   cache
      * - threshold: a token stays cached if one of these queries gives it at least this

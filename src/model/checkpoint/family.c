@@ -336,8 +336,8 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
     return kvd_expert_place(c, part, bias, layer, 0, place);
 }
 
-/* Splits a tensor name, "model.layers.12.mlp.up_proj.weight", into layer 12 and the rest. Returns
- * NULL if the name has no layer. */
+/* Splits the name of a tensor, for example "model.layers.12.mlp.up_proj.weight". Sets *layer to 12,
+ * and returns "mlp.up_proj.weight". Returns NULL if the name has no layer. */
 static const char *split_layer(const kvd_family *f, const char *name, unsigned long *layer)
 {
     const size_t len = strlen(f->layers);

@@ -173,8 +173,8 @@ int kvd_llama2c_parse(const char *name, const void *bytes, size_t len, kvd_confi
     return 0;
 }
 
-/* Splits a tensor name, "model.layers.12.mlp.up_proj.weight", into layer 12 and the rest. Returns
- * NULL if the name has no layer. */
+/* Splits the name of a tensor, for example "model.layers.12.mlp.up_proj.weight". Sets *layer to 12,
+ * and returns "mlp.up_proj.weight". Returns NULL if the name has no layer. */
 static const char *split_layer(const char *name, size_t *layer)
 {
     static const char prefix[] = "model.layers.";

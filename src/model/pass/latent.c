@@ -11,7 +11,8 @@ static size_t query_width(const kvd_config *c)
     return (size_t)(c->d_nope + c->rope_dims);
 }
 
-/* Returns the rows of the matrix `up` that belong to a head: those of W_UK, then those of W_UV. */
+/* Returns the rows of the matrix `up` that belong to a head: first rows of W_UK, then rows of
+ * W_UV. */
 static const float *up_of(const kvd_config *c, const float *up, size_t head)
 {
     return up + head * (size_t)(c->d_nope + c->d_value) * (size_t)c->latent;

@@ -77,8 +77,8 @@ void kvd_layer_output(const kvd_config *c, const kvd_layer_weights *w, const flo
 void kvd_layer_add_branch(const kvd_config *c, const kvd_layer_weights *w, kvd_part part,
                           size_t rows, float *out, float *x);
 
-/* Computes the rest of a layer from its attention output o. On entry, x [rows][d_model] is the
- * layer's input; on return, it is the layer's output. */
+/* Computes the part of a layer that follows attention, from the attention output o. On entry, x
+ * [rows][d_model] is the layer's input; on return, it is the layer's output. */
 void kvd_layer_behind_attention(const kvd_config *c, const kvd_layer_weights *w, const float *o,
                                 size_t rows, float *scratch, float *x);
 
@@ -98,8 +98,8 @@ void kvd_experts_free(kvd_experts *e);
 void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
                        double *activations);
 
-/* Computes the rest of a layer that has experts, from the layer's attention output o. On entry, x
- * [n][d_model] is the layer's input; on return, it is the layer's output. */
+/* Computes the part of a layer with experts that follows attention, from the attention output o. On
+ * entry, x [n][d_model] is the layer's input; on return, it is the layer's output. */
 void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, int layer,
                                   const float *o, size_t n, float *x);
 

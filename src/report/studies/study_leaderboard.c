@@ -149,8 +149,8 @@ static int number_sets(leaderboard *b, kvd_err *err)
     return 0;
 }
 
-/* Collects the benchmark results of all methods in *b. The caller releases *b, also after a
- * failure. */
+/* Collects the benchmark results of all compression methods in *b. The caller releases *b, also
+ * after a failure. */
 static int collect(const kvd_accuracy_entries *all, leaderboard *b, kvd_err *err)
 {
     b->task = calloc(all->n_labels + 1, sizeof *b->task);

@@ -184,8 +184,8 @@ int kvd_jct_method_plan(kvd_jct_methods *m, size_t i, const kvd_checkpoint *weig
         .model = m->info,
         .model_path = m->model_path,
         .checkpoint = factors || (kvd_plan_needs(plan) & KVD_NEEDS_INPUT) ? weights : NULL,
-        /* Selects rotation matrices: those of the method if it removes dimensions; for other
-         * methods random ones, if they were made, else none. */
+        /* Selects rotation matrices: the method's matrices if it removes dimensions, else random
+         * matrices if there are any. */
         .spectrum = x->point->method->dims ? x->point->method->spectrum
                     : m->made              ? &m->files.spectrum[0]
                                            : NULL,

@@ -1,4 +1,4 @@
-/* Methods that kvdim-jct measures, with the files and the kept dimensions of each. */
+/* Compression methods that kvdim-jct measures, with the input files and kept dimensions of each. */
 #ifndef KVD_SERVING_JCT_JCT_METHODS_H
 #define KVD_SERVING_JCT_JCT_METHODS_H
 
@@ -35,8 +35,8 @@ typedef struct {
  * rotations are random and heads may keep different numbers of dimensions. */
 bool kvd_jct_wants_spread(const kvd_jct_options *cfg);
 
-/* Reads the input files of all methods into *m. Call kvd_jct_methods_release also after a
- * failure. */
+/* Fills *m with the compression methods to measure, and reads their rotation matrices and other
+ * input files. The caller must call kvd_jct_methods_release, also after a failure. */
 int kvd_jct_methods_load(kvd_jct_methods *m, kvd_jct_options *cfg, const kvd_config *config,
                          const kvd_model_info *info, kvd_err *err);
 /* Warns about input files that no method reads, and about kept dimensions that were chosen for

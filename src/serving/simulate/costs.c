@@ -256,7 +256,7 @@ void kvd_costs_free(kvd_costs *c)
     free(c);
 }
 
-/* Returns the seconds that n prompt tokens after `before` cached tokens take, without those of
+/* Returns the seconds that n prompt tokens after `before` cached tokens take, without the time of
  * matrix products. Outside the measured range, sets *extrapolated to 1. */
 static double own_seconds(const kvd_costs *c, double n, double before, int *extrapolated)
 {

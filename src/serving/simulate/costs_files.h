@@ -16,8 +16,8 @@ void kvd_costs_files_free(kvd_costs_files *f);
 
 const kvd_model_info *kvd_costs_files_model(const kvd_costs_files *f);
 
-/* Returns the names of the *n methods whose times the files contain. The array is valid until
- * kvd_costs_files_free. */
+/* Returns the names of the *n compression methods whose iteration times the files contain. The
+ * array is valid until kvd_costs_files_free. */
 const char *const *kvd_costs_files_methods(const kvd_costs_files *f, size_t *n);
 
 /* Returns the path of the file that has the times of `method`. If no file or several files have

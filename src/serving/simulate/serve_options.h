@@ -12,7 +12,8 @@ typedef struct {
     const char *costs[KVD_SERVE_COSTS];
     size_t n_costs;
     const char *requests, *validate;
-    /* methods to simulate, allocated; if --method is not given, all methods in the --costs files */
+    /* compression methods to simulate, allocated; without --method, all methods that the files of
+     * --costs (measured times) contain */
     char *method[KVD_SERVE_METHODS];
     size_t n_methods;
     double *rate; /* requests per second, allocated */

@@ -13,8 +13,7 @@ double kvd_gpu_packed_value(const kvd_plan *plan, const char *key);
 bool kvd_gpu_packed_has_levels(const kvd_plan *plan);
 /* Returns true if the method stores small floating-point numbers (fp8, mxfp4 and nvfp4). */
 bool kvd_gpu_packed_has_floats(const kvd_plan *plan);
-/* Sets members bits, exponent and block of *f to those of the plan's method: fp8, mxfp4 or
- * nvfp4. */
+/* Sets bits, exponent and block of *f to the values of the plan's method: fp8, mxfp4 or nvfp4. */
 void kvd_gpu_packed_set_floats(const kvd_plan *plan, kvd_packed_form *f);
 /* Returns true if the GPU kernels of the method support heads of more than KVD_WIDTH_NARROW
  * dimensions. */

@@ -442,8 +442,8 @@ __device__ void put_right(const shared_factors &s, const head_of &o, int side, i
         right[i] = (uint16_t)half_bits(turned(s, s.sums, i / columns, i % columns, r));
 }
 
-/* Global memory in which the CTAs of a KV head exchange partial sums. Two areas are used in
- * turn. */
+/* Global memory in which the CTAs of a KV head exchange partial sums of matrix products. Two areas
+ * are used in turn. */
 struct exchange {
     float *right, *part;
     int n;

@@ -127,8 +127,7 @@ __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank
     }
 }
 
-/* Waits for the copies that begin_part started, except those of the last LATER calls of
- * begin_part. */
+/* Waits for the copies that begin_part started, except copies of its last LATER calls. */
 template <int LATER> __device__ __forceinline__ void wait_for_part()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");

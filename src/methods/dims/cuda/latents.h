@@ -399,7 +399,7 @@ typedef struct {
      * near_token_bytes: for any token, in layers with a window. */
     double sink_bytes, token_bytes, near_token_bytes;
     uint32_t n_sink;
-    /* True if each request has projections of its own. */
+    /* True if projections differ between requests, false if all requests share them. */
     bool of_slots;
     size_t matrix_slot; /* elements of a slot's projection matrices */
     uint32_t *tokens;   /* [n_slots] */

@@ -39,7 +39,7 @@ typedef struct {
     /* matrix_kept: number of elements of a request's projections, without padding. token_kept:
      * number of stored elements per token, over all layers without a sliding window. */
     size_t matrix_kept, token_kept;
-    /* [slots][n_layers] in device memory: projections of all KV heads, those of K first. */
+    /* [slots][n_layers] in device memory: projections of all KV heads, first for K, then for V. */
     uint16_t *matrix;
     /* [n][d_head][wide] in device memory: projections padded with zeros to equal ranks. NULL if all
      * ranks are equal without padding. */

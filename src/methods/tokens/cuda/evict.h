@@ -116,7 +116,7 @@ typedef struct {
      * token's row of Q. */
     float *score;
     /* Output [n_kv_heads][n_q8] in device memory: indices of the tokens that stay and, if dropped
-     * tokens are merged, then those of the dropped ones. */
+     * tokens are merged, then indices of the dropped tokens. */
     int32_t *kept;
     kvd_evict_merging merging;
     kvd_evict_expected expected;

@@ -11,8 +11,8 @@ constexpr float LEAST_LENGTH = 1e-12f;
 constexpr float EULER = 2.718281828459045f;
 typedef unsigned long long u64;
 
-/* Tokens of one prompt in one KV head. `list` has the indices of the m tokens that stay, then those
- * of the dropped tokens. */
+/* Tokens of one prompt in one KV head. `list` has the indices of the m tokens that stay, then the
+ * indices of the dropped tokens. */
 struct entries {
     int n, m;
     size_t row; /* index of the prompt's first element in arrays [n_kv_heads][n_q8] */

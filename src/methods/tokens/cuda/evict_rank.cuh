@@ -299,7 +299,7 @@ static inline bool score_args_bad(const kvd_evict_prompts_args *a)
 template <int HALVES, int BLOCKS> struct step_queries {
     uint4 q[HALVES][BLOCKS];
 
-    /* Loads d numbers of each query head, those of head h from row + offset[h] on. */
+    /* Loads d numbers of each query head. The numbers of head h begin at row + offset[h]. */
     __device__ __forceinline__ step_queries(const uint16_t *row, const int32_t *offset, int group,
                                             int d)
     {

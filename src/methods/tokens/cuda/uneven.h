@@ -53,8 +53,7 @@ typedef struct {
     /* For method windowkv: number of consecutive layers, beginning with this one, that keep the
      * same tokens. */
     int32_t layers;
-    /* Number of elements between the counts of one layer and those of the next in the array
-     * `count`. */
+    /* Distance, in elements of the array `count`, between the counts of successive layers. */
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 

@@ -16,8 +16,8 @@ static int index_of(const kvd_zdc *z, int layer)
     return z->method.cache->kind_index[layer];
 }
 
-/* Returns true if the layer chooses its own important tokens, false if it uses those of an earlier
- * layer. */
+/* Returns true if the layer chooses its important tokens, false if it uses an earlier layer's
+ * choice. */
 static bool chooses(const kvd_zdc *z, int layer)
 {
     return kvd_zdc_first_of(z->method.plan, index_of(z, layer)) == index_of(z, layer);

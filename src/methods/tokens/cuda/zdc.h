@@ -65,7 +65,7 @@ typedef struct {
      * this layer chooses. */
     int32_t span;
     /* If the important tokens of a layer and of the layer before it overlap by at least this
-     * fraction, the layer uses those of the layer before. */
+     * fraction, the layer uses the important tokens of the layer before. */
     double overlap;
     float *value; /* device scratch [n_q8]: importance */
     /* Output [n_q8] in device memory: flags of each token, KVD_ZDC_RAW (ranked as important in this

@@ -78,7 +78,7 @@ int kvd_zdc_choose_by_all(const kvd_paged_cache *c, const kvd_zdc_choose_args *a
  * with fewer dimensions. */
 size_t kvd_gpu_zdc_low(const kvd_gpu_method *m, size_t slot, int layer);
 
-/* The declarations from here on are only for the files of method zdc. */
+/* The declarations from here on are only for the source files that implement method zdc. */
 
 typedef struct {
     /* Layout of the pages that have less important tokens. */
