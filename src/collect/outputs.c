@@ -150,7 +150,7 @@ static int take_up(kvd_outputs *o, kvd_opened *how, kvd_err *err)
     if (kvd_state_load(o->state_path, &o->state, &o->key, o->want_moments ? &o->sums : NULL,
                        o->want_stats ? &o->stats : NULL, &found, err))
         return cannot_resume(o, err);
-    if (found && kvd_run_key_same(o->state_path, "cannot be resumed", o->state.key, &o->key, err))
+    if (found && kvd_run_key_resume(o->state_path, o->state.key, &o->key, err))
         return -1;
     if (found && fits && (!o->want_dump || dump_fits(o, &why))) {
         if (o->want_dump && verify_dump(o, err))

@@ -42,3 +42,12 @@ int kvd_run_key_same(const char *path, const char *what, const char *then, const
     }
     return 0;
 }
+
+int kvd_run_key_resume(const char *path, const char *then, const kvd_run_key *now, kvd_err *err)
+{
+    if (!kvd_run_key_same(path, "cannot be resumed", then, now, err))
+        return 0;
+    const kvd_err why = *err;
+    return kvd_fail(err, "%.400s; give the options of that run, --threads too, or remove the file",
+                    why.msg);
+}

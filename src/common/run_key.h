@@ -20,5 +20,7 @@ int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *
  * names the first difference. */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);
+/* As kvd_run_key_same, for an unfinished run saved in `path`. The message also says what to do. */
+int kvd_run_key_resume(const char *path, const char *then, const kvd_run_key *now, kvd_err *err);
 
 #endif

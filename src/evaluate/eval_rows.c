@@ -23,7 +23,7 @@ static int load(kvd_saved_rows *s, const kvd_accuracy *like, kvd_err *err)
     char *then = NULL;
     int status = kvd_h5_open(&f, s->path, &kvd_schema_accuracy_rows, &why) ||
                  kvd_h5_get_text(&f, "/", "run_key", &then, &why);
-    if (!status && kvd_run_key_same(s->path, "cannot be resumed", then, &s->key, err)) {
+    if (!status && kvd_run_key_resume(s->path, then, &s->key, err)) {
         free(then);
         kvd_h5_close(&f, false);
         return -1;

@@ -486,6 +486,22 @@ int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err)
     return 0;
 }
 
+int kvd_inputs_warn_saved(const kvd_inputs *in, const char *ending, const char *program,
+                          kvd_err *err)
+{
+    const char *const output = in->cfg->common.output;
+    char *path;
+    if (asprintf(&path, "%s%s", output, ending) < 0)
+        return kvd_no_memory(err, "a path", strlen(output));
+    if (!access(path, F_OK))
+        fprintf(stderr,
+                "%s: warning: '%s' has results of an interrupted run; this run does not use them "
+                "(--resume does) and does not remove them\n",
+                program, path);
+    free(path);
+    return 0;
+}
+
 int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err)
 {
     if (kvd_run_key_add(key, err, "program", "%s", kvd_git_revision()) ||

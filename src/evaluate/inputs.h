@@ -129,6 +129,10 @@ int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t 
  * may skip the method. */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
+/* Warns if an interrupted run left its saved results next to the output file, in a file whose name
+ * has the further `ending`. For runs without --resume, which ignore that file. */
+int kvd_inputs_warn_saved(const kvd_inputs *in, const char *ending, const char *program,
+                          kvd_err *err);
 /* Adds all on which the results depend (inputs, options, seed, hardware) to *key. --resume compares
  * *key with the key of the earlier run. */
 int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err);

@@ -184,7 +184,8 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
         return -1;
     if (complete)
         return kvd_inputs_nothing_to_do(&v->in, program, err);
-    if (kvd_inputs_make_points(&v->in, isnan(cfg->in.target), err) ||
+    if ((!cfg->in.resume && kvd_inputs_warn_saved(&v->in, ".rows", program, err)) ||
+        kvd_inputs_make_points(&v->in, isnan(cfg->in.target), err) ||
         kvd_inputs_check_plans(&v->in, program, err) ||
         kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_accuracy, &v->in.run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||

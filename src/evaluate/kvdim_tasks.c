@@ -583,7 +583,8 @@ static int work(tasks_run *v, kvd_err *err)
     if (!cfg->in.common.output)
         return write_items(v, err);
     const bool saves = cfg->in.resume || cfg->parts;
-    if (open_inputs(v, err) || (saves && kvd_inputs_add_key(&v->in, &v->key, err)))
+    if (open_inputs(v, err) || (saves ? kvd_inputs_add_key(&v->in, &v->key, err)
+                                      : kvd_inputs_warn_saved(&v->in, ".items", program, err)))
         return -1;
     bool complete = false;
     if (saves && kvd_inputs_find_complete(&v->in, &kvd_schema_tasks, &v->key, &complete, err))

@@ -141,6 +141,12 @@ fails "a result made without --resume" 1 "nothing to resume: '$D/plain.h5' was m
 cp "$D/copy" "$D/other.h5.rows"
 fails "rows of other options" 1 "cannot be resumed: method was 'none h2o uniform kivi,residual=32', is now 'none h2o'" \
   $EVAL --spectrum "$D/s.h5" --method h2o --sweep 3 --target 0.9 --resume -q -o "$D/other.h5"
+fails "rows of other threads" 1 "cannot be resumed: threads was '1', is now '2'; give the options of that run, --threads too, or remove the file$" \
+  $EVAL $search --threads 2 --resume -q -o "$D/other.h5"
+# Without --resume these rows stay, which is said.
+if $EVAL --method h2o -q -o "$D/other.h5" 2>"$D/err" && grep -qF "warning: '$D/other.h5.rows' has results of an interrupted run; this run does not use them (--resume does) and does not remove them" "$D/err" && cmp -s "$D/copy" "$D/other.h5.rows"
+then ok "rows of an interrupted run beside a run without --resume"; else not_ok "rows of an interrupted run beside a run without --resume" "$(cat "$D/err")"; fi
+rm "$D/other.h5"
 head -c 1000 "$D/copy" >"$D/other.h5.rows"
 fails "damaged rows" 1 "cannot resume: '$D/other.h5.rows'.*run without --resume" $EVAL $search --resume -q -o "$D/other.h5"
 # A flipped bit in saved rows is refused in one line, or is in a place that no value comes from.

@@ -142,7 +142,11 @@ printf '{"ke' >"$D/r.h5.items"
 if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/r.h5" >"$D/out" 2>"$D/err" && [ ! -e "$D/r.h5.items" ]; then ok "a piece of a first line"; else not_ok "a piece of a first line" "$(cat "$D/err")"; fi
 printf '{"key": "program=other\\n"}\n' >"$D/k.h5.items"
 if "$B/bin/kvdim-tasks" $MODEL $one --resume -q -o "$D/k.h5" >"$D/out" 2>"$D/err"; then not_ok "another run's items"
-elif grep -q "k.h5.items' cannot be resumed: program was 'other', is now" "$D/err"; then ok "another run's items"; else not_ok "another run's items" "$(cat "$D/err")"; fi
+elif grep -q "k.h5.items' cannot be resumed: program was 'other', is now .*; give the options of that run, --threads too, or remove the file$" "$D/err"; then ok "another run's items"; else not_ok "another run's items" "$(cat "$D/err")"; fi
+
+if "$B/bin/kvdim-tasks" $MODEL --benchmark "$D/own.jsonl" --seq-len 280 --max-new-tokens 1 --method none -q -o "$D/k.h5" >"$D/out" 2>"$D/err" &&
+   grep -qF "warning: '$D/k.h5.items' has results of an interrupted run; this run does not use them" "$D/err" && [ -s "$D/k.h5.items" ]
+then ok "items of an interrupted run beside a run without --resume"; else not_ok "items of an interrupted run beside a run without --resume" "$(cat "$D/err")"; fi
 
 # ---- parts, as on several machines: the merged table is that of one run but for times --------------------------
 untimed() { grep -v -E '"(prompt_s|step_s|free_seconds|output)": '; }

@@ -53,7 +53,7 @@ static int check_key(const char *path, const json_t *first, const kvd_run_key *k
                         "'%s' does not begin with the key of a run; remove it, or run without "
                         "--resume",
                         path);
-    return kvd_run_key_same(path, "cannot be resumed", then, key, err);
+    return kvd_run_key_resume(path, then, key, err);
 }
 
 /* Reads a line of the journal. Fails if the first line has other options than this run, or if a
