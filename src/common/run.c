@@ -360,6 +360,13 @@ bool kvd_corpus_hash_begins_differently(const char *a, const char *b)
     return a && b && strcmp(a, b);
 }
 
+bool kvd_corpus_hash_begins_alike(const char *a, const char *b)
+{
+    a = strchr(a, '+');
+    b = strchr(b, '+');
+    return a && b && !strcmp(a, b);
+}
+
 static void put_digest(XXH3_state_t *state, char hash[KVD_HASH_TEXT])
 {
     const XXH128_hash_t h = XXH3_128bits_digest(state);

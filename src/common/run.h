@@ -22,6 +22,8 @@ bool kvd_corpus_hash_same(const char *a, const char *b);
 /* Returns true if both corpus hashes have a part after '+' (hash of the texts' first 256 bytes) and
  * these parts differ. */
 bool kvd_corpus_hash_begins_differently(const char *a, const char *b);
+/* Returns true if both corpus hashes have a part after '+' and these parts are equal. */
+bool kvd_corpus_hash_begins_alike(const char *a, const char *b);
 
 typedef struct {
     char *path;

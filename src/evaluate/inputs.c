@@ -412,8 +412,8 @@ void kvd_inputs_fields_text(const kvd_inputs_options *cfg, char *text, size_t si
     }
 }
 
-/* Warns if the calibration text is also the evaluated text. Fails if these two texts differ but
- * have the same label. */
+/* Warns if the calibration text is also the evaluated text or begins as it does. Fails if these two
+ * texts differ but have the same label. */
 static int check_text(kvd_inputs *in, const char *program, const kvd_named_text *calibration,
                       kvd_err *err)
 {
@@ -427,11 +427,13 @@ static int check_text(kvd_inputs *in, const char *program, const kvd_named_text 
                                  .seq_len = cfg->seq_len};
     if (kvd_named_texts_agree(calibration, &text, err))
         return -1;
-    if (!kvd_corpus_hash_same(calibration->hash, text.hash))
+    const bool same = kvd_corpus_hash_same(calibration->hash, text.hash);
+    if (!same && !kvd_corpus_hash_begins_alike(calibration->hash, text.hash))
         return 0;
     if (!in->same_text)
-        fprintf(stderr, "%s: warning: '%s' was calibrated on the very text that is evaluated\n",
-                program, calibration->path);
+        fprintf(stderr, "%s: warning: '%s' was calibrated on %s\n", program, calibration->path,
+                same ? "the very text that is evaluated"
+                     : "a text with the same first 256 bytes as the text that is evaluated");
     in->same_text = true;
     return 0;
 }

@@ -63,7 +63,7 @@ typedef struct {
     kvd_tokenizer *tokenizer; /* NULL if texts can only be token ids */
     char label[64];
     kvd_method_files files;
-    /* true if a method's rotations were calibrated on the evaluated text */
+    /* true if a method was calibrated on the evaluated text, or on one with the same beginning */
     bool same_text;
     kvd_point *point[KVD_EVAL_METHODS];
     size_t n_points[KVD_EVAL_METHODS];

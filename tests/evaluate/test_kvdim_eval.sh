@@ -79,6 +79,14 @@ if $EVAL $MODEL --text data/texts/articles.txt --tokens 2048 --seq-len 256 --spe
      -q --json -o "$D/same.h5" >"$D/same.json" 2>"$D/err" && grep -q "calibrated on the very text" "$D/err" &&
    grep -q '"calibrated_on_same_text": true' "$D/same.json"
 then ok "calibrated on the same text is said"; else not_ok "calibrated on the same text is said" "$(cat "$D/err")"; fi
+# Fewer tokens of that text, and other sequences.
+said=
+for part in "--tokens 1024 --seq-len 256" "--tokens 2048 --seq-len 128"; do
+  $EVAL $MODEL --text data/texts/articles.txt $part --spectrum "$D/s.h5" --method zack,p=0.9 -q --json -o "$D/same.h5" >"$D/same.json" 2>"$D/err" &&
+    grep -q "warning: '$D/s.h5' was calibrated on a text with the same first 256 bytes as the text that is evaluated\$" "$D/err" &&
+    grep -q '"calibrated_on_same_text": true' "$D/same.json" || said="$said $part: $(cat "$D/err")"
+done
+if [ -z "$said" ]; then ok "calibrated on the same text in another part is said"; else not_ok "calibrated on the same text in another part is said" "$said"; fi
 
 fails "another text under the label of the calibration" 1 "label 'articles' names two texts that begin differently: xxh3:.* in '$D/s.h5' and xxh3:.* in '$TEXT'" \
   $EVAL $MODEL --text $TEXT --label articles --tokens 2048 --seq-len 256 --spectrum "$D/s.h5" --method zack,p=0.9
