@@ -258,9 +258,14 @@ static void print_row(const tasks_run *v)
 {
     char line[KVD_TASK_LINE];
     const kvd_common_options *const o = &v->cfg->in.common;
+    const size_t i = kvd_rows_count(kvd_task_table_rows(v->table)) - 1;
     if (o->quiet || o->json)
         return;
-    puts(kvd_task_table_line(v->table, kvd_rows_count(kvd_task_table_rows(v->table)) - 1, line));
+    if (!i)
+        puts(kvd_task_heading);
+    for (int m = 0; m < KVD_N_FREE_MEASURES; m++)
+        if (kvd_task_table_line(v->table, i, (kvd_task_measure)m, line))
+            puts(line);
     fflush(stdout);
 }
 
@@ -532,8 +537,8 @@ static int print_json(const tasks_run *v, kvd_err *err)
 
 static int print_legend(const tasks_run *v)
 {
-    if (v->scores && !v->cfg->in.common.quiet)
-        puts(kvd_benchmark_legend);
+    if (!v->cfg->in.common.quiet)
+        puts(v->scores ? kvd_benchmark_legend : kvd_task_legend);
     return 0;
 }
 

@@ -49,3 +49,9 @@ void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_poin
     kvd_rows_real(r, "low_p_qk", point->low_p[0]);
     kvd_rows_real(r, "low_p_v", point->low_p[1]);
 }
+
+double kvd_dense_bytes(const kvd_config *c, double n)
+{
+    const double per_token = 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
+    return n * per_token * kvd_cache_window_share(c, (size_t)n);
+}

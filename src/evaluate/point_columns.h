@@ -11,4 +11,8 @@ void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_poin
                            const kvd_plan *plan, const char *label, const char *calibrated,
                            const char *purpose);
 
+/* Returns the bytes of an uncompressed 16-bit cache of n tokens. Layers with a sliding window hold
+ * only its tokens. */
+double kvd_dense_bytes(const kvd_config *config, double n);
+
 #endif

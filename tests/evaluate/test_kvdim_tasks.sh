@@ -59,6 +59,12 @@ assert (token[:, :, 0] == own[:, 0]).all(), "the first token comes from the prom
 assert f.attrs["free_running_engine"] in (b"CPU, f32, row by row", "CPU, f32, row by row")
 P
 
+# ---- the printed table: a heading, a line for every method and score, the bytes of the cache -----------------
+if "$B/bin/kvdim-tasks" $MODEL $STORIES --prompt 50 --generate 4 --items 2 --needle 2 --cache f16 --method hetero,k=8,v=8 -o "$D/t.h5" >"$D/t" 2>"$D/err" &&
+   head -1 "$D/t" | grep -q '^task  *method  *metric  *items  *score .* B/token  cache   read  settings$' && grep -q '^generate  none  *rouge1  *2  *100.00 .* - .* 3072  1.000  1.000$' "$D/t" &&
+   grep -Eq '^needle    hetero  *needle_agree .* [0-9.]+  0\.[5-9][0-9]*  0\.[0-9]+  k=8,v=8$' "$D/t" && grep -q '^B/token: bytes per token that the cache stores' "$D/t"
+then ok "the printed table"; else not_ok "the printed table" "$(cat "$D/t" "$D/err")"; fi
+
 # ---- the report's table has what the file has -------------------------------------------------------------------
 if "$B/bin/kvdim-report" "$D/first.h5" --no-plots -q -o "$D/rep" >"$D/log" 2>&1 && sed 's/"[^"]*"/settings/g' "$D/rep/tables/free-running.csv" | awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i }
      NR > 1 { n++; if ($at["exact"] <= 1 && $at["agree_prefix"] >= 1 && $at["rouge1_lo"] <= $at["rouge1"] + 1e-9) good++ } END { exit !(n == 4 && good == 4) }'

@@ -113,13 +113,6 @@ const kvd_rows *kvd_benchmark_table_rows(const kvd_benchmark_table *t)
     return t->rows;
 }
 
-/* Returns the size in bytes of an uncompressed 16-bit cache of n tokens. */
-static double dense_bytes(const kvd_config *c, double n)
-{
-    const double per_token = 2.0 * (double)c->n_layers * (double)kvd_config_cached(c);
-    return n * per_token * kvd_cache_window_share(c, (size_t)n);
-}
-
 /* used in place of a task's index: the mean over all tasks, each with equal weight */
 #define ALL_TASKS SIZE_MAX
 
@@ -218,7 +211,7 @@ static void put_counts(kvd_benchmark_table *t, size_t task, const kvd_plan *plan
         bytes += c->bits / 8;
         prompt += n;
         tokens += n + (double)c->steps;
-        dense += dense_bytes(t->config, n + (double)c->steps);
+        dense += kvd_dense_bytes(t->config, n + (double)c->steps);
         steps += c->steps;
         prompt_s += c->prompt_s;
         steps_s += c->steps_s;
@@ -276,8 +269,7 @@ const char kvd_benchmark_heading[] =
     "change  95 %             B/token  cache   read  prompt/ms  step/ms  settings";
 
 const char kvd_benchmark_legend[] =
-    "change: score less that of none\n" KVD_CACHE_LEGEND
-    "read: mean of the bytes that a step reads over an uncompressed 16-bit cache\n" KVD_SETTINGS_LEGEND;
+    "change: score less that of none\n" KVD_CACHE_LEGEND KVD_READ_LEGEND KVD_SETTINGS_LEGEND;
 
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line)
 {
@@ -352,7 +344,7 @@ static double number_at(const kvd_benchmark_table *t, size_t point, size_t answe
     const double all[] = {(double)point,    (double)a->turn,
                           r->score[answer], (double)r->n_tokens[answer],
                           prompt,           t->run->cut[a->item],
-                          c->bits / 8,      dense_bytes(t->config, prompt + (double)c->steps),
+                          c->bits / 8,      kvd_dense_bytes(t->config, prompt + (double)c->steps),
                           c->prompt_s,      c->steps_s,
                           (double)c->steps};
     return all[k];

@@ -220,32 +220,70 @@ int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m
     return kvd_task_share(c->run, m, &one, c->seed, out, err);
 }
 
-/* Appends "NAME VALUE [LOW, HIGH]" to `line` if the result table has a column NAME with a value in
- * row i. */
-static void add_measure_text(const kvd_rows *r, size_t i, const char *name, char *line, size_t size)
+const char kvd_task_heading[] =
+    "task      method           metric            items     score  95 %            change  95 %"
+    "             B/token  cache   read  settings";
+
+const char kvd_task_legend[] =
+    "score: in percent, agree_prefix in tokens; change: score less that of none\n" KVD_CACHE_LEGEND
+        KVD_READ_LEGEND KVD_SETTINGS_LEGEND;
+
+/* Returns the bytes per token of an uncompressed 16-bit cache at the ends of all sequences. */
+static double dense_per_token(const kvd_task_table *c)
 {
-    char lo[48], hi[48], interval[40];
-    const size_t used = strlen(line);
-    if (kvd_rows_find(r, name) < 0 || isnan(kvd_row_real(r, i, name)))
-        return;
-    snprintf(lo, sizeof lo, "%s_lo", name);
-    snprintf(hi, sizeof hi, "%s_hi", name);
-    snprintf(line + used, size - used, "  %s %.4g %s", name, kvd_row_real(r, i, name),
-             kvd_interval_text(interval, sizeof interval, "[%.4g, %.4g]", kvd_row_real(r, i, lo),
-                               kvd_row_real(r, i, hi)));
+    double bytes = 0, tokens = 0;
+    for (int t = 0; t < KVD_N_FREE_TASKS; t++) {
+        const kvd_continuations *const x = &c->run->items[t].run;
+        for (size_t s = 0; s < x->n_sequences; s++) {
+            const double n = (double)(x->offset[s + 1] - x->offset[s] + x->end[s + 1] - x->end[s]);
+            bytes += kvd_dense_bytes(c->config, n);
+            tokens += n;
+        }
+    }
+    return bytes / tokens;
 }
 
-const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line)
+/* Writes the value of column `name` in row i to `text` and its 95 % interval to `range`, both
+ * multiplied by `scale`. */
+static void put_cells(const kvd_rows *r, size_t i, const char *name, double scale, char text[40],
+                      char range[40])
 {
-    static const char *const shown[] = {"rouge1",       "edit_similarity",  "exact",
-                                        "agree_prefix", "reference_rouge1", "needle_exact",
-                                        "needle_agree", "class_correct",    "class_agree"};
+    char end[2][48];
+    snprintf(end[0], sizeof end[0], "%s_lo", name);
+    snprintf(end[1], sizeof end[1], "%s_hi", name);
+    kvd_real_text(text, 40, "%.2f", scale * kvd_row_real(r, i, name));
+    kvd_interval_text(range, 40, "[%.1f, %.1f]", scale * kvd_row_real(r, i, end[0]),
+                      scale * kvd_row_real(r, i, end[1]));
+}
+
+const char *kvd_task_table_line(const kvd_task_table *c, size_t i, kvd_task_measure m, char *line)
+{
+    static const bool shown[KVD_N_FREE_MEASURES] = {[KVD_TASK_ROUGE1] = true,
+                                                    [KVD_TASK_EDIT_SIMILARITY] = true,
+                                                    [KVD_TASK_EXACT] = true,
+                                                    [KVD_TASK_AGREE_PREFIX] = true,
+                                                    [KVD_TASK_REFERENCE_ROUGE1] = true,
+                                                    [KVD_TASK_NEEDLE_EXACT] = true,
+                                                    [KVD_TASK_NEEDLE_AGREE] = true,
+                                                    [KVD_TASK_CLASS_CORRECT] = true,
+                                                    [KVD_TASK_CLASS_AGREE] = true};
+    static const char *const task[KVD_N_FREE_TASKS] = {"generate", "needle", "classify"};
+    const kvd_task_measure_info *const info = &kvd_task_measures[m];
     const kvd_rows *const r = c->rows;
-    char name[80];
-    kvd_accuracy_method_name(r, i, name, sizeof name);
-    snprintf(line, KVD_TASK_LINE, "%-9s", name);
-    for (size_t k = 0; k < sizeof shown / sizeof *shown; k++)
-        add_measure_text(r, i, shown[k], line, KVD_TASK_LINE);
+    char method[80], change[48], cell[4][40] = {"", "", "-", "-"};
+    if (!shown[m] || !items_of(c, (int)m) || isnan(kvd_row_real(r, i, info->name)))
+        return NULL;
+    const double scale = strcmp(info->units, "1") ? 1 : 100,
+                 share = kvd_row_real(r, i, "free_cache_share");
+    kvd_accuracy_method_name(r, i, method, sizeof method);
+    put_cells(r, i, info->name, scale, cell[0], cell[1]);
+    snprintf(change, sizeof change, "%s_change", info->name);
+    if (!info->own)
+        put_cells(r, i, change, scale, cell[2], cell[3]);
+    snprintf(line, KVD_TASK_LINE,
+             "%-9s %-16s %-17s %5zu  %8s  %-14s %7s  %-15s %8.0f  %5.3f  %5.3f", task[info->task],
+             method, info->name, items_of(c, (int)m), cell[0], cell[1], cell[2], cell[3],
+             share * dense_per_token(c), share, kvd_row_real(r, i, "free_read_share"));
     kvd_settings_add(r, i, line, KVD_TASK_LINE);
     return line;
 }

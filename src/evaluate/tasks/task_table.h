@@ -29,8 +29,10 @@ int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *
                        const double *spread, kvd_err *err);
 
 const kvd_rows *kvd_task_table_rows(const kvd_task_table *c);
-/* Writes row i of the result table as text into `line` [KVD_TASK_LINE]. Returns `line`. */
-const char *kvd_task_table_line(const kvd_task_table *c, size_t i, char *line);
+extern const char kvd_task_heading[], kvd_task_legend[];
+/* Writes measure m in row i of the table as text into `line` [KVD_TASK_LINE]. Returns `line`, or
+ * NULL if the row has no value of the measure, or the measure is only in the file. */
+const char *kvd_task_table_line(const kvd_task_table *c, size_t i, kvd_task_measure m, char *line);
 
 int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m, kvd_interval *out,
                          kvd_err *err);
