@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -20,6 +21,25 @@
 const char *kvd_blas_core(void)
 {
     return openblas_get_corename();
+}
+
+/* For functions that run before a sanitizer's library is initialised. */
+#define UNSANITIZED __attribute__((no_sanitize("address", "undefined")))
+
+/* Starts the program anew in this process. Returns if that fails. */
+UNSANITIZED static void start_anew(char **argv, char **envp)
+{
+    char self[PATH_MAX];
+    /* AT_BASE is 0 in `ld.so PROGRAM`, where /proc/self/exe is ld.so. */
+    if (!getauxval(AT_BASE))
+        return;
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n > 0) {
+        self[n] = '\0';
+        /* Not by /proc/self/exe if possible: ps would call the process "exe". */
+        (void)execve(self, argv, envp);
+    }
+    (void)execve("/proc/self/exe", argv, envp);
 }
 
 void kvd_blas_choose_core(char **argv)
@@ -38,12 +58,9 @@ void kvd_blas_choose_core(char **argv)
         better = "SkylakeX";
     else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         better = "Haswell";
-    char self[PATH_MAX];
-    const ssize_t n = better ? readlink("/proc/self/exe", self, sizeof self - 1) : -1;
-    if (n <= 0 || setenv("OPENBLAS_CORETYPE", better, 1))
+    if (!better || setenv("OPENBLAS_CORETYPE", better, 1))
         return;
-    self[n] = '\0';
-    execv(self, argv);
+    start_anew(argv, environ);
     unsetenv("OPENBLAS_CORETYPE");
 #else
     (void)argv;
@@ -82,9 +99,6 @@ static void refuse_without_buffer(const char *program)
         _exit(write(STDERR_FILENO, line, (size_t)n) < 0 ? 2 : 1);
     }
 }
-
-/* For functions that run before a sanitizer's library is initialised. */
-#define UNSANITIZED __attribute__((no_sanitize("address", "undefined")))
 
 /* Returns true if the process runs in valgrind, which would not follow a restart. */
 UNSANITIZED static bool in_valgrind(char *const *envp)
@@ -143,7 +157,7 @@ UNSANITIZED static void restart(int argc, char **argv, char **envp)
     if (waits)
         changed[kept++] = passive;
     changed[kept] = NULL;
-    (void)execve("/proc/self/exe", argv, changed);
+    start_anew(argv, changed);
 }
 
 typedef void start_function(int, char **, char **);

@@ -31,9 +31,14 @@ for i in $(seq 100); do
   tr '\0' '\n' <"/proc/$pid/environ" 2>/dev/null | grep -qx OMP_WAIT_POLICY=passive && waits=passive && break
   sleep 0.05
 done
+name=$(cat "/proc/$pid/comm" 2>/dev/null)
 kill "$pid" 2>/dev/null
 wait "$pid" 2>/dev/null
 [ -n "$waits" ] && ok "threads that wait sleep" || not_ok "threads that wait sleep"
+[ "$name" = kvdim-collect ] && ok "a restart keeps the name of the process" || not_ok "a restart keeps the name of the process: '$name'"
+loader=$(ldd "$B/bin/kvdim-collect" | sed -n 's|^[[:space:]]*\(/[^ ]*/ld[-.][^ ]*\).*|\1|p')
+env -u OMP_WAIT_POLICY "$loader" "$B/bin/kvdim-collect" --version >"$dir/out" 2>"$dir/err" && grep -q '^kvdim-collect ' "$dir/out" &&
+  ok "started by the loader" || not_ok "started by the loader"
 
 # Status 0 with a result; 1 with one line that names the limit (a warning may precede it); 127 if the loader has no
 # room for the shared libraries, which it says in one line of its own.
