@@ -263,9 +263,8 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
     bool taken;
     kvd_err why = {""};
     if (take_saved(&v->saved, purpose, point, &v->accuracy, &taken, err)) {
-        /* With --sweep, parameter values without a saved result had failed; evaluates them again
-         * for the error message. */
-        if (v->cfg->in.sweep && evaluate_one(v, purpose, point, full_rank_error, &why))
+        /* Methods that were left out have no saved result; evaluates them again for the reason. */
+        if (evaluate_one(v, purpose, point, full_rank_error, &why))
             *err = why;
         return -1;
     }

@@ -283,7 +283,8 @@ static int search_one(kvd_eval_run *v, size_t i, kvd_err *err)
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
 {
     for (size_t i = 0; i < v->cfg->in.n_methods; i++)
-        if (!kvd_method_is_none(&v->cfg->in.method[i]) && search_one(v, i, err))
+        if (!kvd_method_is_none(&v->cfg->in.method[i]) && !v->in.left_out[i] &&
+            search_one(v, i, err))
             return -1;
     return 0;
 }

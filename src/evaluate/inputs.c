@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "common/blas.h"
 #include "common/device.h"
@@ -343,6 +343,12 @@ int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err)
              : 0;
 }
 
+bool kvd_inputs_may_continue(const kvd_inputs *in)
+{
+    kvd_err unused;
+    return !in->unsuited && !kvd_inputs_check_left(in, true, &unused);
+}
+
 int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              const char *program, kvd_err *err)
 {
@@ -530,13 +536,17 @@ int kvd_inputs_find_complete(const kvd_inputs *in, const kvd_schema *schema, con
     kvd_h5 f;
     kvd_err why;
     char *then = NULL;
+    struct stat s;
     *complete = false;
-    if (access(path, F_OK) || kvd_h5_open(&f, path, schema, &why))
+    if (stat(path, &s) || s.st_size == 0)
         return 0;
-    if (kvd_h5_get_text(&f, "/", "run_key", &then, &why))
-        kvd_fail(&why, "'%s' was made without --resume", path);
-    else
-        *complete = !kvd_run_key_same(path, "is complete, but not from this run", then, key, &why);
+    if (!kvd_h5_open(&f, path, schema, &why)) {
+        if (kvd_h5_get_text(&f, "/", "run_key", &then, &why))
+            kvd_fail(&why, "'%s' was made without --resume", path);
+        else
+            *complete =
+                !kvd_run_key_same(path, "is complete, but not from this run", then, key, &why);
+    }
     free(then);
     kvd_h5_close(&f, false);
     return *complete ? 0

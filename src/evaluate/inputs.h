@@ -119,6 +119,9 @@ int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err 
 /* Fails if a method was left out, with --sweep only if all its parameter values were. If `every` is
  * true, fails only if no compressed method remains. */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
+/* Returns false if the same command would fail again: because of a method's parameters, or because
+ * every compressed method was left out. */
+bool kvd_inputs_may_continue(const kvd_inputs *in);
 /* Fails if a method cannot run on one of n prompts. With --sweep, leaves out such a method instead.
  * Prompt s has at[s + 1] - at[s] tokens. A prompt and its generated tokens are at most max_len
  * tokens. */
@@ -137,7 +140,7 @@ int kvd_inputs_warn_saved(const kvd_inputs *in, const char *ending, const char *
  * *key with the key of the earlier run. */
 int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err);
 /* For --resume: sets *complete to true if the output file exists and was made with the inputs and
- * options in *key. Fails if the file is the complete result of another run. */
+ * options in *key. Fails if the file is anything else and not empty. */
 int kvd_inputs_find_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key,
                              bool *complete, kvd_err *err);
 /* Reports on stderr that the output file is already complete. With --json, also prints this as JSON

@@ -250,7 +250,9 @@ static int work(kvd_eval_run *v, kvd_err *err)
     const bool scans = v->cfg->scan;
     if (!kvd_eval_open_inputs(v, program, err) && !(scans ? scan(v, err) : evaluate(v, err)))
         return 0;
-    return scans ? -1 : kvd_in_kept(err, v->saved.n_kept, "row", v->saved.path, v->cfg->in.resume);
+    return scans || !kvd_inputs_may_continue(&v->in)
+               ? -1
+               : kvd_in_kept(err, v->saved.n_kept, "row", v->saved.path, v->cfg->in.resume);
 }
 
 static void release(kvd_eval_run *v)

@@ -493,7 +493,7 @@ static int search_targets(tasks_run *v, kvd_err *err)
     for (size_t i = 0; i < cfg->in.n_methods; i++) {
         kvd_method_target *const t = &v->target[v->n_targets];
         char line[2 * KVD_ACCURACY_LINE];
-        if (kvd_method_is_none(&cfg->in.method[i]))
+        if (kvd_method_is_none(&cfg->in.method[i]) || v->in.left_out[i])
             continue;
         if (kvd_method_target_add(v->target, &v->n_targets, &cfg->in.method[i], cfg->in.target_key,
                                   err))
@@ -618,7 +618,7 @@ static int work(tasks_run *v, kvd_err *err)
 static void tell_kept(const tasks_run *v, kvd_err *err)
 {
     const kvd_journal *const j = v->journal;
-    if (v->cfg->in.common.output)
+    if (v->cfg->in.common.output && kvd_inputs_may_continue(&v->in))
         kvd_in_kept(err, j ? kvd_journal_n_saved(j) : 0, "sequence", j ? kvd_journal_path(j) : NULL,
                     v->cfg->in.resume || v->cfg->parts);
 }

@@ -138,6 +138,10 @@ fails "a complete result of other options" 1 "nothing to resume: '$D/killed.h5' 
 cksum "$D/killed.h5" | cmp -s - "$D/1" && ok "it is kept" || not_ok "it is kept" "$(cksum "$D/killed.h5")"
 $EVAL --method h2o -q -o "$D/plain.h5" 2>"$D/err"
 fails "a result made without --resume" 1 "nothing to resume: '$D/plain.h5' was made without --resume; write to another file" $EVAL --method tova --resume -q -o "$D/plain.h5"
+cp "$D/d.h5" "$D/other.h5"
+fails "a file of another program" 1 "nothing to resume: '$D/other.h5' .*; write to another file" $EVAL --method tova --resume -q -o "$D/other.h5"
+cmp -s "$D/d.h5" "$D/other.h5" && ok "it is kept" || not_ok "it is kept"
+rm -f "$D/other.h5"
 cp "$D/copy" "$D/other.h5.rows"
 fails "rows of other options" 1 "cannot be resumed: method was 'none h2o uniform kivi,residual=32', is now 'none h2o'" \
   $EVAL --spectrum "$D/s.h5" --method h2o --sweep 3 --target 0.9 --resume -q -o "$D/other.h5"
@@ -181,6 +185,18 @@ then ok "and again in a run that goes on"; else not_ok "and again in a run that 
 if ! $EVAL --method snapkv,budget=0.9 --method h2o -q --json -o "$D/left.h5" >"$D/left.json" 2>"$D/err" && [ "$(values method "$D/left.json" | tr '\n' ' ')" = "none h2o " ] &&
   grep -q "^kvdim-eval: warning: 'snapkv.budget=0.9[^']*' is left out: method 'snapkv': " "$D/err" && grep -q "^kvdim-eval: 1 of 2 methods was left out, see above" "$D/err"
 then ok "a method without an effect beside another"; else not_ok "a method without an effect beside another" "$(values method "$D/left.json")" "$(cat "$D/err")"; fi
+search="--method h2o --method snapkv,budget=0.9 --method kivi,residual=32 --method h2o,heavy=0.3/0.25/0.2/0.15/0.05/0.02"
+rm -f "$D/killed.h5"
+: >"$D/seen"
+if ! $EVAL $search -q --json -o "$D/left.h5" >"$D/left.json" 2>"$D/err" && rows "$D/left.json" >"$D/1" && interrupt 3 &&
+   ! $EVAL $search -q --json --resume -o "$D/killed.h5" >"$D/killed.json" 2>"$D/err" && rows "$D/killed.json" >"$D/2" && cmp -s "$D/1" "$D/2" &&
+   [ ! -e "$D/killed.h5.rows" ] && grep -q "^kvdim-eval: 1 of 9 methods was left out" "$D/err"
+then ok "and again in a run that goes on"; else not_ok "and again in a run that goes on" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
+if ! $EVAL --method snapkv,budget=0.9 --method h2o --target 0.9 -q --json -o "$D/left.h5" >"$D/left.json" 2>"$D/err" && grep -q '"h2o": {' "$D/left.json" &&
+   grep -q "^kvdim-eval: 1 of 2 methods was left out" "$D/err"
+then ok "a search beside it"; else not_ok "a search beside it" "$(cat "$D/err")"; fi
+if ! $EVAL --method snapkv,budget=0.9 --resume -q -o "$D/none.h5" 2>"$D/err" && grep -q "^kvdim-eval: method 'snapkv': 'snapkv' dropped" "$D/err"
+then ok "the same command would fail again"; else not_ok "the same command would fail again" "$(cat "$D/err")"; fi
 if ! $EVAL --method snapkv,window=90 --method h2o --sweep 2 -q --json -o "$D/left.h5" >"$D/left.json" 2>"$D/err" && [ "$(values method "$D/left.json" | tr '\n' ' ')" = "none h2o h2o " ] &&
    grep -q "^kvdim-eval: --sweep: no value is left of a method: method 'snapkv'" "$D/err"
 then ok "a method without a value fails after the others"; else not_ok "a method without a value fails after the others" "$(cat "$D/err")"; fi

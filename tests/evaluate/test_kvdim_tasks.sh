@@ -130,6 +130,9 @@ if ! run $STORIES --prompt 50 --generate 20 --method shadowkv,budget=0.9 --metho
   grep -q "^kvdim-tasks: warning: 'shadowkv.budget=0.9[^']*' is left out: method 'shadowkv': 'shadowkv' read every entry" "$D/err" &&
   grep -q "^kvdim-tasks: 1 of 2 methods was left out, see above" "$D/err"
 then ok "a method without an effect beside another"; else not_ok "a method without an effect beside another" "$(field method)" "$(cat "$D/err")"; fi
+if ! run $STORIES --prompt 50 --generate 20 --method shadowkv,budget=0.9 --method h2o --target 0.5 --target-metric rouge1 && [ "$(field method | sort -u | tr '\n' ' ')" = "h2o none " ] &&
+  grep -q "^kvdim-tasks: 1 of 2 methods was left out, see above" "$D/err"
+then ok "a search beside it"; else not_ok "a search beside it" "$(field method)" "$(cat "$D/err")"; fi
 refused 1 "a sweep of which nothing is left" "no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" $STORIES --prompt 50 --generate 20 --method shadowkv --sweep 2
 refused 1 "a sweep without its calibration" "no value is left of a method: method 'a2ats': method 'a2ats' needs activations" $STORIES --prompt 50 --generate 20 --method h2o --method a2ats --sweep 2
 refused 2 "a sweep of a given value" "sweep tries values of hetero.k, of which --method hetero,k=4 gives one" $STORIES --prompt 50 --generate 20 --method hetero,k=4 --sweep 3
