@@ -13,7 +13,8 @@ enum { KVD_ACCURACY_LINE = 512 };
 #define KVD_CACHE_LEGEND                                                                           \
     "B/token: bytes per token that the cache stores; cache: these over an uncompressed 16-bit "    \
     "cache\n"
-#define KVD_READ_LEGEND "read: mean of the bytes that a step reads over an uncompressed 16-bit cache\n"
+#define KVD_READ_LEGEND                                                                            \
+    "read: mean of the bytes that a step reads over an uncompressed 16-bit cache\n"
 #define KVD_SETTINGS_LEGEND                                                                        \
     "settings: keys that differ from their defaults, and the key that --sweep varies"
 /* Heading of the printed table of accuracies, and lines that explain its columns. */
