@@ -34,14 +34,16 @@ typedef struct kvdim_bits_method {
     kvdim_method method;
     /* If 1, keys are stored before RoPE, and kvdim applies RoPE when it reads them. */
     int32_t keys_before_rope;
-    /* Checks the parameter values `value` [n_keys], and sets *self to the pointer that the other
-     * functions receive. `open` and `close` may be NULL. */
+    /* Checks the parameter values `value` [n_keys]. Sets *self to a pointer that kvdim passes to
+     * the functions below as `self`. `open` and `close` may be NULL. */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
-    /* Sets how many of the newest tokens stay exact (*window, 0 .. 2^24) and how many tokens are
-     * quantised together (*block, 1 .. 2^20). If this function is NULL: 0 and 1.
+    /* Sets *window (0 .. 2^24), how many of the newest tokens stay exact, and *block (1 .. 2^20),
+     * how many tokens are quantised together. If this function is NULL, *window is 0 and *block
+     * is 1.
      *
-     * Of m stored tokens the first (m - window) / block * block are quantised. */
+     * Of m stored tokens, the oldest m - *window are quantised, rounded down to a multiple of
+     * *block. */
     void (*window)(const double *value, int32_t side, size_t *window, size_t *block);
     /* Quantises block `b`. Writes the dequantised numbers, which must be finite, to `decoded`
      * [n][d]. Sets *payload to the number of bits of the codes, and *side_bits to the number of

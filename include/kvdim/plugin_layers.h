@@ -23,7 +23,8 @@ typedef struct kvdim_layers {
 
 typedef struct kvdim_layers_method {
     kvdim_method method;
-    /* If 1, `merge` receives keys before RoPE, and kvdim applies RoPE to the merged keys. */
+    /* If 1, the keys of several layers are merged before RoPE, and kvdim applies RoPE to the merged
+     * keys. */
     int32_t keys_before_rope;
     /* Returns how many layers are merged together, from `layer` on. 1 means that `layer` is not
      * merged. `value` [n_keys]: parameter values. */

@@ -77,8 +77,8 @@ typedef struct kvdim_tokens_method {
     kvdim_method method;
     /* Bits that the method stores per cached token, in addition to K and V */
     double entry_bits;
-    /* Checks the parameter values `value` [n_keys], and sets *self to the pointer that the other
-     * functions receive. `open` and `close` may be NULL. */
+    /* Checks the parameter values `value` [n_keys]. Sets *self to a pointer that kvdim passes to
+     * the functions below as `self`. `open` and `close` may be NULL. */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
     /* Returns the bytes of `state` for a KV head with up to n cached tokens, at most 1 GiB. If this

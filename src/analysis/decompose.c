@@ -1,5 +1,5 @@
-/* Computes singular values and right singular vectors (rotations) of matrices of each head, such as
- * Q stacked on K, or V on W_O. */
+/* Computes, for each head, singular values and right singular vectors of matrices such as K, or Q
+ * stacked on K. */
 #include "analysis/pairs.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* Proposes parameters of compression method ZDC for wanted rises of perplexity, by regression
- * (kvdim-fit). */
+/* Proposes parameters of compression method ZDC with which perplexity rises by a given amount
+ * (kvdim-fit). A regression predicts the rise. */
 #include "analysis/regression.h"
 
 #include <math.h>

@@ -104,9 +104,9 @@ static void centre(state *s, const float *X, const size_t *start)
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))
 #define CENTROID_ERROR (2 * FLT_EPSILON)
 
-/* Replaces the rounded products y . c_i of a vector y and k centroids c_i in `scores` by upper
- * bounds of y . c_i - ||c_i||^2 / 2. Returns the largest lower bound, or `least` if that is
- * larger. */
+/* The score of a centroid c for a vector y is y . c - ||c||^2 / 2. Replaces the rounded products
+ * y . c in `scores` by upper bounds of the scores. Returns a lower bound of the largest score, but
+ * at least `least`. */
 static float bound_scores(const float *restrict half, const float *restrict length, float row_error,
                           size_t k, float *restrict scores, float least)
 {

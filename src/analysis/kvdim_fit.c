@@ -96,8 +96,8 @@ static const kvd_program description = {
 static const kvd_pair qk_side[] = {KVD_PAIR_QK, KVD_PAIR_BQK, KVD_PAIR_FQK, KVD_PAIR_K, KVD_PAIR_Q};
 static const kvd_pair v_side[] = {KVD_PAIR_VW, KVD_PAIR_WV, KVD_PAIR_BVW, KVD_PAIR_FVW, KVD_PAIR_V};
 
-/* Sets *pair to the decomposition that option --pair names. Without --pair, takes the first
- * decomposition in list `side` that file *s contains, except decompositions of a single matrix. */
+/* Sets *pair to the decomposition that option --pair names. Without --pair, takes the first entry
+ * of `side` that file *s contains, but never the decomposition of Q, K or V alone. */
 static int choose_side(const config *cfg, const kvd_spectrum *s, const kvd_pair side[5],
                        const char *what, kvd_pair *pair, kvd_err *err)
 {

@@ -170,7 +170,7 @@ static int spectrum_of_dumps(const config *cfg, const kvd_sources *in, kvd_spect
     return status;
 }
 
-/* Returns the number of rows of the matrix that `pair` names, such as queries stacked on keys. If
+/* Returns the number of rows of a decomposed matrix; for example, KVD_PAIR_QK is Q stacked on K. If
  * k-means replaced tokens by unweighted centroids, counts centroids instead of tokens. */
 static size_t rows_of_pair(const config *cfg, const kvd_spectrum *s, kvd_pair pair)
 {

@@ -68,12 +68,12 @@ int kvd_pair_moments(const kvd_source *from, const bool wanted[KVD_N_PAIRS], int
 int kvd_pair_gram(const kvd_moments *m, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                   bool before_rope, double *gram, kvd_err *err);
 
-/* Computes Cl and Cr, from which projections of two matrices are made. Sums are over the query
- * heads h of the KV head:
+/* Computes two matrices Cl and Cr of a KV head. Sums are over the query heads h that use this KV
+ * head:
  *
- * Q with K (bqk): Cl = sum of Q_h^T Q_h, Cr = K^T K
+ * Q and K (KVD_PAIR_BQK): Cl = sum of Q_h^T Q_h, Cr = K^T K
  *
- * V with W_O (bvw): Cl = V^T V, Cr = sum of W_O_h W_O_h^T */
+ * V and W_O (KVD_PAIR_BVW): Cl = V^T V, Cr = sum of W_O_h W_O_h^T */
 void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_head, double *cl,
                         double *cr);
 
@@ -87,8 +87,8 @@ void kvd_balanced_grams(const kvd_moments *m, kvd_pair pair, int layer, int kv_h
 int kvd_balanced(const double *cl, const double *cr, size_t d, double *sigma, double *left,
                  double *right, kvd_err *err);
 
-/* Computes the singular values and rotations of each head's `wanted` matrices X, such as queries
- * stacked on keys, from X^T X in *m. Layer i of *m gives layer first + i of *s. */
+/* Computes singular values and right singular vectors of each head's `wanted` matrices X, such as Q
+ * stacked on K, from X^T X in *m. Stores layer i of *m as layer first + i of *s. */
 int kvd_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS], bool before_rope,
                           int first, kvd_spectrum *s, kvd_err *err);
 

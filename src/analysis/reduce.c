@@ -8,8 +8,8 @@
 #include "common/clock.h"
 #include "common/rng.h"
 
-/* --prune drops random sequences of calibration texts. For text i, random number stream
- * TEXT_STREAMS + i chooses the dropped sequences. */
+/* Option --prune drops some of the sequences into which each calibration text is divided. For text
+ * i, random number stream TEXT_STREAMS + i chooses these sequences. */
 #define TEXT_STREAMS ((uint64_t)1 << 48)
 
 static int choose_dropped(bool *dropped, size_t n, size_t n_dropped, uint64_t seed, size_t text,

@@ -82,12 +82,13 @@ typedef struct {
  * measured models. */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* Returns the value of compression parameter `number` that the regression gives for a loss of 1 (a
- * doubled perplexity). If model >= n_models, returns the mean over all measured language models. */
+/* The regression fits each compression parameter as a function of the loss. Returns its value of
+ * parameter `number` at loss 1 (doubled perplexity) for one language model or, if model >=
+ * n_models, the mean over all. */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
-/* Writes the proposed parameters *p to `text` as a value of option --method. Copies parameters that
- * *p lacks from the measurements *like. */
+/* Writes the proposed parameters *p to `text` in the syntax of option --method. Takes all other
+ * parameters of the compression method from *like. */
 void kvd_proposal_method(const kvd_sweep *like, const kvd_proposal *p, char *text, size_t size);
 
 /* largest number of sweeps (result files of kvdim-eval) that kvdim-fit --regression reads */

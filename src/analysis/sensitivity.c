@@ -134,8 +134,8 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     return failed == jobs ? 0 : -1;
 }
 
-/* Returns the loss in nats of a quantisation that causes the loss min(theta, sigma^2 / 2) in the
- * direction of each singular value sigma. *bits receives its mean number of bits per direction. */
+/* Quantising the direction of a singular value sigma costs a loss of min(theta, sigma^2 / 2) nats.
+ * Returns the sum over all directions. *bits receives the mean number of bits per direction. */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};

@@ -58,7 +58,7 @@ int kvd_overlap(const double *A, const double *B, size_t d, double *overlap, kvd
     double *C = cosines(A, B, d, err);
     if (!C)
         return -1;
-    /* sum of squares of the first m rows and columns of C = A^T B */
+    /* sum of squares of the leading m x m block of C = A^T B */
     double sum = 0;
     for (size_t m = 1; m <= d; m++) {
         const size_t k = m - 1;
@@ -178,9 +178,9 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Measures that compare two rotations A and B of a head: mean |A - B|; this mean with aligned
- * column signs; overlap of leading columns; fraction of the vectors' squared norm in A's leading
- * columns. */
+/* Measures that compare two rotations A and B of a head: mean |A - B|, without and with matched
+ * column signs; overlap of leading columns; share of the data from which B was computed, by squared
+ * norm, that the leading columns of A keep. */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;

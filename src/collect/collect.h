@@ -100,7 +100,7 @@ typedef enum { KVD_OPENED_NEW, KVD_OPENED_RESUMED, KVD_OPENED_DONE } kvd_opened;
  * - run, dump.dtype, stats.n_kept, fisher.n_rows
  * - key: text of all options that affect results
  * - want_dump, want_moments, want_stats, want_fisher: true for each file to write
- * - sums: its model, its layers and its token counts
+ * - sums: model, layers and token counts of the second moments
  *
  * Arguments:
  *
@@ -148,9 +148,9 @@ typedef struct {
     size_t n;
 } kvd_snapshots;
 
-/* Prepares n snapshots of a run. Snapshot i is a file with the second moments of Q, K and V over
- * only the run's first sequences, at least asked[i] tokens. asked[] must increase. Afterwards the
- * caller must fill provenance (`run`) and options (`key`) of each snapshot. */
+/* Prepares n snapshots of a run: files with second moments of Q, K and V over only the run's first
+ * sequences. Snapshot i ends with the sequence that reaches asked[i] tokens; asked[] must increase.
+ * Afterwards the caller must fill `run` (provenance) and `key` (options) of each snapshot. */
 int kvd_snapshots_init(kvd_snapshots *s, const size_t *asked, size_t n, const char *moments_path,
                        kvd_corpus *corpus, kvd_err *err);
 void kvd_snapshots_release(kvd_snapshots *s);

@@ -362,7 +362,8 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = bytes_of(out);
     if (cfg->n_snapshots)
-        /* A snapshot that ends inside a batch needs memory for a second set of second moments. */
+        /* A snapshot of the moment matrices that ends inside a batch needs a copy of these
+         * matrices. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,
@@ -486,8 +487,8 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* shallow copy of the second moments *sums, with the numbers of tokens and sequences of
-     * snapshot *s */
+    /* copy of *sums that shares its arrays, but has the snapshot's numbers of tokens and
+     * sequences */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

@@ -81,8 +81,8 @@ static int speak(kvd_err *err)
     return status;
 }
 
-/* Returns the first sequence of the first batch that starts at token `token` or later. Batches are
- * formed from sequence `sequence` on. */
+/* Divides the sequences from `sequence` on into batches, and skips batches that begin before token
+ * `token`. Returns the index of the next sequence. */
 static size_t batch_from(const kvd_corpus *corpus, size_t max_tokens, size_t sequence, size_t token)
 {
     while (sequence < kvd_corpus_n_sequences(corpus) && kvd_corpus_offset(corpus, sequence) < token)
@@ -94,7 +94,8 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
                      size_t *end)
 {
     const size_t total = kvd_corpus_n_tokens(corpus), ranks = (size_t)r->n, mine = (size_t)r->rank;
-    /* total * mine / ranks, rounded down, without overflow */
+    /* Process number `mine` of `ranks` processes begins near token total * mine / ranks, computed
+     * without overflow. */
     const size_t whole = total / ranks, rest = total % ranks;
     *first = batch_from(corpus, max_tokens, 0, whole * mine + rest * mine / ranks);
     *end = batch_from(corpus, max_tokens, *first, whole * (mine + 1) + rest * (mine + 1) / ranks);

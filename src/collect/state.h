@@ -26,8 +26,9 @@ int kvd_state_check(const char *path, kvd_err *err);
 int kvd_state_save(const char *path, const kvd_state *s, const kvd_moments *sums,
                    const kvd_attention_stats *stats, kvd_err *err);
 
-/* Loads a file of a run's progress. Sets *found to 1 if it exists. Fills the second moments `sums`
- * and the attention statistics `stats` if it was written with the options *now. */
+/* Reads a file of saved progress, and sets *found to 1 if it exists. Fills the second moments
+ * `sums` and the attention statistics `stats` only if the file was written with the same options as
+ * *now. */
 int kvd_state_load(const char *path, kvd_state *s, const kvd_run_key *now, kvd_moments *sums,
                    kvd_attention_stats *stats, int *found, kvd_err *err);
 

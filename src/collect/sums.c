@@ -300,9 +300,9 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
 /* tolerance for rounding errors: slack * 90 % of the attention counts as 90 % */
 static const double slack = 1 - 1e-12;
 
-/* For each of the shares 90, 95 and 99 %, finds the smallest number k of tokens that together
- * receive this share of the attention mass [n]. Updates five statistics of each k, from index
- * `count` on: sum of k, sum of k^2, minimum, maximum, and sum of k / n. */
+/* For 90, 95 and 99 % of the attention mass [n], finds the smallest number k of tokens that receive
+ * it. Updates statistics number `count` to `count` + 4 of *s: sum of k, sum of k^2, minimum,
+ * maximum, sum of k / n. */
 static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head, const double *mass,
                        size_t n, double *sorted)
 {
@@ -401,8 +401,8 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/* Adds one layer's statistics of all heads. If several heads fail, reports the error of the
- * first. */
+/* Calls `one` for each head of a layer, in parallel. If several calls fail, reports the error of
+ * the lowest-numbered head. */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

@@ -30,13 +30,15 @@ const char *kvd_blas_core(void)
 UNSANITIZED static void start_anew(char **argv, char **envp)
 {
     char self[PATH_MAX];
-    /* AT_BASE is 0 in `ld.so PROGRAM`, where /proc/self/exe is ld.so. */
+    /* AT_BASE is 0 if the program was started by the command `ld.so PROGRAM`. Then /proc/self/exe
+     * is ld.so. */
     if (!getauxval(AT_BASE))
         return;
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n > 0) {
         self[n] = '\0';
-        /* Not by /proc/self/exe if possible: ps would call the process "exe". */
+        /* Starts the program by its path, because ps would show "exe" after a start by
+         * /proc/self/exe. */
         (void)execve(self, argv, envp);
     }
     (void)execve("/proc/self/exe", argv, envp);
@@ -80,7 +82,8 @@ static bool fits(size_t bytes)
     return p != MAP_FAILED && !munmap(p, bytes);
 }
 
-/* Returns true for OpenBLAS after 0.3.26, which maps its buffer when it is loaded. */
+/* Returns true for OpenBLAS after 0.3.26, which allocates its work buffer when the library is
+ * loaded. */
 static bool maps_buffer_when_loaded(void)
 {
     char *at = strpbrk(OPENBLAS_VERSION, "0123456789");
@@ -100,7 +103,8 @@ static void refuse_without_buffer(const char *program)
     }
 }
 
-/* Returns true if the process runs in valgrind, which would not follow a restart. */
+/* Returns true if the process runs in valgrind, which would not follow a program that restarts
+ * itself. */
 UNSANITIZED static bool in_valgrind(char *const *envp)
 {
     bool found = false;
@@ -118,8 +122,8 @@ UNSANITIZED static const char *entry_of(char *const *envp, const char *name)
     return NULL;
 }
 
-/* If the memory of the process is limited, refuses to start without OpenBLAS's buffer. Returns true
- * if OpenBLAS may have only one thread, because each thread maps 128 MiB. */
+/* Returns true if the memory of the process is limited; OpenBLAS should then use only one thread.
+ * Exits with a message if the limit leaves no room for the work buffer of OpenBLAS. */
 UNSANITIZED static bool memory_is_limited(const char *program)
 {
     struct rlimit space, data;

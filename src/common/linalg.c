@@ -138,8 +138,8 @@ int kvd_svd_right(const double *X, size_t n, size_t d, double *sigma, double *R,
     if (!A || !U || !vt)
         goto done;
     memcpy(A, X, n * d * sizeof *A);
-    /* If X has more rows than columns, LAPACK overwrites A with the left singular vectors to save
-     * memory. */
+    /* If X has more rows than columns, LAPACK overwrites A, a copy of X, with the left singular
+     * vectors. */
     const bool tall = n > d;
     const lapack_int info =
         LAPACKE_dgesdd(LAPACK_COL_MAJOR, tall ? 'O' : 'A', (lapack_int)d, (lapack_int)n, A,
@@ -171,8 +171,8 @@ int kvd_svd_square(const double *M, size_t d, double *U, double *s, double *V, k
     if (!A || !left)
         goto done;
     memcpy(A, M, d * d * sizeof *A);
-    /* LAPACK stores matrices by columns, so it sees M^T = V S U^T. It writes V by columns to
-     * `left`, and U by rows to U. */
+    /* LAPACK reads M = U S V^T by columns, as M^T = V S U^T. Its left singular vectors are
+     * therefore V, and its right ones U. */
     const lapack_int n = (lapack_int)d;
     const lapack_int info = LAPACKE_dgesdd(LAPACK_COL_MAJOR, 'A', n, n, A, n, s, left, n, U, n);
     if (info) {

@@ -10,7 +10,8 @@
 
 static const double share = 0.9, gib = 1073741824.;
 
-/* Returns the number in a file's first line that starts with `key`, or NaN if there is none. */
+/* Finds the first line of a file that begins with `key`, and returns the number after `key`.
+ * Returns NaN if there is none. */
 static double field(const char *path, const char *key)
 {
     const size_t n = strlen(key);

@@ -18,7 +18,9 @@ kvd_memory_left kvd_memory_available(void);
 /* Returns true if the peak use of address space was within 32 MB of RLIMIT_AS. */
 bool kvd_memory_was_short(void);
 
-/* Returns how many bytes are left in the control groups that the file `list` names, or INFINITY. */
+/* Returns how many bytes the control groups of this process still allow it to allocate, or INFINITY
+ * if they set no limit. `list`: file that names the groups, such as /proc/self/cgroup. `root`:
+ * folder with their limits, such as /sys/fs/cgroup. */
 double kvd_memory_cgroup_left(const char *list, const char *root);
 
 typedef struct {

@@ -44,7 +44,7 @@ static void print(const kvd_progress *p, double t, bool last)
             bar[WIDTH] = '\0';
             fprintf(stderr, "[%s] ", bar);
         }
-        /* A begun unit counts in tenths: 0.8 of 2 points. */
+        /* Shows a fraction of a unit with one decimal, for example "0.8 of 2 points". */
         fprintf(stderr, "%.*f of %.0f %s (%.0f %%), ", is_whole(p->done) ? 0 : 1, p->done, p->total,
                 p->unit, 100 * part);
     } else {

@@ -103,8 +103,8 @@ static void note_hang_up(void)
     hang_up_ignored = !sigaction(SIGHUP, NULL, &now) && now.sa_handler == SIG_IGN;
 }
 
-/* Notes at the very start if SIGHUP is ignored, before constructors of libraries can change its
- * handling. */
+/* Records whether SIGHUP is ignored at program start, before constructors of libraries can change
+ * this. */
 __attribute__((section(".preinit_array"), used)) static void (*const at_start)(void) = note_hang_up;
 
 /* Lets SIGINT, SIGTERM and SIGHUP request a stop, and SIGXFSZ and SIGPIPE make writes fail. */

@@ -22,7 +22,8 @@ bool kvd_corpus_hash_same(const char *a, const char *b);
 /* Returns true if both corpus hashes have a part after '+' (hash of the texts' first 256 bytes) and
  * these parts differ. */
 bool kvd_corpus_hash_begins_differently(const char *a, const char *b);
-/* Returns true if both corpus hashes have a part after '+' and these parts are equal. */
+/* Returns true if the texts with these hashes begin with the same 256 bytes. Returns false if a
+ * hash lacks this information. */
 bool kvd_corpus_hash_begins_alike(const char *a, const char *b);
 
 typedef struct {
@@ -94,10 +95,13 @@ double kvd_run_elapsed(const kvd_run *run);
 bool kvd_interrupted(void);
 
 int kvd_fail_interrupted(kvd_err *err);
-/* Puts before the message of a failed run that file `path` has n results, from which the same
- * command continues. If n is 0 and the run was interrupted, puts there that nothing is kept.
- * `result`: noun such as "row". `path`: NULL before the file is opened. `resume`: true with
- * --resume. Returns -1. */
+/* Puts a note before the message *err of a failed run: file `path` has n results, from which the
+ * same command continues. If n is 0 and the run was interrupted, the note says that nothing is
+ * kept. Returns -1.
+ *
+ * - result: noun such as "row"
+ * - path: NULL before the file is opened
+ * - resume: true with --resume */
 int kvd_in_kept(kvd_err *err, size_t n, const char *result, const char *path, bool resume);
 
 /* Ends main: prints *err if `status` is not 0. Returns the exit status. */

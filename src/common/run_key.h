@@ -20,7 +20,8 @@ int kvd_run_key_add(kvd_run_key *k, kvd_err *err, const char *name, const char *
  * names the first difference. */
 int kvd_run_key_same(const char *path, const char *what, const char *then, const kvd_run_key *now,
                      kvd_err *err);
-/* As kvd_run_key_same, for an unfinished run saved in `path`. The message also says what to do. */
+/* Fails unless `then`, the options and inputs of an unfinished run saved in `path`, equals *now.
+ * The error message names the first difference and says what to do. */
 int kvd_run_key_resume(const char *path, const char *then, const kvd_run_key *now, kvd_err *err);
 
 #endif

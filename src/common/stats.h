@@ -15,8 +15,7 @@ double kvd_cv(const double *x, size_t n);
 void kvd_sort(double *x, size_t n);
 void kvd_sort_falling(double *x, size_t n);
 
-/* Element of a ranking. The functions after it compare two elements by value or by index, for
- * qsort. */
+/* Number and its index in an array, to be sorted by qsort with one of the three functions below. */
 typedef struct {
     double value;
     size_t index;

@@ -77,8 +77,8 @@ typedef struct {
     /* number of tokens that are stored at the method's low precision, summed over KV heads and
      * layers */
     size_t lowered;
-    /* number of tokens from whose keys method think removed dimensions, summed over KV heads and
-     * layers */
+    /* number of tokens whose keys lost dimensions (compression method think), summed over KV heads
+     * and layers */
     size_t pruned;
     /* Number of bits of cached tokens that the last decode step did not read, because they had left
      * the sliding window. */

@@ -27,9 +27,9 @@ void kvd_settings_add(const kvd_rows *rows, size_t i, char *line, size_t size);
 /* Writes the method's name in row i. In "zack/qk#7", "/qk" means that only Q and K are compressed,
  * and "#7" that the random seed is 7. */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);
-/* Writes the strongest compression that option --target found as text into `line` [2 *
- * KVD_ACCURACY_LINE]. Returns `line`. `key`: name of the parameter that was varied; `what`: name of
- * the score, such as "the accuracy". */
+/* Writes a line of text about the strongest compression that option --target found. `line` has 2 *
+ * KVD_ACCURACY_LINE bytes, and is returned. `key`: name of the parameter that was varied; `what`:
+ * name of the score, such as "the accuracy". */
 const char *kvd_accuracy_target_line(const char *name, const char *key, const char *what,
                                      const kvd_target *t, char *line);
 

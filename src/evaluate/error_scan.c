@@ -9,8 +9,8 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/* Writes the numbers of kept dimensions to try, multiples of d_head / 8, into `width`. Returns how
- * many there are. */
+/* Writes the numbers of dimensions that a head keeps in this measurement, multiples of d_head / 8,
+ * to `width`. Returns how many numbers there are. */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;
@@ -63,9 +63,8 @@ typedef struct {
     kvd_choice *choice; /* [together][n] */
 } scanner;
 
-/* Returns how many measurements, at least 1, can run together because their hidden states fit into
- * memory. One measurement tries all numbers of kept dimensions for Q and K, or for V, of one
- * head. */
+/* Returns how many measurements fit into memory together, at least 1. A measurement concerns one
+ * head: it tries all numbers of kept dimensions, either for Q and K or for V. */
 static size_t units_together(const scanner *x)
 {
     const kvd_model_runner *const r = x->e->runner;

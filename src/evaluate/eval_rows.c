@@ -263,7 +263,7 @@ int kvd_eval_one(kvd_eval_run *v, const char *purpose, const kvd_point *point,
     bool taken;
     kvd_err why = {""};
     if (take_saved(&v->saved, purpose, point, &v->accuracy, &taken, err)) {
-        /* Methods that were left out have no saved result; evaluates them again for the reason. */
+        /* A method that failed has no saved result; runs it again to get its error message. */
         if (evaluate_one(v, purpose, point, full_rank_error, &why))
             *err = why;
         return -1;

@@ -71,8 +71,8 @@ typedef struct {
     /* array of the numbers given by --weights-bits, allocated, and its length */
     size_t *weights_bits, n_weights_bits;
     size_t weights_group; /* number of weights that share a scale (--weights-bits) */
-    /* true with --points-only: option --target takes the strongest compression from results at
-     * parameter values that the user gave */
+    /* true with --points-only: option --target chooses only among parameter values that the user
+     * gave */
     bool points_only;
     bool scan;
 } kvd_eval_options;

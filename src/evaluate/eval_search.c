@@ -29,9 +29,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/* Returns the method whose result is in table row `row`, or NULL if that method and t->method
- * differ in more than the parameter that option --target varies to find the strongest
- * compression. */
+/* Returns the method whose result is in table row `row`. Returns NULL if it differs from t->method
+ * in another parameter than the one that --target varies. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;
@@ -247,9 +246,8 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
     return 0;
 }
 
-/* Searches for one method's strongest compression with which the model keeps the fraction --target
- * of its accuracy. If p, the removed fraction of dimensions, is varied, also searches for the
- * strongest compression of each text alone. */
+/* Searches for one method's strongest compression that keeps the fraction --target of the accuracy.
+ * If the search varies the removed fraction of dimensions, also searches for each text alone. */
 static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
 {
     const size_t i = (size_t)(t->method - v->cfg->in.method);

@@ -283,7 +283,7 @@ int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err)
     return kvd_inputs_check_left(in, false, err);
 }
 
-/* Returns true if a compressed method other than method i is not left out. */
+/* Returns true if at least one compression method other than method i remains in the run. */
 static bool has_others(const kvd_inputs *in, size_t i)
 {
     bool found = false;

@@ -73,8 +73,8 @@ typedef struct {
     char *left_out[KVD_EVAL_METHODS];
 } kvd_inputs;
 
-/* Adds the compression methods that one option --method names. `config`: a program's options, which
- * begin with a kvd_inputs_options. */
+/* Adds the compression methods that `spec`, the value of an option --method, names. `config` must
+ * point to a structure that begins with a kvd_inputs_options. */
 int kvd_inputs_call_method(void *config, const char *spec, kvd_err *err);
 int kvd_inputs_call_field(void *config, const char *text, kvd_err *err);
 void kvd_inputs_options_release(kvd_inputs_options *cfg);
@@ -104,36 +104,37 @@ int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 /* Lists the parameter values at which to evaluate each method. With none_is_error, fails if a
  * method has no such values. */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
-/* Warns if an evaluated text was also used for calibration, if numbers of kept dimensions were
- * chosen for rotations that this run does not use, and if files are unused. Fails if different
- * texts have the same label. Call kvd_inputs_find_files before. */
+/* Warns about evaluated texts that were also used for calibration, about unused files, and about
+ * numbers of kept dimensions chosen for other rotations. Fails if different texts have the same
+ * label. Call kvd_inputs_find_files before. */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
 /* Fails if a method cannot run on this model and device; the message names the method. With
  * --sweep, leaves out parameter values that a method cannot take, and fails only if no value is
  * left. */
 int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
-/* Call it after method i failed. If in->unsuited is true and other compressed methods remain, or
- * with --sweep, leaves out method i: removes its points, prints *err as a warning and returns 0.
- * Otherwise returns -1. */
+/* Tries to continue without method i, which failed with *err: removes its parameter values, prints
+ * *err as a warning and returns 0. Returns -1 if in->unsuited is false or, without --sweep, if no
+ * other compression method remains. */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
-/* Fails if a method was left out, with --sweep only if all its parameter values were. If `every` is
- * true, fails only if no compressed method remains. */
+/* Fails if a method was removed from the run because it failed. With --sweep, fails only if a
+ * method has no parameter value left. If `every` is true, fails only if no compression method is
+ * left. */
 int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
-/* Returns false if the same command would fail again: because of a method's parameters, or because
- * every compressed method was left out. */
+/* Returns false if the same command would fail again, because parameters of a method are wrong, or
+ * because no compression method is left. */
 bool kvd_inputs_may_continue(const kvd_inputs *in);
 /* Fails if a method cannot run on one of n prompts. With --sweep, leaves out such a method instead.
  * Prompt s has at[s + 1] - at[s] tokens. A prompt and its generated tokens are at most max_len
  * tokens. */
 int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,
                              const char *program, kvd_err *err);
-/* Prepares the compression methods with the parameter values *p and the random seed in->run.seed +
- * k. *plan must not be moved afterwards. On failure sets in->unsuited, so that kvd_inputs_leave_out
- * may skip the method. */
+/* Prepares *plan, the compression at the parameter values *p, with random seed in->run.seed + k.
+ * *plan must not be moved afterwards. On failure sets in->unsuited, which means that the run may
+ * continue without this method. */
 int kvd_inputs_open_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan,
                          kvd_err *err);
-/* Warns if an interrupted run left its saved results next to the output file, in a file whose name
- * has the further `ending`. For runs without --resume, which ignore that file. */
+/* Warns if a file with the name of the output file and the added `ending` exists. It has results of
+ * an interrupted run, which a run without --resume ignores. */
 int kvd_inputs_warn_saved(const kvd_inputs *in, const char *ending, const char *program,
                           kvd_err *err);
 /* Adds all on which the results depend (inputs, options, seed, hardware) to *key. --resume compares

@@ -106,8 +106,8 @@ int kvd_kept_prompts_show(kvd_kept_prompts *p, const kvd_batch *prompts, kvd_att
     return 0;
 }
 
-/* Copies rows, for example of Q, of the tokens after the prompts. If `out` is false, copies from an
- * array of only these tokens to an array of whole sequences. If `out` is true, copies back. */
+/* Copies rows of the tokens after the prompts into an array of whole sequences. If `out` is true,
+ * copies these rows out of such an array instead. */
 static void move_steps(const kvd_attention_in *in, const size_t *offset, size_t width,
                        const float *from, float *to, bool out)
 {

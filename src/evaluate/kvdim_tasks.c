@@ -295,9 +295,8 @@ static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, c
 
 enum { KVD_RUN_NAME = 160 };
 
-/* Writes the name under which the journal saves results at parameter values `point` with the k-th
- * random seed. `t`: search for the strongest compression that chose these values; NULL if the user
- * gave them. */
+/* Writes the name under which results for parameter values `point` and random seed number k are
+ * saved. `t`: search by option --target that chose the values, or NULL if the user gave them. */
 static const char *name_of(const tasks_run *v, const kvd_method_target *t, const kvd_point *point,
                            size_t k, char name[KVD_RUN_NAME])
 {
@@ -614,7 +613,7 @@ static int work(tasks_run *v, kvd_err *err)
            kvd_inputs_check_left(&v->in, false, err);
 }
 
-/* Adds to the message of a failed run what of it is saved. */
+/* Adds to the error message of a failed run which of its results are saved. */
 static void tell_kept(const tasks_run *v, kvd_err *err)
 {
     const kvd_journal *const j = v->journal;

@@ -113,7 +113,8 @@ struct kvd_model_runner {
      * `residual`. */
     int (*below)(kvd_model_runner *r, const kvd_batch *b, int layer, float *residual, kvd_err *err);
 
-    /* Prepares the methods of `plan` to run: on the GPU, copies their matrices to it. */
+    /* Prepares the compression methods of `plan`. A runner for the GPU copies their matrices to the
+     * GPU. */
     int (*plan_load)(kvd_model_runner *r, kvd_plan *plan, kvd_err *err);
     /* Frees what plan_load allocated, if plan_load was called. This pointer is NULL if there is
      * nothing to free. */
@@ -127,9 +128,9 @@ struct kvd_model_runner {
                     const float *residual, float *hidden, kvd_cache_account *account,
                     kvd_attention_error *error, kvd_err *err);
 
-    /* Returns true if `plan` compresses nothing, so that results equal the uncompressed model's. If
-     * it returns true, it also adds cache sizes to *account and, unless `error` is NULL, zero
-     * errors to *error. Adding errors requires an earlier call of keep_attention. */
+    /* Returns true if `plan` compresses nothing, so that results equal the uncompressed model's. In
+     * this case also adds cache sizes to *account and, unless `error` is NULL, attention errors of
+     * 0 to *error. A non-NULL `error` requires an earlier call of keep_attention. */
     bool (*plan_is_reference)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan,
                               kvd_cache_account *account, kvd_attention_error *error);
 

@@ -173,8 +173,8 @@ static int plan_run(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *pla
                                                run_prompts, self, err)
                             : 0;
     cache.prompts = first_pass ? &prompts : NULL;
-    /* NULL if a method reads the inputs of layers: these are not recorded, so the model must run on
-     * the prompts again */
+    /* Recorded Q, K and V of the prompts; NULL if a method needs layer inputs, which are not
+     * recorded. */
     kvd_kept_prompts *const kept = cache.hook.wants_input ? NULL : prompts_of(self);
     if (!status)
         status = first_layer ? kvd_forward_run_from(self->forward, b, &capture.hook, first_layer,

@@ -307,7 +307,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
     return 0;
 }
 
-/* method whose strongest compression option --target finds, and the function that evaluates a
+/* search for the strongest compression by one method, and the function that evaluates a
  * compression */
 typedef struct {
     const kvd_method_target *t;
@@ -316,7 +316,7 @@ typedef struct {
     void *ctx;
 } method_axis;
 
-/* a copy of the method with one value of the varied parameter */
+/* a compression method at one value of the parameter that option --target varies */
 typedef struct {
     kvd_method method;
     kvd_point point;
@@ -335,7 +335,8 @@ static int set_at(const method_axis *a, double wanted, setting *s, kvd_err *err)
         return 0;
     }
     kvd_method_tradeoff_set(base, rate, wanted, &s->method);
-    /* Restores the values of p and r that the user gave. */
+    /* Restores the user's p (removed fraction of dimensions) and r (removed share of singular
+     * values). */
     if (!*rate->with) {
         s->method.p = base->p;
         s->method.r = base->r;
@@ -384,7 +385,8 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* If a second parameter depends on p, p is at most t->rate.least. */
+    /* Limits p, the removed fraction of dimensions, to t->rate.least if a second parameter varies
+     * with it. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }
@@ -428,8 +430,6 @@ bool kvd_method_same_but_key(const kvd_method *a, const kvd_method *b,
         return false;
     kvd_method_tradeoff_set(a, rate, rate->most, &x);
     kvd_method_tradeoff_set(b, rate, rate->most, &y);
-    /* `settings` also has fractions of dimensions that are removed only from Q and K, or only from
-     * V. */
     return !strcmp(x.settings, y.settings) && x.ranks == y.ranks && equal(x.p, y.p) &&
            equal(x.r, y.r) && equal(x.p_low, y.p_low);
 }

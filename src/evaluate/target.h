@@ -11,12 +11,11 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/* Precision of a search for the strongest compression that meets a target, as a fraction of removed
- * dimensions or saved bytes. */
+/* A search for the strongest compression is precise to this fraction of all dimensions, or of the
+ * bytes of the cache. */
 #define KVD_TARGET_STEP 0.005
 
-/* score and cache size at one value of the parameter that option --target varies to find the
- * strongest compression */
+/* score and cache size at one of the compression strengths that option --target tries */
 typedef struct {
     /* x: compression strength, 0 for the largest cache. value: value of the varied parameter. */
     double x, value;
@@ -71,8 +70,8 @@ typedef struct {
 } kvd_target_axis;
 
 /* Searches for the strongest compression that keeps the share `target` of the uncompressed score.
- * of_text [n_texts], unless NULL, receives the result for each text alone. Fields surely_... are
- * NaN if the score has no 95 % interval. */
+ * of_text [n_texts], unless NULL, receives the result for each text alone. Results that need the
+ * 95 % interval of the score are NaN if there is no interval. */
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err);
 
@@ -101,11 +100,12 @@ typedef struct {
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
-/* Finds, for each of the compression methods a and b, the removed fraction of dimensions at which
- * its score falls below the target. Fills *out, with 95 % intervals from 2000 bootstrap resamples.
- * Texts have equal weight. reference [n_sequences]: number of correct predictions of the
- * uncompressed model. `first` has n_texts + 1 elements: the index of the first sequence of each
- * text, then the number of all sequences. */
+/* Compares two methods: finds for each the removed fraction of dimensions at which its score falls
+ * below the target, and the difference of the two fractions. Fills *out, with 95 % intervals from
+ * 2000 bootstrap resamples. Texts have equal weight.
+ *
+ * - reference [n_sequences]: number of correct predictions of the uncompressed model
+ * - first [n_texts + 1]: index of each text's first sequence, then the number of all sequences */
 int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           const double *reference, const size_t *first, size_t n_texts,
                           double target, uint64_t seed, kvd_target_difference_result *out,
@@ -157,8 +157,8 @@ int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_
                       .requires = "target", .help = "Vary this parameter instead"                  \
     }
 
-/* Defines option --sweep, stored in `sweep` of type T. It evaluates each method at several values
- * of one parameter, such as p. */
+/* Defines option --sweep, stored in field `sweep` of structure T. The option evaluates each method
+ * at several values of one parameter, for example the removed fraction of dimensions. */
 #define KVD_OPTION_SWEEP(T)                                                                        \
     {                                                                                              \
         "sweep", .type = KVD_OPT_WHOLE, KVD_INTO(T, sweep), .low = 1, .high = 64,                  \

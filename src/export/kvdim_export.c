@@ -42,8 +42,8 @@ static int load(exporting *x, kvd_err *err)
     return kvd_method_files_load(&x->files, &cfg->files, &x->info, cfg->model, err);
 }
 
-/* Without --method, selects the first method that decomposes the same matrices (for example Q and
- * K) as the --rates file, which lists how many dimensions each head keeps. */
+/* Without --method, selects the first method that fits the --rates file, which says how many
+ * dimensions each head keeps. Both must be for the same matrices, such as Q stacked on K. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;
@@ -157,7 +157,8 @@ static int check_projectors(const kvd_dims *dims, kvd_err *err)
     return 0;
 }
 
-/* Decides which projections (of Q and K, of V, or all) are multiplied into the weights. */
+/* Decides which projections to fewer dimensions are multiplied into the model weights: those for Q
+ * and K, for V, or for all three. */
 static int resolve_folding(exporting *x, kvd_err *err)
 {
     const kvd_dims *const all = &x->point.dims;

@@ -59,13 +59,12 @@ typedef struct {
     /* score that the strongest compression must keep: top-1 accuracy (KVD_TARGET_TOP1) or a score
      * of the benchmark program kvdim-tasks */
     char metric[48];
-    /* true if the score counts agreement with the uncompressed model's output, false if with right
-     * answers */
+    /* true if the score counts outputs that equal the uncompressed model's, false if it counts
+     * right answers */
     bool own;
     double target, value, value_misses, value_lo, value_hi;
-    /* fractions of the cache's bytes that compression saves: at the found parameter value, at the
-     * first value that misses the target, and at the lower and upper end of the found value's
-     * interval. NaN in old files. */
+    /* fractions of the cache's bytes that compression saves at the parameter values `value`,
+     * `value_misses`, `value_lo` and `value_hi`; NaN in old files */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;

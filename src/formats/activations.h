@@ -14,7 +14,7 @@ typedef enum { KVD_X_Q, KVD_X_K, KVD_X_V, KVD_X_Q_PRE, KVD_X_K_PRE, KVD_N_X } kv
 /* names of the datasets: "q", "k", "v", "q_pre", "k_pre" (before RoPE) */
 extern const char *const kvd_x_name[KVD_N_X];
 
-/* Indices of datasets with checksums: first Q, K and V (type kvd_x), then W_O, W_V and three
+/* Indices of the datasets of a file: 0 .. KVD_N_X - 1 for Q, K and V, then W_O, W_V, and three
  * datasets with one number per token. */
 enum { KVD_SET_W_O = KVD_N_X, KVD_SET_W_V, KVD_SET_TOKEN, KVD_N_SETS = KVD_SET_TOKEN + 3 };
 
@@ -53,8 +53,9 @@ int kvd_activations_rows(kvd_activations *a, kvd_x x, int layer, int head, size_
 int kvd_activations_sequences(kvd_activations *a, size_t n_tokens, size_t **start, size_t *n,
                               kvd_err *err);
 
-/* Read W_O of a query head, or W_V^T of a KV head, as float32 [d_head][d_model]. */
+/* Reads W_O of a query head as float32 [d_head][d_model]. */
 int kvd_activations_w_o(kvd_activations *a, int layer, int head, float *w, kvd_err *err);
+/* Reads W_V^T of a KV head as float32 [d_head][d_model]. */
 int kvd_activations_w_v(kvd_activations *a, int layer, int kv_head, float *w, kvd_err *err);
 
 /* Creates PATH.partial. The caller has set model, sizes and names in *a. have_lock: true if the

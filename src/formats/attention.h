@@ -68,24 +68,24 @@ typedef enum {
     KVD_A_VALUE_SQUARES,
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
-    /* uint64 [layer][head][level] smallest number of tokens of a text that together receive 90, 95
-     * or 99 % of a query head's attention. The numbers of all texts are added. */
+    /* uint64 [layer][head][level] sum over texts: smallest number of tokens that together receive
+     * 90, 95 or 99 % of a query head's attention */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /* double [layer][head][level] smallest fraction of a text's tokens that together receive 90, 95
-     * or 99 % of a query head's attention. The fractions of all texts are added. */
+    /* double [layer][head][level] sum over texts: smallest fraction of tokens that together receive
+     * 90, 95 or 99 % of a query head's attention */
     KVD_A_HEAD_SHARE,
-    /* uint64 [layer][kv_head][level] smallest number of tokens of a text that together receive 90,
-     * 95 or 99 % of a KV head's attention. The numbers of all texts are added. */
+    /* uint64 [layer][kv_head][level] sum over texts: smallest number of tokens that together
+     * receive 90, 95 or 99 % of a KV head's attention */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
-    /* uint64 [layer][level] smallest number of tokens of a text that together receive 90, 95 or
-     * 99 % of a layer's attention. The numbers of all texts are added. */
+    /* uint64 [layer][level] sum over texts: smallest number of tokens that together receive 90, 95
+     * or 99 % of a layer's attention */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,

@@ -1,5 +1,5 @@
-/* Files of type kvdim/error-table: KL divergence per number of dimensions that a single head
- * keeps. */
+/* Files of type kvdim/error-table: KL divergence when a single head keeps fewer dimensions, for
+ * several numbers of dimensions. */
 #ifndef KVD_FORMATS_ERROR_TABLE_H
 #define KVD_FORMATS_ERROR_TABLE_H
 
@@ -25,8 +25,8 @@ typedef struct {
 } kvd_error_table;
 
 int kvd_error_table_write(kvd_h5 *f, const kvd_error_table *t, kvd_err *err);
-/* Reads a table of losses per number of kept dimensions. Fails on a negative loss, or unless the
- * numbers of dimensions rise and end at d_head. */
+/* Reads a table with a loss for each number of kept dimensions. Fails on a negative loss. Fails
+ * unless the numbers of dimensions rise and end at d_head. */
 int kvd_error_table_load(kvd_error_table *t, const char *path, kvd_err *err);
 void kvd_error_table_release(kvd_error_table *t);
 

@@ -310,8 +310,8 @@ static double gain(const kvd_rows *r, size_t row)
                             : kvd_row_real(r, none, "jct_s") - kvd_row_real(r, row, "jct_s");
 }
 
-/* Among jobs that differ from job `row` only in column `length`, finds the smallest length above
- * `from`. Returns the row of this job, or SIZE_MAX if there is none. */
+/* Looks for jobs that differ from job `row` only by a larger number than `from` in column `length`.
+ * Returns the row of the job with the smallest such number, or SIZE_MAX if there is none. */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;
@@ -330,7 +330,8 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
 {
     const char *const length = output ? "output" : "input";
     double from = (double)NAN, before = (double)NAN, answer = (double)NAN;
-    /* Finds the last length at which the method becomes faster than the uncompressed cache. */
+    /* Finds the number of tokens from which on the method is always faster than the uncompressed
+     * cache. */
     for (size_t i; (i = next_length(r, row, length, from)) != SIZE_MAX;) {
         const double at = kvd_row_real(r, i, length), won = gain(r, i);
         if (!(won > 0))
@@ -343,8 +344,8 @@ double kvd_jct_break_even(const kvd_rows *r, size_t row, bool output)
     return answer;
 }
 
-/* Returns how many seconds the slowest repetition of a row took more than the fastest, or 0 if
- * unknown. */
+/* Returns the time of a row's slowest repetition minus the time of its fastest, in seconds. Returns
+ * 0 if the times are unknown. */
 static double spread(const kvd_rows *r, size_t row)
 {
     const double x = kvd_row_real(r, row, "jct_max_s") - kvd_row_real(r, row, "jct_min_s");
@@ -361,8 +362,8 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /* Discards results at smaller lengths, because compression is slower here and thus
-             * breaks even later. */
+            /* Forgets results at smaller lengths, because compression is still slower at this
+             * length. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

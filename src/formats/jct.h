@@ -72,8 +72,8 @@ bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd
  * `row` was timed. */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
-/* Returns true if no earlier row differs from `row` only in the number of input tokens (output
- * tokens if `output` is true). */
+/* Several rows may differ only in the number of input tokens (output tokens if `output` is true).
+ * Returns true if `row` is the first of them. */
 bool kvd_jct_first_of_lengths(const kvd_rows *rows, size_t row, bool output);
 
 #endif

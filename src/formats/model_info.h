@@ -10,7 +10,8 @@ typedef struct {
     char family[32];
     int n_layers, n_heads, n_kv_heads, d_head, d_model, vocab_size, max_positions;
     double rope_theta; /* base of the RoPE frequencies; 0 if the model has no RoPE */
-    /* RoPE rotates dimensions i and i + half ("half"), adjacent ones ("interleaved"), or "none". */
+    /* dimensions that RoPE rotates together: i and i + n / 2 of n ("half"), adjacent ones
+     * ("interleaved"), or none ("none") */
     char rope_layout[16];
     char dtype[8]; /* element type of the weights; "random" for random weights */
 } kvd_model_info;

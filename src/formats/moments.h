@@ -47,8 +47,8 @@ int kvd_moments_write(kvd_h5 *f, const kvd_moments *m, kvd_err *err);
 /* Reads second-moment matrices. Fails if an element is not finite, if a diagonal element is
  * negative, or if another element is larger than the diagonal allows. */
 int kvd_moments_load(kvd_moments *m, const char *path, kvd_err *err);
-/* Adds the second moments of another text to *sum. Fails if the models differ, or if moments of the
- * weights differ by a relative error above 1e-9. */
+/* Adds the second moments of another text to *sum. Fails if the models differ in shape, or in
+ * second moments of W_O or W_V by a relative error above 1e-9. */
 int kvd_moments_add(kvd_moments *sum, const char *sum_path, const kvd_moments *other,
                     const char *other_path, kvd_err *err);
 void kvd_moments_release(kvd_moments *m);

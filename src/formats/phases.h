@@ -7,7 +7,7 @@ typedef enum {
     KVD_PHASE_NORM,
     KVD_PHASE_QKV,
     KVD_PHASE_ROPE, /* bias, norms of Q and K, and RoPE */
-    /* projection of Q and K to the kept dimensions, if a separate kernel does it */
+    /* projection of Q and K to fewer dimensions, if no other kernel does it */
     KVD_PHASE_ROTATE,
     KVD_PHASE_COMPRESS,
     KVD_PHASE_APPEND, /* storing new keys and values in the cache */
@@ -15,7 +15,7 @@ typedef enum {
     KVD_PHASE_SCHEDULE,
     KVD_PHASE_PREFILL,
     KVD_PHASE_DECODE,
-    /* decompression, if a separate kernel does it */
+    /* decompression, if no other kernel does it */
     KVD_PHASE_RESTORE,
     KVD_PHASE_O,    /* output projection */
     KVD_PHASE_MLP,  /* feed-forward block */

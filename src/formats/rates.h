@@ -56,9 +56,9 @@ typedef struct {
     kvd_widths *widths; /* [n_points] kept dimensions at each strength of compression */
     /* length of each of the arrays table_r and table_p */
     size_t n_table;
-    /* [n_table] steps of a function p(r): p is table_p[i] for table_r[i] <= r < table_r[i + 1]. r:
-     * share of the sum of singular values that may be removed. p: fraction of dimensions that this
-     * removes. NULL if the dimensions were not chosen by such a share. */
+    /* [n_table] step function p(r): p is table_p[i] for table_r[i] <= r < table_r[i + 1]. r: share
+     * of the sum of singular values that may be removed. p: fraction of dimensions removed at r.
+     * NULL if the file has no such function. */
     double *table_r, *table_p;
 } kvd_rates;
 

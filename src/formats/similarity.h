@@ -40,18 +40,19 @@ typedef struct {
      * mean |R_a - R_b| / mean |R_b|. aligned_over_epsilon: the difference after matching the signs
      * of columns. */
     double *delta_over_epsilon, *aligned_over_epsilon;
-    /* [n_files][n_files] comparison of files a and b by the space of the first d / 2 columns of
-     * each file's rotation matrix
+    /* [n_files][n_files] comparison of two spaces, spanned by the first d / 2 columns of the
+     * rotation matrices of files a and b
      *
      * - overlap_half: mean squared cosine of the principal angles between the two spaces
-     * - energy_kept_half: share of the squared norm of file b's vectors in the space of file a */
+     * - energy_kept_half: share of the squared norm of file b's data, such as keys, in the space of
+     *   file a */
     double *overlap_half, *energy_kept_half;
-    /* [n_files][n_files] relative difference |m_a - m_b| / m_b, where m_a and m_b are the mean
-     * absolute elements of the rotations of files a and b. head_means_over_epsilon: the difference
-     * |m_a - m_b| is computed for each head and averaged over heads. */
+    /* [n_files][n_files] |m_a - m_b| / m_b, where m is the mean absolute element of the rotation
+     * matrices in a file. head_means_over_epsilon: |m_a - m_b| is computed for each head and
+     * averaged over heads. */
     double *means_over_epsilon, *head_means_over_epsilon;
-    /* [n_files] six measures of how much a random rotation differs from each file's rotation, in
-     * the order of the fields above */
+    /* [n_files] six measures that compare a random rotation with the rotation of each file; same
+     * measures and same order as the six arrays above */
     double *random[6];
     double *all; /* one block of memory for all arrays */
 } kvd_comparison;
@@ -75,20 +76,18 @@ typedef struct {
     /* [n_files][n_files] relative difference of the rotation matrices R_a and R_b of files a and b:
      * mean |R_a - R_b| / mean |R_b|, after matching the signs of columns */
     double *aligned_ratio;
-    /* [n_files][n_files] comparison of two files by the space of the first d_head / 2 columns of
-     * each file's rotation matrix: mean squared cosine of the principal angles between the two
-     * spaces */
+    /* [n_files][n_files] mean squared cosine of the principal angles between two spaces, spanned by
+     * the first d_head / 2 columns of the rotation matrices of files a and b */
     double *overlap;
-    /* [n_files][n_files] share of the squared norm of file b's vectors in the space of the first
-     * d_head / 2 columns of file a's rotation matrix */
+    /* [n_files][n_files] share of the squared norm of file b's data, such as keys, that the first
+     * d_head / 2 columns of file a's rotation matrix keep */
     double *energy;
-    /* [n_files][n_files] relative difference |m_a - m_b| / m_b, where m_a and m_b are the mean
-     * absolute elements of the rotations of files a and b. head_means: the difference |m_a - m_b|
-     * is computed for each head and averaged over heads. Both are NULL if the similarity file was
-     * written without them. */
+    /* [n_files][n_files] |m_a - m_b| / m_b, where m is the mean absolute element of the rotation
+     * matrices in a file. head_means: |m_a - m_b| is computed for each head and averaged over
+     * heads. Both are NULL if the file lacks them. */
     double *means, *head_means;
-    /* [n_files] delta_ratio, aligned_ratio, overlap and energy of a random rotation compared with
-     * each file's rotation */
+    /* [n_files] four measures that compare a random rotation with the rotation of each file:
+     * relative difference, difference with matched column signs, overlap and energy */
     double *random[4];
 } kvd_similarity_pair;
 
@@ -100,8 +99,8 @@ typedef struct {
     kvd_similarity_pair *pair;
 } kvd_similarity;
 
-/* Reads a file that compares rotations. Fails on bad shapes and numbers. Call
- * kvd_similarity_release, also on failure. */
+/* Reads a file that compares the rotation matrices computed from several texts. Fails on bad shapes
+ * and numbers. Call kvd_similarity_release, also on failure. */
 int kvd_similarity_read(kvd_similarity *s, kvd_h5 *f, const kvd_model_info *model, kvd_err *err);
 void kvd_similarity_release(kvd_similarity *s);
 

@@ -8,11 +8,12 @@
  * - wv: W_V, the weights that produce V
  *
  * A balanced kvd_pair has two projection matrices instead of one rotation: a left one for Q or V, a
- * right one for K or W_O. The two matrices minimise:
+ * right one for K or W_O.
  *
- * - bqk, bvw: the error of Q K^T or V W_O
- * - fqk, fvw: the rise of the model's loss, which is about half of the squared singular values of
- *   the removed dimensions, in nats per token */
+ * - bqk (for Q and K), bvw (for V and W_O): minimise the error of Q K^T or V W_O
+ * - fqk (for Q and K), fvw (for V and W_O): minimise the rise of the model's loss. In nats per
+ *   token, this rise is about half of the sum of the squared singular values of the removed
+ *   dimensions. */
 #ifndef KVD_FORMATS_SPECTRUM_H
 #define KVD_FORMATS_SPECTRUM_H
 
@@ -37,13 +38,14 @@ typedef enum {
 } kvd_pair;
 /* Names of jointly decomposed matrices: "qk" (queries and keys) and so on. */
 extern const char *const kvd_pair_name[KVD_N_PAIRS];
-/* Returns the index of a name such as "qk" (queries and keys), or -1 if the name is unknown. */
+/* Returns the kvd_pair with a name such as "qk" (queries and keys), or -1 if the name is
+ * unknown. */
 int kvd_pair_find(const char *name);
 /* Reads from the attributes pair_qk and pair_v which matrices were decomposed together, for example
  * "qk" and "vw". Fails on an unknown name. */
 int kvd_pair_attributes(kvd_h5 *f, kvd_pair pair[2], kvd_err *err);
-/* Returns true if the two matrices of a pair (such as Q and K) each have a projection of their own
- * instead of one rotation. */
+/* Returns true if the two matrices of a pair, such as Q and K, are projected by two different
+ * matrices. Returns false if one rotation is used for both. */
 bool kvd_pair_balanced(kvd_pair pair);
 /* Returns true for KVD_PAIR_FQK and KVD_PAIR_FVW, whose singular values tell how much the model's
  * loss rises when dimensions are removed. */
@@ -146,8 +148,8 @@ int kvd_spectrum_write(kvd_h5 *f, const kvd_spectrum *s, kvd_err *err);
 /* Reads a file of singular values and rotations. Fails if singular values rise, or rotations are
  * not orthogonal to 1e-8. */
 int kvd_spectrum_load(kvd_spectrum *s, const char *path, kvd_err *err);
-/* Reads a file of singular values, with or without rotations. Without rotations, R and right become
- * NULL. */
+/* Reads a file of singular values, and rotations if the file has them. Otherwise the pointers `R`
+ * and `right` become NULL. */
 int kvd_spectrum_load_values(kvd_spectrum *s, const char *path, kvd_err *err);
 void kvd_spectrum_release(kvd_spectrum *s);
 

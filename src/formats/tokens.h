@@ -91,8 +91,8 @@ typedef struct {
 int kvd_tokens_alloc(kvd_tokens *t, kvd_err *err);
 void kvd_tokens_release(kvd_tokens *t);
 int kvd_tokens_write(kvd_h5 *f, const kvd_tokens *t, kvd_err *err);
-/* Reads a file of token importance. Fails if a value is outside the range that its dataset
- * allows. */
+/* Reads a file of token importance. Fails if a value is out of range, for example a share above
+ * 1. */
 int kvd_tokens_load(kvd_tokens *t, const char *path, kvd_err *err);
 
 /* Share of important (or unimportant) tokens that two layers have in common: mean, minimum and

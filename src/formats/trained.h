@@ -42,9 +42,9 @@ typedef struct kvd_retaining_heads {
     float *fc2;    /* [n_layers][n_kv_heads][hidden] */
 } kvd_retaining_heads;
 
-/* Reads the matrices that score tokens. Fails if they were made for another model than *model, have
- * more than 65,536 hidden units, or contain numbers too large for float32. The caller releases
- * *r. */
+/* Reads the weights of the network that scores tokens. Fails if it was made for another model than
+ * *model, has more than 65,536 hidden units, or has weights too large for float32. The caller
+ * releases *r. */
 int kvd_retaining_heads_load(kvd_retaining_heads *r, const char *path, const kvd_model_info *model,
                              const char *model_path, kvd_err *err);
 void kvd_retaining_heads_release(kvd_retaining_heads *r);

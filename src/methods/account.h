@@ -45,7 +45,8 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
 typedef struct {
     size_t calls;
     size_t tokens;
-    /* Number of tokens that the cache holds at the end, summed over sequences and layers. */
+    /* Number of tokens in the cache after each sequence's last token, summed over sequences and
+     * layers. */
     size_t tokens_held;
     size_t elements_kept;
     size_t elements_dense;

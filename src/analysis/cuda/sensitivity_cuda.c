@@ -50,8 +50,8 @@ static int allocate(engine *s, kvd_err *err)
         kvd_device_zero(s->sum, bytes, what, err));
 }
 
-/* Queues the sums of x x^T, where the vectors x are queries and head outputs (`kind` 0), or the
- * gradients of the loss with respect to queries and head outputs (`kind` 1). */
+/* Queues two sums of x x^T over vectors x: one sum over queries, and one over head outputs. If
+ * `kind` is 1, x is instead the gradient of the loss with respect to the query or head output. */
 static int add_two(const engine *s, const kvd_gpu_gradients *g, size_t member, int kind, bool bf16,
                    const void *const x[2], const size_t ld[2], kvd_err *err)
 {

@@ -46,9 +46,9 @@ struct cuda {
     gpu gpu[KVD_GPUS_MAX];
     gradients gradients;
     kvd_gpu_attention *hook[KVD_GPUS_MAX];
-    /* second moments in host memory of which the GPUs hold a copy; NULL if they hold no copy */
+    /* host copy of the second moments that the GPUs hold; NULL if the GPUs hold none */
     kvd_moments *held;
-    /* true if the second moments on the devices contain batches that the host's copy *held lacks */
+    /* true if the second moments on the GPUs are newer than their copy in host memory */
     bool ahead;
     /* first token of the batch in the activations file */
     size_t first_token;
@@ -185,8 +185,8 @@ static int weights(kvd_collect_engine *e, kvd_err *err)
         for (int l = c->spec.first_layer; l <= c->spec.last_layer; l++)
             if (sum_weights(c, l, err))
                 return -1;
-        /* Copies the second moments to the host now, which fails at once if a weight is not
-         * finite. */
+        /* Checks the weights: copying their second moments to the host fails if a weight is NaN or
+         * infinite. */
         if (fetch_sums(c, err))
             return -1;
     }

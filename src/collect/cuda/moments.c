@@ -7,7 +7,7 @@
 #include "common/cuda/gram.h"
 
 struct kvd_gpu_moments {
-    /* sizes of the second moments (model and range of layers); its arrays `gram` are not used */
+    /* model and layers of the second moments; the arrays `gram` inside are not used */
     kvd_moments shape;
     kvd_gpu_share share;
     kvd_device_memory memory;

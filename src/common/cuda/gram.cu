@@ -217,8 +217,8 @@ int most_slices(int n_heads)
     return n_heads < MAX_CTAS ? MAX_CTAS / n_heads : 1;
 }
 
-/* Returns the number of slices, into which X's rows are divided, that takes the least estimated
- * time. */
+/* To compute X^T X, the rows of X are divided into slices. Returns the number of slices for which
+ * the estimated time is shortest. */
 int choose_slices(size_t n_rows, int n_heads, int blocks)
 {
     const double extra = 0.045 * n_heads * pairs_of(blocks);

@@ -16,7 +16,8 @@ int kvd_h5_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 /* Returns the properties with which files are opened, or H5I_INVALID_HID. */
 hid_t kvd_h5_access(void);
 
-/* Returns properties that keep attributes in the object header, which has a checksum. */
+/* Returns an HDF5 property list of class `kind`. It keeps attributes in the object header, which
+ * has a checksum. */
 hid_t kvd_h5_creation(hid_t kind);
 
 /* Fails if memory is short. Call before opening a file: HDF5 1.10 crashes without memory. */

@@ -26,8 +26,8 @@ typedef struct {
     kvd_err *err;
 } probe_context;
 
-/* Finds the size of an element and the number of elements. *known: true if values of the type can
- * be read. Fails on number types that kvdim never writes. */
+/* Finds the size of an element and the number of elements. Sets *known to true for strings, enums
+ * and numbers. Fails on number types that kvdim never writes. */
 static int item_size(hid_t type, hid_t space, size_t *size, hssize_t *n, bool *known)
 {
     const H5T_class_t class = H5Tget_class(type);

@@ -46,7 +46,8 @@ void kvd_output_release(kvd_output *out, bool keep_partial);
 typedef struct {
     const char *option; /* option that names this output, such as "--moments" */
     const char *path;   /* NULL if the option was not given */
-    /* endings of the further files' names, such as ".state", and a final NULL; or NULL */
+    /* list of endings, such as ".state": `path` with an ending names a further output file. The
+     * list ends with NULL, or is NULL. */
     const char *const *beside;
 } kvd_output_name;
 

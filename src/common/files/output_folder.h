@@ -4,13 +4,12 @@
 
 #include "common/files/output.h"
 
-/* Locks the output folder `path`, then creates an empty folder, `path` with ending .partial, to be
- * filled. Fails if `path` exists and `replace` is false. */
+/* Locks the output folder `path` and creates an empty folder PATH.partial, to be filled. Fails if
+ * `path` exists and `replace` is false. */
 int kvd_output_folder_begin(kvd_output *out, const char *path, bool replace, kvd_err *err);
 
-/* Locks the output folder `path`, then creates an empty folder, `path` with ending .partial, which
- * will replace an old folder `path`. `contents`: names that the old folder may hold, ended by NULL;
- * must outlive *out. */
+/* Locks the output folder `path` and creates an empty folder PATH.partial, which replaces `path`
+ * later. `contents`: names that an old folder `path` may hold, ended by NULL; must outlive *out. */
 int kvd_output_folder_renew(kvd_output *out, const char *path, const char *const *contents,
                             kvd_err *err);
 

@@ -358,8 +358,8 @@ static size_t near_page(const kvd_cuda_engine *e)
     return e->cache.near_page_bytes + (m ? m->near_page_bytes : 0);
 }
 
-/* Returns how many cache pages fit into `bytes`, at most `useful`, and leaves room for the pages of
- * sliding-window layers. `page`: bytes of a page in all layers without a sliding window. */
+/* Returns how many cache pages fit into `bytes`, at most `useful`. Leaves room for the pages of
+ * layers with a sliding window. `page`: bytes of one page, summed over the other layers. */
 static size_t pages_in(const kvd_cuda_engine *e, size_t bytes, size_t page, size_t useful)
 {
     /* Binary search: `low` pages fit into `bytes`; `above` pages do not fit, or exceed `useful`. */

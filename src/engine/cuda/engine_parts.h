@@ -63,8 +63,8 @@ typedef struct {
     /* [max_slices] for each request that emits a token: its largest logit and the index of that
      * logit, packed into one number */
     unsigned long long *key;
-    /* [max_slices] copy of `key` in pinned CPU memory: largest logit of each request, and its
-     * index */
+    /* [max_slices] copy, in pinned CPU memory, of the array `key` with the requests' largest
+     * logits */
     unsigned long long *host_key;
     /* first NaN or infinity that the GPU found in an activation, copied to pinned CPU memory */
     kvd_gpu_bad *host_bad;
@@ -72,10 +72,10 @@ typedef struct {
     char *works;
     char *host_works; /* pinned copy of `works` */
     size_t described;
-    /* [n_layers] weight matrices quantised to 4 bits, and their bytes; NULL if weights are bf16 */
+    /* [n_layers] each layer's weight matrices quantised to 4 bits; NULL if weights are bf16 */
     kvd_layer_codes *codes;
     size_t codes_bytes;
-    /* [max_slices + 1] graph[n] is the CUDA graph of a decode step of n requests */
+    /* graph[n] is the CUDA graph of a decode step of n requests, for n from 1 to max_slices */
     kvd_step_graph *graph;
     kvd_device_memory graph_memory;
     /* [max_slices] for each request of the iteration, its row of `logits`; -1 if it emits no
@@ -94,12 +94,11 @@ int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
 /* Allocates the cache, and captures the CUDA graphs of decode steps. All GPUs call it. */
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
-/* kvd_cuda_engine_run computes an iteration, and waits for the GPU. Each GPU's thread must call it.
- *
- * Then kvd_cuda_engine_conclude must be called. It writes emitted tokens to `next`, or fails if its
- * argument `bad` says that the GPU found a NaN or infinity. */
+/* Computes an iteration, and waits for the GPU. The thread of each GPU must call it. */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,
                         kvd_err *err);
+/* Must be called after kvd_cuda_engine_run. Writes the next token of each request to `next`. Fails
+ * if `bad` says that the GPU found a NaN or infinity. */
 int kvd_cuda_engine_conclude(kvd_cuda_engine *e, const kvd_iteration *it, kvd_gpu_bad bad,
                              uint32_t *next, kvd_err *err);
 /* Functions that kvd_engine points to, for an engine on one GPU. */
@@ -153,8 +152,9 @@ int kvd_cuda_steps(kvd_cuda_engine *e, size_t n, const void *works, kvd_err *err
 /* Runs the CUDA graph of a decode step of n requests. The first call for each n captures the
  * graph. */
 int kvd_cuda_steps_replay(kvd_cuda_engine *e, size_t n, kvd_err *err);
-/* Destroy all CUDA graphs. kvd_cuda_graphs_release also frees the memory that they use. */
+/* Destroys all CUDA graphs, but keeps the memory that they used. */
 void kvd_cuda_graphs_destroy(void *engine);
+/* Destroys all CUDA graphs, and frees the memory that they used. */
 void kvd_cuda_graphs_release(kvd_cuda_engine *e);
 /* Quantises the weight matrices of all layers to 4 bits. Decode steps of few requests multiply by
  * the 4-bit codes. */

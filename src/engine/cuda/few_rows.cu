@@ -480,8 +480,8 @@ size_t pitch_of(size_t in)
     return ceil_div(in, SLAB) * SLAB * 2 + 16;
 }
 
-/* Numbers of blocks of W in a warp's ring buffer. The largest number that fits into shared memory
- * is used. */
+/* Possible lengths of a warp's ring buffer, in blocks of the weight matrix. The longest ring buffer
+ * that fits into shared memory is used. */
 enum { LONG_RING = 10, RING = 7, SHORT_RING = 5 };
 
 template <int KIND, int STAGES>

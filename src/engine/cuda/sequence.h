@@ -14,8 +14,9 @@ typedef struct {
     float *sum;
     /* K and V that this GPU received, in the order of the GPUs that sent them */
     char *in;
-    /* [GPUs + 1] in pinned memory: index of each GPU's first token among all tokens of its class,
-     * important or other. Last element: index of the prompt's last token in its class. */
+    /* [GPUs + 1] in pinned memory, for each GPU's first token: its index among the important tokens
+     * or, if it is not important, among all others. Last element: the index of the prompt's last
+     * token. */
     int32_t *place;
     /* [GPUs + 1] in pinned memory: class of each GPU's first token, important (high) or other
      * (low). Last element: class of the prompt's last token. */

@@ -234,8 +234,8 @@ int kvd_cuda_few(const kvd_cuda_engine *e, size_t n)
     return kvd_few_rows_take(KVD_FEW_STORE, n, model);
 }
 
-/* Queues the matrix product *p, whose input is the norm of the residual stream. Computes the norm
- * first, unless `normed` says that e->w.normed contains it. */
+/* Queues the matrix product *p, whose input is the normalised residual stream. If `normed` is true,
+ * e->w.normed already holds this input. */
 static int norm_and(kvd_cuda_engine *e, kvd_few_rows *p, size_t n, const float *gain, bool normed,
                     unsigned stage, kvd_phase before, kvd_err *err)
 {
@@ -295,8 +295,8 @@ static int add_normed(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_e
     return kvd_cuda_check(kvd_gpu_branch_add(&a, w->stream), what, err);
 }
 
-/* Multiplies e->w.narrow by l->matrix, sums the product over all GPUs, and adds it to the residual
- * stream. */
+/* Multiplies the output of attention or of the activation function by l->matrix, and sums the
+ * product over all GPUs. Adds the sum to the residual stream. */
 static int into_residual(kvd_cuda_engine *e, size_t n, const last_product *l, kvd_phase *open,
                          kvd_err *err)
 {

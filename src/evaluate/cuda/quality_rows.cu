@@ -14,8 +14,8 @@ struct part {
     /* first column (token) whose logit is not finite, or the vocabulary size if all are finite */
     uint32_t bad;
     double sum; /* sum of e^{x - top} over logits x */
-    /* sum of e^{x - top} (x - y) for the KL divergence, with logits x of the uncompressed model and
-     * y of the compressed one */
+    /* sum of e^{x - top} (x - y) for the KL divergence: x is the uncompressed model's logit, `top`
+     * the largest x, y the compressed model's logit */
     double diff;
 };
 

@@ -13,8 +13,8 @@ static bool is_own(const kvd_continuations *c, size_t at)
     return !c->forced || c->forced[at] == KVD_FREE_TOKEN;
 }
 
-/* Stores the model's choice `best` as output `at`. Returns the next input token, which is `best`
- * unless the caller has given another. */
+/* Stores `best`, the token with the largest logit, as output token number `at`. Returns the next
+ * input token: `best`, or the token that the caller prescribes. */
 static uint32_t place(const kvd_continuations *c, const kvd_continued *out, size_t at,
                       uint32_t best, const float *x, size_t vocab)
 {
@@ -57,8 +57,8 @@ typedef struct {
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
-    /* [path->piece][vocab_size] logits; NULL if the caller wants neither log probabilities nor
-     * ranks */
+    /* [path->piece][vocab_size] logits of up to path->piece sequences; NULL if neither log
+     * probabilities nor ranks are wanted */
     float *logits;
     const kvd_plan *plan;
     kvd_stepwise_account *account;
@@ -97,8 +97,8 @@ bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c,
     return prompt_of(c, s) + length_of(c, s) - 1 > first_length(config, c, s);
 }
 
-/* Stores the model's choice `best` as an output of sequence s, decides the sequence's next input
- * token, and advances the output index u->at[s]. */
+/* Stores `best`, the token with the largest logit, as an output of sequence s. Sets the next input
+ * token of the sequence, and advances its output index u->at[s]. */
 static int decide(group *u, size_t s, uint32_t best, const float *logits, kvd_err *err)
 {
     const kvd_continuations *const c = u->c;

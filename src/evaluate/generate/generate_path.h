@@ -46,9 +46,9 @@ struct kvd_generate_path {
 /* Returns true if sequence s grows longer than LongRoPE's short table of factors supports. */
 bool kvd_generate_outgrows(const kvd_config *config, const kvd_continuations *c, size_t s);
 
-/* Generates n sequences together, beginning with sequence number `first` of *c. n must be at most
- * the result of path->together. A sequence for which kvd_generate_outgrows is true must run alone.
- * Holds `lock` during callbacks. */
+/* Generates the tokens of n sequences together, beginning with sequence number `first` of *c. The
+ * function path->together returns the largest n allowed. A sequence for which kvd_generate_outgrows
+ * is true must run alone. Holds `lock` during callbacks. */
 int kvd_generate_group(kvd_generate_path *path, const kvd_config *config, const kvd_plan *plan,
                        const kvd_continuations *c, const kvd_continued *out, size_t first, size_t n,
                        pthread_mutex_t *lock, kvd_stepwise_account *account, kvd_err *err);

@@ -36,9 +36,9 @@ typedef struct {
     size_t n;
 } kvd_benchmark;
 
-/* Append a zeroed item to *b, or a zeroed question to the last item of *b. Return NULL on
- * failure. */
+/* Appends a zeroed item to *b. Returns NULL on failure. */
 kvd_benchmark_item *kvd_benchmark_add(kvd_benchmark *b, kvd_err *err);
+/* Appends a zeroed question to the last item of *b. Returns NULL on failure. */
 kvd_benchmark_turn *kvd_benchmark_add_turn(kvd_benchmark *b, kvd_err *err);
 int kvd_benchmark_push(char ***list, size_t *n, const char *text, kvd_err *err);
 void kvd_benchmark_release(kvd_benchmark *b);

@@ -15,8 +15,8 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /* JSON array of the saved groups of sequences, each with its journal's path and its line
-     * number */
+    /* JSON array of the saved groups of sequences; each group has the path and line number at which
+     * it is saved */
     json_t *groups;
     size_t n_saved;
     char **part;

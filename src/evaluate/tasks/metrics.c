@@ -313,7 +313,7 @@ static int is_word(const char *answer, const char *reference, double *score, kvd
     return 0;
 }
 
-/* Fails if the metric cannot use reference `r`, so that every answer would get the same score. */
+/* Fails if the metric cannot use reference `r`. Every answer would then get the same score. */
 static int check_searched(kvd_metric metric, const char *r, kvd_err *err)
 {
     const bool compares = metric >= KVD_METRIC_EXACT && metric <= KVD_METRIC_CODE;

@@ -25,7 +25,8 @@ typedef enum {
     KVD_METRIC_CLASSIFICATION,
     /* fraction of the numbers in the answer that equal N, where the reference is "Paragraph N" */
     KVD_METRIC_RETRIEVAL,
-    /* as KVD_METRIC_RETRIEVAL, but with a reference in Chinese */
+    /* fraction of the numbers in the answer that equal N, where the reference is "Paragraph N" in
+     * Chinese */
     KVD_METRIC_RETRIEVAL_ZH,
     /* fraction of the answer's numbers that equal the reference */
     KVD_METRIC_COUNT,

@@ -9,11 +9,11 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/* numbers of random streams: ORDER_STREAM for shuffling, TASK_STREAM + k for the other random
- * choices of RULER task k */
+/* Identifiers of random number streams. ORDER_STREAM shuffles. TASK_STREAM + k makes all other
+ * random choices of RULER task k. */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
-/* EXAMPLE_TOKENS: largest number of tokens of the solved example in task "vt" (variable tracking).
- * ATTEMPTS: largest number of random test questions of the smallest size that are tried. */
+/* EXAMPLE_TOKENS: largest length of the solved example in task "vt" (variable tracking). ATTEMPTS:
+ * how many random questions of the smallest size are made until one fits into the prompt. */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -243,7 +243,8 @@ static int fit_needles(kvd_ruler *r, fit *f, kvd_err *err)
                .step = essay ? 500 : few,
                .least = essay ? 1 : r->needles->keys * r->needles->values,
                .slack = 3};
-    /* If an item of 500 words is too long, the smallest item to try has 25 words. */
+    /* The essay in a prompt has a multiple of 500 words or, if 500 words are too long, of 25
+     * words. */
     if (essay && measure(r, f->build, f->step, &tokens, err))
         return -1;
     if (tokens > f->limit)

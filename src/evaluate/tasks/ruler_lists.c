@@ -191,8 +191,7 @@ static int push_common(const kvd_ruler *r, size_t n, const size_t *words, kvd_ru
 
 int kvd_ruler_cwe_item(kvd_ruler *r, size_t n, kvd_ruler_text *t, kvd_err *err)
 {
-    /* true for prompts of less than 4096 tokens, in which words are repeated less often, as in
-     * RULER */
+    /* true for prompts of less than 4096 tokens, in which RULER repeats words less often */
     const bool small = r->s->length < 4096;
     const size_t example = small ? 20 : 40;
     size_t *words = NULL, size;
@@ -259,8 +258,8 @@ static size_t zipf(size_t n, size_t k)
     return (size_t)((double)n / ((double)k * (double)k) / zeta_2);
 }
 
-/* Writes a text of made-up words in shuffled order: word k occurs zipf(n, k) times; word 1 is
- * "...". */
+/* Writes a text of made-up words in shuffled order, in which word k occurs zipf(n, k) times. Word 1
+ * is three dots. */
 static int put_coded(FILE *f, const kvd_ruler *r, size_t n, size_t vocabulary, coded *word,
                      const size_t *rank, kvd_err *err)
 {

@@ -164,8 +164,8 @@ static double package_f1(double both, double answer, double reference)
     return 2 * (p * r / (p + r + 1e-8));
 }
 
-/* Counts the different words that texts `a` and `r` share. With `subsequences`, counts only words
- * in longest common subsequences of their sentences. */
+/* Counts the distinct words that occur in both texts `a` and `r`. If `subsequences` is true, counts
+ * only words in a longest common subsequence of two sentences. */
 static int overlap(const sentences *a, const sentences *r, size_t n_words, bool subsequences,
                    double *found, kvd_err *err)
 {
@@ -228,9 +228,8 @@ typedef struct {
     const kvd_characters *a, *b;
     /* [b->n] true for characters that are so frequent in b that Python's difflib ignores them */
     bool *popular;
-    /* [2][b->n + 1] two rows of a table of common blocks; a row belongs to a character of text *a.
-     * Element j + 1 is the length of the common block that ends at this character and at character
-     * j of text *b. */
+    /* [2][b->n + 1] two rows of a table. Element j + 1 of row i is the length of the longest common
+     * substring that ends at character i of *a and character j of *b. */
     size_t *length[2];
 } matcher;
 

@@ -48,8 +48,8 @@ bool kvd_tasks_has_benchmark(const kvd_tasks_options *cfg)
     return cfg->n_benchmark || cfg->ruler_given;
 }
 
-/* Names of the scores for which option --target can find the strongest compression that keeps them.
- * All of them fall when answers get worse. */
+/* Names of the scores by which option --target can judge a compression. All of them fall when
+ * answers get worse. */
 const char *const kvd_target_metric_words[] = {
     "score",         "rouge1",           "edit_similarity",
     "exact",         "reference_rouge1", "reference_edit_similarity",

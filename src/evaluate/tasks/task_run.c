@@ -330,8 +330,9 @@ int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_
     return status;
 }
 
-/* Computes the ratio sum(r - less) / sum(of) over test items, with a bootstrap interval. A NULL
- * `less` means 0; a NULL `of` means 1. */
+/* Sums measure m over the test items of each result. Computes the ratio (sum of *r - sum of *less)
+ * / sum of *of, with a bootstrap interval. A NULL `less` counts as 0, and a NULL `of` as 1 per
+ * item. */
 static int interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                     const kvd_task_result *less, const kvd_task_result *of, uint64_t seed,
                     kvd_interval *out, kvd_err *err)

@@ -32,8 +32,8 @@ typedef enum {
 typedef struct {
     kvd_task_task task;
     const char *name, *units, *long_name;
-    /* true if the measure compares with the uncompressed model's output, false if with right
-     * answers */
+    /* true if the measure compares answers with the uncompressed model's answers, false if it
+     * compares answers with right answers */
     bool own;
 } kvd_task_measure_info;
 extern const kvd_task_measure_info kvd_task_measures[KVD_N_FREE_MEASURES];

@@ -26,7 +26,8 @@ struct kvd_task_table {
     column_text *text;
     int n;
     size_t n_rows, capacity;
-    /* value[m]: values of measure m, as [table row][test item] */
+    /* for each measure: its values, one row per compression that was tested, one column per test
+     * item */
     double *value[KVD_N_FREE_MEASURES];
     /* [rows][n_items][n_new] tokens that the row's method generated; -1 in a row with means over
      * random seeds */
@@ -228,7 +229,8 @@ const char kvd_task_legend[] =
     "score: in percent, agree_prefix in tokens; change: score less that of none\n" KVD_CACHE_LEGEND
         KVD_READ_LEGEND KVD_SETTINGS_LEGEND;
 
-/* Returns the bytes per token of an uncompressed 16-bit cache at the ends of all sequences. */
+/* Returns the mean number of bytes that an uncompressed 16-bit cache of the complete sequences
+ * takes per token. */
 static double dense_per_token(const kvd_task_table *c)
 {
     double bytes = 0, tokens = 0;

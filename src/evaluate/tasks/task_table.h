@@ -30,8 +30,8 @@ int kvd_task_table_add(kvd_task_table *c, const char *purpose, const kvd_point *
 
 const kvd_rows *kvd_task_table_rows(const kvd_task_table *c);
 extern const char kvd_task_heading[], kvd_task_legend[];
-/* Writes measure m in row i of the table as text into `line` [KVD_TASK_LINE]. Returns `line`, or
- * NULL if the row has no value of the measure, or the measure is only in the file. */
+/* Writes measure m in row i of the table as text into `line` [KVD_TASK_LINE], and returns `line`.
+ * Returns NULL if the measure is not printed, or the row has no value of it. */
 const char *kvd_task_table_line(const kvd_task_table *c, size_t i, kvd_task_measure m, char *line);
 
 int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m, kvd_interval *out,

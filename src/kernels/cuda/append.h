@@ -27,9 +27,8 @@ typedef struct {
     /* [batch] on the device, for decode only: RoPE position of each request's new token. NULL:
      * position kv_len - 1. */
     const uint32_t *position;
-    /* If 1, the launch may read token_start, kv_len, position and page_table before preceding
-     * kernels end. The caller must run a kernel without programmatic launch between the kernel that
-     * writes these arrays and this launch. Decode only. */
+    /* If 1, token_start, kv_len, position and page_table must be complete before the preceding
+     * kernel starts. The launch may then read them before that kernel ends. Decode only. */
     int32_t lists_ready;
     const void *x; /* Device [n_tokens][(n_heads + 2 n_kv_heads) * d_head]: Q, K, V before RoPE. */
     /* If 1, each head's V in the input `x` has only its d_v kept columns. If 0, it has d_head
@@ -43,7 +42,8 @@ typedef struct {
     const void *r_qk;
     const void *r_v; /* device, [d_head][d_v] per KV head; if NULL, V is only truncated */
     void *q, *pool;  /* outputs */
-    /* Outputs or NULL: start and end time in ns. The caller zeroes *ended. Decode only. */
+    /* Outputs of a decode launch, or NULL: GPU time in ns at which the launch starts and ends. The
+     * caller zeroes *ended. */
     unsigned long long *began, *ended;
 } kvd_append_args;
 

@@ -417,8 +417,9 @@ __device__ __forceinline__ int column_of(const kvd_append_args &a, int head, int
                               : head * a.d_head;
 }
 
-/* Prepares `u` for vector k of KV head g. Queries come first, then K (k = n_q), then V (k = n_q +
- * 1). Returns the vector's index among the vectors of all heads of a token. */
+/* Fills `u` with addresses and sizes for vector k of KV head g. The vectors are first the queries
+ * of this head, then K (k = n_q), then V (k = n_q + 1). Returns the index of the vector among the
+ * vectors of all heads of a token. */
 __device__ __forceinline__ int choose_unit(const params &p, unit &u, int g, int k, int n_q,
                                            int heads, uint32_t r)
 {

@@ -18,7 +18,8 @@ typedef struct {
     double sm_clock_mhz; /* mean over all launches; NaN if not read */
 } kvd_ceiling;
 
-/* Measures bytes read plus written per second by copies of `bytes` (multiple of 16; 0: 4 GiB). */
+/* Measures the rate of copies: bytes read plus bytes written, per second. A copy has `bytes` bytes,
+ * a multiple of 16; 0 means 4 GiB. */
 int kvd_ceiling_copy(size_t bytes, kvd_ceiling *out, kvd_err *err);
 
 /* Measures bytes read per second. `bytes` is a multiple of 16 above the L2 size; 0 means 8 GiB. */

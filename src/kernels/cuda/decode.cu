@@ -154,8 +154,8 @@ static __device__ __forceinline__ void copy_batch(const params &p, const pipes &
     const char *from = pool + 2 * (size_t)(entry >> shift) * (size_t)p.args.map.page_elements;
     if (place < batch.count && piece == 0)
         pipe.offset[mine] = (uint32_t)at;
-    /* First group of 8 tokens that is copied. It is a multiple of GROUPS, because a warp reads
-     * GROUPS groups at once, even if some of their tokens are masked. */
+    /* First group of 8 tokens to copy. Rounded down to a multiple of GROUPS, because a warp reads
+     * GROUPS groups at once. */
     const int group = page ? 0 : s.skip / (8 * GROUPS) * GROUPS;
     const int groups = (tokens + 7) / 8 - group;
     if (shift == 0)

@@ -29,9 +29,10 @@ typedef struct {
     /* [batch] in device memory: number of tokens per head in the second half of the KV heads, at
      * least 1. NULL: all KV heads have kv_len tokens. If it is not NULL:
      *
-     * - The pages of the second half come first in a request's row of page_table.
-     * - kv_len is 64 * (number of pages of the second half) + (tokens per head of the first
-     *   half). */
+     * - A request's row of page_table lists the pages of the second half, then those of the first
+     *   half.
+     * - kv_len is the number of tokens in the first half, plus 64 for each page of the second
+     *   half. */
     const int32_t *second_len;
     /* Number of requests to compute, in device memory; NULL means all. */
     const int32_t *live;
@@ -55,7 +56,8 @@ typedef struct {
     /* Number of CTAs per KV head of a request, as kvd_decode_ctas_per_task returns it. 0:
      * kvd_decode_plan has assigned token ranges to CTAs. */
     int32_t ctas_per_task;
-    /* Device memory of kvd_decode_workspace_bytes(), kept from kvd_decode_plan to kvd_decode. */
+    /* Device memory of kvd_decode_workspace_bytes() bytes. It must not change between
+     * kvd_decode_plan and kvd_decode. */
     void *workspace;
 } kvd_decode_args;
 
@@ -78,8 +80,8 @@ size_t kvd_decode_plan_layer_bytes(void);
 /* Packs the arguments of kvd_decode_plan into `layer`, in host memory. */
 cudaError_t kvd_decode_plan_describe(const kvd_decode_args *args, kvd_schedule schedule,
                                      void *layer);
-/* Does the work of kvd_decode_plan for several layers in one launch. `layers`: packed arguments of
- * n_layers layers, in device memory. */
+/* Assigns keys to CTAs, as kvd_decode_plan does, but for several layers in one launch. `layers`:
+ * packed arguments of n_layers layers, in device memory. */
 cudaError_t kvd_decode_plan_layers(const kvd_decode_args *args, kvd_schedule schedule,
                                    const void *layers, int n_layers, cudaStream_t stream);
 

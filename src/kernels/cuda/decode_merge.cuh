@@ -103,7 +103,7 @@ static __device__ __forceinline__ void put_state(const state<HALVES, WIDTH16> &s
     }
 }
 
-/* End of the softmax of a query head: factor that turns the weighted sum of V into the output,
+/* Result of the softmax of a query head: factor that turns the weighted sum of V into the output,
  * largest score before scaling, and denominator. */
 typedef struct {
     float factor, max, sum;

@@ -47,8 +47,8 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* Returns how many pages at the start of request b's page table belong to the second half of its KV
- * heads. Returns 0 if all its KV heads have equally many tokens. */
+/* If the second half of the KV heads has its own number of tokens, its pages come first in a page
+ * table. Returns how many pages of request b these are, or 0. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -261,8 +261,8 @@ static __device__ void sum_costs(const params &p, int batch, u64 *sum)
     __syncthreads();
 }
 
-/* Returns where CTA c's part of the work begins: x is request * n_kv_heads + KV head, y is the
- * first token in this KV head / CUT_TOKENS. */
+/* Returns where CTA c's part of the work begins. x: request * n_kv_heads + KV head. y: index of the
+ * first block of CUT_TOKENS tokens in this KV head. */
 static __device__ int2 cut(const params &p, int batch, const u64 *sum, int c)
 {
     const int n_kv = p.n_kv_heads;
@@ -334,7 +334,8 @@ static __device__ int align(const params &p, int batch, const u64 *sum, int32_t 
     return 1;
 }
 
-/* Returns the smallest i < n for which start[i] is (task, page) or later, or n if there is none. */
+/* The array start[] is sorted by x, then by y. Returns the smallest i < n for which start[i] is at
+ * least (task, page), or n if there is none. */
 static __device__ int first_at(const int2 *start, int n, int task, int page)
 {
     int low = 0, high = n;
@@ -389,7 +390,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        /* Number of whole blocks of CUT_TOKENS tokens that are older than the sliding window. */
+        /* half: number of whole blocks of CUT_TOKENS tokens before the sliding window. older:
+         * number of further tokens before it. */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;

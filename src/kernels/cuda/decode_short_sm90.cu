@@ -99,8 +99,8 @@ static __host__ __device__ __forceinline__ int count_units(const warp_place &at,
 
 #if __CUDA_ARCH__ >= 900
 
-/* Lane i returns the index of the page that contains block first + i of this warp. A block has 16
- * tokens. */
+/* Lane i returns the index of the page that contains block number `first` + i of the warp. A block
+ * has 16 tokens. */
 static __device__ __forceinline__ int32_t load_unit_pages(const short_params &p,
                                                           const warp_place &at,
                                                           const int32_t *table, int first, int lane)
@@ -530,8 +530,8 @@ static bool short_pays(const kvd_decode_args *args, int ctas, int shortest)
     const int each = pages_per_cta(args, ctas), tasks = args->batch * args->map.n_kv_heads;
     if (each <= FEW_PAGES)
         return true;
-    /* The general decode kernel keeps all SMs busy. This kernel is chosen only if it uses at least
-     * three quarters of them. */
+    /* The general decode kernel uses all SMs. The kernel for short requests must use three quarters
+     * of all SMs. */
     if (4 * tasks * ctas < 3 * args->n_ctas)
         return false;
     if (!shortest)

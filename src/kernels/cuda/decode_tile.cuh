@@ -138,8 +138,8 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/* Each lane below `now` copies `groups` groups of 8 tokens of one page to shared memory. group:
- * index of the first group. */
+/* Lanes 0 to now - 1 each copy tokens of one page to shared memory: `groups` groups of 8 tokens,
+ * from group number `group` on. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)

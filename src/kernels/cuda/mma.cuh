@@ -28,7 +28,8 @@ __device__ __forceinline__ uint16_t kvd_bf16_bits(float x)
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-/* Returns 2^x, or 0 below the smallest normal number. The compiler may move the instruction. */
+/* Returns 2^x, or 0 if 2^x is below the smallest normal number. Unlike kvd_exp2_in_order, lets the
+ * compiler reorder the instruction. */
 __device__ __forceinline__ float kvd_exp2(float x)
 {
     float y;

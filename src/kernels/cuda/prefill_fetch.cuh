@@ -188,8 +188,8 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
-        /* Keys of the block that are not copied are set to 0, because NaN times a softmax weight of
-         * 0 would be NaN. */
+        /* Sets rows of K or V that are not copied to 0, because a NaN in old data times 0 is
+         * NaN. */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];
 #pragma unroll 1

@@ -150,8 +150,8 @@ __device__ void plan_ours(const plan_args &p, const lengths &len)
     for (int i = (int)threadIdx.x; i <= BUCKETS; i += THREADS)
         bucket[i] = 0;
 
-    /* If K and V of a whole request do not fit into L2, its KV heads are divided into sections that
-     * do. */
+    /* If K and V of a request are too large for L2, its KV heads are divided into sections that fit
+     * into L2. */
     const float head_bytes = (float)len.longest * (float)p.map.page_elements / KVD_PAGE_TOKENS *
                              2.f / (float)p.map.n_kv_heads;
     const int section_heads = min(p.map.n_kv_heads, max(1, (int)((float)L2_SECTION / head_bytes)));
@@ -373,7 +373,7 @@ size_t max_pieces(const kvd_attn_map *map, int n_ctas)
         lo = d < lo ? d : lo;
         hi = d > hi ? d : hi;
     }
-    /* upper bound on the query rows of a range that is cut into tiles of at least 64 rows */
+    /* upper bound on the query rows per CTA that are cut into small tiles of at least 64 rows */
     const size_t rows = ((size_t)hi / (size_t)lo + 2) * KVD_PREFILL_ROWS;
     return (size_t)n_ctas * (rows / 64);
 }

@@ -18,8 +18,8 @@ typedef enum {
     KVD_SCHEDULE_OURS
 } kvd_schedule;
 
-/* Cost model of a prefill kernel. A tile of `rows` query rows and n blocks of 128 keys takes n *
- * (per_block + per_dim * (d_qk + d_v)) + per_tile SM clocks. */
+/* Cost model of a prefill kernel, in SM clocks. A tile with n blocks of 128 keys costs per_tile +
+ * n * (per_block + per_dim * (d_qk + d_v)). `rows`: number of query rows of a tile. */
 typedef struct {
     int32_t rows;
     float per_block, per_dim, per_tile;
@@ -33,8 +33,8 @@ size_t kvd_prefill_max_tiles(const kvd_attn_map *map, const kvd_attn_batch *batc
 size_t kvd_prefill_plan_bytes(const kvd_attn_map *map, const kvd_attn_batch *batch, int n_ctas);
 
 /* Divides query rows into tiles and writes them to tile [max_tiles]. first [n_ctas + 1] receives
- * the index of each CTA's first tile. With KVD_SCHEDULE_OURS, sets *next, the tile that a CTA takes
- * next, to 0 instead.
+ * the index of each CTA's first tile. With KVD_SCHEDULE_OURS, CTAs take tiles from a common list
+ * instead: sets *next, the tile to take next, to 0.
  *
  * `batch` has the lengths of the requests in host memory. */
 cudaError_t kvd_prefill_plan(kvd_prefill_args *args, const kvd_attn_batch *batch,
@@ -49,8 +49,8 @@ cudaError_t kvd_prefill_plan_describe(kvd_prefill_args *args, const kvd_attn_bat
                                       kvd_schedule schedule, const kvd_prefill_cost *cost,
                                       kvd_prefill_tile *tile, int32_t *first, int32_t *next,
                                       void *scratch, void *layer);
-/* Does the work of kvd_prefill_plan for several layers in one launch. `layers`: packed arguments of
- * n_layers layers, in device memory. */
+/* Divides query rows into tiles, as kvd_prefill_plan does, but for several layers in one launch.
+ * `layers`: packed arguments of n_layers layers, in device memory. */
 cudaError_t kvd_prefill_plan_layers(const void *layers, int n_layers, cudaStream_t stream);
 
 #ifdef __cplusplus

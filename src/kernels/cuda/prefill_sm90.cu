@@ -263,8 +263,7 @@ __device__ __forceinline__ void compute(const kvd_prefill_args &a, worker &w)
     const bool active = 64 * group_of(w) < uniform(tile_of(w).n_rows);
     int j = uniform(tile_of(w).n_blocks) - 1;
     const int bottom = WINDOW ? (int)((uint32_t)max(0, position - a.map.window + 1) / N) : 0;
-    /* Number of blocks, counted from key 0, with keys that are older than some query row's sliding
-     * window. */
+    /* Blocks 0 .. too_old - 1 have keys outside the sliding window of at least one query row. */
     const int too_old =
         WINDOW ? (int)((uint32_t)(max(0, position + 64 - a.map.window) + N - 1) / N) : 0;
     const int top = active   ? min(j, (int)((uint32_t)(position + 63) / N))

@@ -255,8 +255,8 @@ int kvd_cudnn_open(const kvd_cudnn_shape *shape, kvd_cudnn_plan **out, kvd_err *
         goto done;
     }
 
-    /* Builds up to four cuDNN graphs of the same attention. The first must succeed. If another one
-     * fails, only its engines are missing from the candidates. */
+    /* Builds up to four cuDNN graphs of the same attention. Only the first must succeed; each
+     * further graph adds cuDNN engines to choose from. */
     const int decode = shape->q_len == 1, folds = decode && shape->n_heads > shape->n_kv_heads;
     kvd_err ignored;
     if (add_form(p, 0, 0, err))

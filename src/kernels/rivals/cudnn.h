@@ -78,8 +78,8 @@ int kvd_cudnn_tune(kvd_cudnn_plan *plan, const kvd_cudnn_io *io, void *stream, k
 
 /* Returns the number of candidate engines of cuDNN. */
 int kvd_cudnn_count(const kvd_cudnn_plan *plan);
-/* Returns the name of engine i, owned by *plan. *us: its measured time in microseconds; NaN if not
- * measured, negative if the engine cannot run. */
+/* Returns the name of cuDNN engine i; the text belongs to *plan. *us receives the measured time of
+ * the engine in microseconds: NaN if not measured, negative if the engine cannot run. */
 const char *kvd_cudnn_candidate(const kvd_cudnn_plan *plan, int i, double *us);
 /* Chooses engine i for the following calls of kvd_cudnn_run. */
 int kvd_cudnn_choose(kvd_cudnn_plan *plan, int i, kvd_err *err);

@@ -63,7 +63,7 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* Correct attention outputs for each way to treat heads with different numbers of
+    /* Reference attention outputs: one set for each way to treat heads with different numbers of
      * dimensions. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];

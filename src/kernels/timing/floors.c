@@ -97,7 +97,7 @@ static double copy_rate(const float *from, float *to)
     return 2.0 * (double)(floats * sizeof *from) / best;
 }
 
-/* Returns the sum of LINE numbers, with 16 partial sums so that the compiler can vectorise. */
+/* Returns x[0] + ... + x[LINE - 1]. Uses 16 partial sums so that the compiler can vectorise. */
 static double sum_line(const float *x)
 {
     float s[16] = {0};

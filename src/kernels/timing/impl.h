@@ -70,8 +70,8 @@ typedef struct {
 /* Counts the bytes, FLOP and exponentials of attention problem *p for the head dimensions in
  * `heads`. */
 void kvd_floors_count(const kvd_problem *p, const kvd_attn_heads *heads, kvd_floors *f);
-/* Divides the bytes, FLOP and exponentials in *f by peak rates, which gives minimum times. Bytes
- * are divided by the copy rate, in decode by the read rate if it was measured. */
+/* Divides the bytes, FLOP and exponentials in *f by peak rates, which gives minimum times. The rate
+ * for bytes is the copy rate or, in decode, the read rate if it was measured. */
 void kvd_floors_time(kvd_attn_phase phase, const kvd_rate_ceilings *ceilings, kvd_floors *f);
 
 /* Measures the CPU's peak rates of copying, reading, FLOP and exponentials, with all threads. */
@@ -162,7 +162,8 @@ struct kvd_impl {
     int (*prepare)(void *self, void *stream, kvd_err *err);
     /* Launches attention once. On the CPU the work is complete on return. */
     int (*launch)(void *self, void *stream, kvd_err *err);
-    /* Returns the attention output's array i, or NULL if it has no array i. */
+    /* Returns array i of the attention output, which may consist of several arrays. Returns NULL if
+     * there is no array i. */
     kvd_impl_output *(*output)(void *self, int i);
     /* Copies one row [d_v] of the output to `row`. On a GPU, kvd_impl_fetch must have copied the
      * output to host memory. */

@@ -41,8 +41,8 @@ typedef struct {
     int32_t *q_len, *kv_len; /* [batch] q_len is kv_len in prefill, 1 in decode. */
 } kvd_problem;
 
-/* Sets p->batch and the length of each request. `given` [batch] holds the lengths for
- * KVD_LENGTHS_FILE; it is NULL for other rules. */
+/* Sets p->batch, and the length of each request by the rule `lengths`. `given` [batch]: the lengths
+ * if this rule is KVD_LENGTHS_FILE, else NULL. */
 int kvd_problem_lengths(kvd_problem *p, kvd_lengths lengths, int batch, size_t seq_len,
                         const int32_t *given, kvd_err *err);
 void kvd_problem_release(kvd_problem *p);

@@ -61,7 +61,7 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /* Checks each position in one query head only, and the next position in the next head. */
+    /* Checks each position in one query head: successive positions take successive heads. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);
@@ -72,7 +72,8 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
     return 0;
 }
 
-/* Returns the i-th of n requests to check: shortest (0), longest (1), then evenly spaced. */
+/* Returns the i-th of n requests to check: the shortest, the longest, then requests with evenly
+ * spaced indexes. */
 static int sampled_request(const kvd_problem *p, int i, int n)
 {
     int shortest = 0, longest = 0;

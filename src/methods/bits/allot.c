@@ -62,9 +62,9 @@ static bool weighed(const kvd_method_setup *s, int side)
            (side == KVD_KEYS ? d->head[0].a_k : d->head[0].a_v);
 }
 
-/* Returns the weight of squared errors in dimension j: sigma^2 / `square`, where sigma is the
- * singular value of the dimension and `square` the mean square of its elements. Without singular
- * values, returns 1. */
+/* Returns the weight of squared errors in dimension j: its squared singular value divided by
+ * `square`, the mean square of the numbers in this dimension. Without singular values, returns
+ * 1. */
 static double unit_cost(const kvd_method_setup *s, int side, int layer, int g, size_t j,
                         double square)
 {

@@ -106,11 +106,11 @@ void kvd_bits_code_groups(const float *x, size_t n, size_t d, bool by_channel, s
 /* Returns the number of bits in which kvd_bits_code_groups stores n tokens of d numbers. */
 kvd_bits_count kvd_bits_of_groups(size_t n, size_t d, bool by_channel, size_t group, int bits);
 
-/* Copies tokens from position `sink` on to rows [n][d], after subtracting mean [d], and returns n.
- * Copies earlier tokens, which are stored exactly, to `decoded`. kvd_bits_give_rows writes rows +
- * mean to `decoded`. */
+/* Copies tokens sink, sink + 1 and so on to rows [n][d], minus mean [d], and returns n. Copies
+ * earlier tokens, which are stored exactly, to `decoded`. */
 size_t kvd_bits_take_rows(const kvd_bits_block *b, size_t sink, const float *mean, float *decoded,
                           float *rows, uint32_t *position, kvd_bits_count *count);
+/* Writes rows [n][d] plus mean [d] to `decoded`, from token `sink` on. */
 void kvd_bits_give_rows(const kvd_bits_block *b, size_t sink, const float *mean, const float *rows,
                         float *decoded);
 
@@ -139,7 +139,7 @@ const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const fl
 /* Adds the DEFLATE-compressed size of n tokens and their scales, in bits, to *bits.
  *
  * - packed: codes of the principal components, for each group an array [n][size * bits / 8] of
- *   bytes. The buffer must have n_groups more bytes. */
+ *   bytes, followed by n_groups bytes of free space */
 int kvd_kvtc_count(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
                    double *bits, kvd_err *err);
 /* Compresses n bytes to a zlib stream (RFC 1950). The buffer `to` has `room` bytes;

@@ -67,9 +67,9 @@ static uint8_t code_difference(float x, float anchor, float step)
     return (uint8_t)(ZERO + fminf(fmaxf(steps, -ZERO), ZERO));
 }
 
-/* Adds each channel's squared differences between tokens and the first token of their group to
- * square [d]. If `count` is not NULL, adds quantised numbers to histograms count [1 + d] instead.
- * Returns the number of tokens that are not first in their group. */
+/* If `count` is NULL, adds squared differences between tokens and the first token of their group to
+ * square [d]. Else adds quantised numbers to histograms: count[0] of first tokens, count[1 + j] of
+ * channel j in other tokens. Returns the number of other tokens. */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
                         float *y, uint8_t *code)

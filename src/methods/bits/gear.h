@@ -47,13 +47,13 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
 }
 
 /* Byte offsets of the parts of a page of method gear, multiples of 16. A page has 64 tokens of one
- * KV head. It begins with codes of K [d_qk][2][bits]; a word has one bit of 32 tokens.
- *   v       codes of V [64][(d_v + 31) / 32][bits]; a word has one bit of 32 channels
+ * KV head. It begins with codes of K [d_qk][2][bits]; word j has bit j of the codes of 32 tokens.
+ *   v       codes of V [64][(d_v + 31) / 32][bits]; word j has bit j of 32 channels
  *   v_side  scales of V [64][v_groups]
  *   v_list  outliers of V [64][v_apart]
  *   left    left low-rank factors of K and of V, float16 [64][columns_left]
  *   area    in pages with prompt tokens: scales of K [k_groups][d_qk] and outliers of K
- *           [k_room][d_qk]; then a record for each block after the prompt that begins here
+ *           [k_room][d_qk]; then a record for each later block of tokens that begins in the page
  * A record has scales of K [k_groups_later][d_qk], outliers of K [k_later][d_qk], and right
  * low-rank factors of K [d_qk][columns_later] and of V [d_v][columns_later].
  * A scale is a word: float16 step in the lower half, float16 zero point in the upper half. An
@@ -91,8 +91,8 @@ KVD_PACKED_INLINE kvd_gear_page kvd_gear_page_of(const kvd_gear *s, int k_room, 
     return p;
 }
 
-/* Returns the offset in bytes, from kvd_gear_page.area on, of the scales, outliers and factors of
- * one block. The block begins at token `first`. */
+/* A page has the scales, outliers and factors of the block that begins at token `first`. Returns
+ * their offset in bytes, counted from kvd_gear_page.area on. */
 KVD_PACKED_INLINE int kvd_gear_record(const kvd_gear *s, const kvd_gear_page *p, int first,
                                       int prompt)
 {

@@ -59,8 +59,8 @@ typedef struct {
 /* Mean squared quantisation error of every possible group of adjacent principal components. The
  * division into groups is chosen by these errors. */
 typedef struct {
-    /* [wide / 8] Squared quantisation error of a group. Indices: first component / 8, size, number
-     * of bits. */
+    /* [wide / 8] coded[i][s][b]: squared quantisation error of the group that begins with component
+     * 8 i, with the s-th size and the b-th number of bits. */
     double (*coded)[N_SIZES][N_KINDS];
     /* [wide / 8] Mean squared error of every 8 adjacent components if they are dropped instead of
      * quantised. */

@@ -25,8 +25,8 @@ int kvd_level_nearest(const float *level, int n, float x);
 
 enum { KVD_ALLOT_BITS = 8 };
 
-/* Tables of method allot for its GPU code: means, deviations, bits and quantisation levels. The
- * method owns the arrays. */
+/* Tables of method allot for its GPU code: each dimension's mean, deviation and number of bits, and
+ * the quantisation levels. The method owns the arrays. */
 typedef struct {
     size_t n_kv_heads, wide;
     size_t sink;

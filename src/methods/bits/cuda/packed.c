@@ -49,8 +49,8 @@ static size_t first_held(const packed *k, int layer, size_t n)
 }
 
 /* Returns the number of bits of tokens `from` to n - 1 of a request in a layer with a sliding
- * window. A prompt token counts with the mean number of bits of the prompt tokens that the layer
- * stores. n is at least `prompt`, the length of the prompt. */
+ * window. The first `prompt` <= n tokens are the prompt; each of them counts as the mean of the
+ * stored prompt tokens. */
 static double shared_bits(const packed *k, int layer, int g, size_t prompt, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];

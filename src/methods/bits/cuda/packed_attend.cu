@@ -17,8 +17,8 @@ struct allot_tables {
     float2 turn[D_MAX / 2]; /* cosine and sine of RoPE's angle of one position, per pair */
 };
 
-/* Loads means, deviations, bits and levels of KV head g to s. All threads of the CTA must call
- * it. */
+/* Loads quantisation tables of KV head g to `s`: mean, deviation and number of bits of each
+ * dimension, and quantisation levels. All threads of the CTA must call it. */
 __device__ __forceinline__ void load_tables(const kvd_packed_args &a, int g, allot_tables &s)
 {
     static_assert(THREADS == 2 * D_MAX, "a thread loads a dimension");
@@ -176,8 +176,8 @@ __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int
     return g;
 }
 
-/* Adds left.x * right.x + left.y * right.y to y. `left` and `right` are two columns of the low-rank
- * factors, for one token and one channel. */
+/* Adds left.x * right.x + left.y * right.y to y. This is the part of two columns in the product of
+ * the low-rank factors. */
 __device__ __forceinline__ void add_columns(float2 left, float2 right, float &y)
 {
     y = fmaf(left.x, right.x, y);

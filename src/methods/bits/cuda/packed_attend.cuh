@@ -173,7 +173,7 @@ __device__ __forceinline__ float load_queries(const packed_params &p, const quer
     return unit;
 }
 
-/* Adds the products of query head lane / 4 with the keys of two tokens to x. */
+/* Adds the products of two keys with query number lane / 4 to x[0] and x[1]. */
 __device__ __forceinline__ void add_products(const octet &o, const query_words &q, float (&x)[4],
                                              int lane)
 {

@@ -235,8 +235,8 @@ __device__ __forceinline__ constexpr int number_in(int j, int e)
     return 8 * (j / 2) + 4 * (e / 2) + 2 * (j % 2) + e % 2;
 }
 
-/* Widens the ranges [lo, hi] of four channels, so that they include the tokens of other pages with
- * the same scales. */
+/* Several pages share scales. Widens the ranges [lo, hi] of four channels to include the tokens of
+ * the other pages that share scales with this page. */
 __device__ void widen(const page_of &o, int side, int u, float (&lo)[4], float (&hi)[4], int lane)
 {
     const kvd_packed_args &a = o.a;
@@ -382,8 +382,8 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if V of at most one token, and K of no token, is to be quantised. If `levels` is
-     * true, K of one token is also allowed. */
+    /* Returns true if at most one token's V and no K is to be quantised. If `levels` is true, the
+     * limit is one token for V and one for K. */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));

@@ -145,8 +145,9 @@ typedef struct {
     /* [d][d] Transposed matrices of method turboquant. turn_rows: rotates vectors before
      * quantisation. turn_outputs: rotates attention outputs back. */
     const float *turn_rows, *turn_outputs;
-    /* [d][d] Random matrices of method turboquant. sketch_rows: projects quantisation errors of K,
-     * of which only the signs are stored. sketch_back: restores the errors from these signs. */
+    /* [d][d] Random matrices of method turboquant. sketch_rows: projects quantisation errors of K;
+     * the signs of these projections are stored. sketch_back: estimates the errors from the
+     * signs. */
     const float *sketch_rows, *sketch_back;
     /* Table of RoPE rotations in device memory, made by kvd_packed_rope_table. NULL: there is no
      * table. */

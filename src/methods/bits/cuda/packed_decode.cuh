@@ -298,8 +298,7 @@ __device__ __forceinline__ void add_token(state<UNITS> &st, float score, int lan
 #pragma unroll
     for (int e = 0; e < 2; e++) {
         s[e] = kvd_exp2(s[e] - (st.max[e] - TOP));
-        /* The sums of lanes with equal lane % 4 are added up later, so only lanes 0 .. 3 add the
-         * score. */
+        /* Only lanes 0 .. 3 add a score, because lanes with equal lane % 4 have the same score. */
         st.sum[e] += lane < 4 ? s[e] : 0;
     }
 #pragma unroll

@@ -19,8 +19,8 @@ __device__ __forceinline__ constexpr uint32_t bf16_powers(int n)
     return (uint32_t)(n + 127) * 0x00800080u;
 }
 
-/* Converts 4-bit or 8-bit floating-point numbers to an mma operand, in bf16 if BF is true,
- * otherwise in float16 with a constant factor. */
+/* Converts 4-bit or 8-bit floating-point numbers to an mma operand: unchanged in bf16 if BF is
+ * true, otherwise in float16 and scaled by a constant. */
 template <class F, bool BF>
 __device__ __forceinline__ void tile_of(const uint32_t (&w)[F::BITS], int m, uint32_t (&a)[4])
 {

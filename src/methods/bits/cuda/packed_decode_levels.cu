@@ -135,8 +135,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return entry_of(key_place<N>(one >> 16), half_of(one, 0), lowest[(one >> 16) % D]);
     }
 
-    /* Returns a word with two numbers for token t. Upper half: the part of an outlier's index in
-     * its tile that depends on t. Lower half: the byte offset of the token's scale of V. */
+    /* Packs two numbers of token t into a word. Upper half: index of the token in a tile of V, to
+     * which the index of a channel is added. Lower half: byte offset of the token's scale. */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
         return value_place_of_token((uint32_t)t) << 16 |

@@ -20,8 +20,8 @@ struct kvd_packed_decode_params {
      * of the newest token in this copy. scratch_bytes: scratch memory of a warp. shared_bytes:
      * tables that all warps share. */
     int32_t stage_bytes, newest_at, scratch_bytes, shared_bytes;
-    /* k_shift: log2 of (number of tokens that share a scale of K) / 8. v_shift: log2 of (number of
-     * dimensions that share a scale of V) / 16. */
+    /* k_shift: log2(number of tokens that share a scale of K) - 3. v_shift: log2(number of
+     * dimensions that share a scale of V) - 4. */
     int32_t k_shift, v_shift;
     int32_t n_listed;
     /* True if KV heads have different numbers of dimensions. */
@@ -361,8 +361,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* Replaces block i (16 dimensions of K or V) in registers by block i + AHEAD. same, next:
-     * addresses of the K or V being read, and of the V or K that is read next. */
+    /* Overwrites block i (16 dimensions) in registers with block i + AHEAD of the current array (K
+     * or V) at `same`. After the end of this array, continues with the other array, at `next`. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {
@@ -397,8 +397,8 @@ __device__ __forceinline__ const uint16_t *query_of(const packed_params &p, int 
     return query_in(p, p.d.q, b, g, lane);
 }
 
-/* Exchanges numbers between lanes. Lane l passes the number x of query head l / 4. In y it gets the
- * numbers of query heads 2 c and 2 c + 1, where c = l % 4. */
+/* In lane l, x is a number of query head l / 4. Stores the numbers of query heads 2 c and 2 c + 1
+ * in y, where c = lane % 4. */
 __device__ __forceinline__ void of_columns(float x, float (&y)[2], int lane)
 {
     y[0] = __shfl_sync(~0u, x, lane % 4 * 8);

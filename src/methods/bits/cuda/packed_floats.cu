@@ -79,8 +79,8 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
-    /* Each word packs two adjacent dimensions of a token. Word pair[u][2 j + h] begins with the
-     * block's dimension 16 u + 8 h + 2 (lane % 4), of token 8 j + lane / 4. */
+    /* Word [u][2 j + h] has two adjacent dimensions of token 8 j + lane / 4. The first is dimension
+     * 16 u + 8 h + 2 (lane % 4) of block i. */
     uint32_t pair[UNITS][16];
 #pragma unroll
     for (int u = 0; u < UNITS; u++)

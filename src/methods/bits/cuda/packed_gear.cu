@@ -74,8 +74,9 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/* Elements below `low` or above `high` are outliers. The first `lows` elements equal to `low` are
- * also outliers. Elements equal to `high` are outliers, except the first `highs` of them. */
+/* Elements below `low` or above `high` are outliers, and so are some elements equal to these
+ * limits. lows: number of outliers equal to `low`. highs: number of elements equal to `high` that
+ * are not outliers. */
 struct limits {
     int low, lows, high, highs;
 };
@@ -152,7 +153,7 @@ __device__ __forceinline__ float number_or(uint16_t pattern, float middle)
     return pattern == APART ? middle : bf16_of(pattern, 0);
 }
 
-/* Sets *number to 0 if it is the NaN that marks an outlier. Does nothing for prompts. */
+/* In decode, sets *number to 0 if it is the NaN that marks an outlier. In prefill, does nothing. */
 __device__ __forceinline__ void clear_outlier(const kvd_packed_args &a, uint16_t *number)
 {
     if (!a.q_len && *number == APART)

@@ -48,7 +48,8 @@ __device__ __forceinline__ uint32_t pair_of_three(const uint32_t *w, int m, int 
                           : w[i] >> from;
 }
 
-/* Returns the quantisation levels of 16 tokens as an operand of mma instructions. */
+/* Looks up the codes of 16 tokens in a table of quantisation levels. Writes these levels to x, as
+ * an operand of mma instructions. */
 template <int B>
 __device__ __forceinline__ void look_up(const char *table, uint32_t column, const uint32_t (&w)[B],
                                         int m, uint32_t (&x)[4])

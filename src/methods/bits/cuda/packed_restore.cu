@@ -1,4 +1,5 @@
-/* Decodes quantised pages and copies ring buffers to bf16 pages. */
+/* Writes K and V to bf16 pages: decodes quantised tokens, and copies unquantised tokens from ring
+ * buffers. */
 #include "methods/bits/cuda/packed_floats.cuh"
 
 namespace

@@ -108,7 +108,8 @@ __device__ void make_inverse(const kvd_packed_args &a, int m, const vidkv_memory
             (uint16_t)(i % 3 | i / 3 % 3 << 2 | i / 9 % 3 << 4 | i / 27 % 3 << 6 | i / 81 % 3 << 8);
 }
 
-/* Decodes 8 numbers of a channel with 2 bits, for tokens 8 j .. 8 j + 7 of the group. */
+/* Decodes 8 numbers of one channel, with 2 bits each. They belong to tokens 8 j .. 8 j + 7 of group
+ * `o`. */
 __device__ __forceinline__ void put_two(const group_of &o, const vidkv_memory &s, int side,
                                         int part, int channel, int j, int i, int d)
 {

@@ -135,7 +135,7 @@ static __device__ __forceinline__ uint32_t *as_words(char *at)
     return reinterpret_cast<uint32_t *>(at);
 }
 
-/* Returns a word made of one byte of each of n <= 4 words. `select` chooses the byte. */
+/* Takes from each of n <= 4 words the byte that `select` chooses. Returns a word of these bytes. */
 static __device__ __forceinline__ uint32_t bytes_of(const uint32_t *word, int n, uint32_t select)
 {
     const uint32_t second = n > 1 ? word[1] : 0, third = n > 2 ? word[2] : 0,

@@ -34,9 +34,9 @@ typedef struct {
     size_t latent_page; /* number of bf16 elements of a page of latents */
     uint16_t *latents;
     float *y; /* [KVD_N_SIDES][max_tokens][pitch] components of new tokens */
-    /* Second CUDA stream, which decodes the pages of the next layer ahead of time. The events order
-     * the work on this stream and on the main stream. */
+    /* Second CUDA stream, which decodes the pages of the next layer ahead of time. */
     cudaStream_t ahead;
+    /* Events that order the work of the CUDA stream `ahead` and of the main stream. */
     cudaEvent_t restored, decoded;
     kvd_stream_slots slots;
     kvd_device_memory memory;
@@ -516,8 +516,8 @@ static bool fits(const kvd_plan *plan)
                : fabs(kvd_stream_value(plan, "block") - KVD_PAGE_TOKENS) < 0.5;
 }
 
-/* Returns the first layer and side (layer * KVD_N_SIDES + side) whose K or V has no stored
- * component, or -1 if there is none. */
+/* Returns the smallest i = layer * KVD_N_SIDES + side for which no component of K (side 0) or V
+ * (side 1) is stored. Returns -1 if there is none. */
 static int empty_side(const kvd_plan *plan, const kvd_config *c)
 {
     for (int i = 0; i < c->n_layers * KVD_N_SIDES; i++) {
@@ -550,8 +550,8 @@ static int check_parameters(const kvd_plan *plan, const kvd_paged_cache *c, kvd_
                             i / KVD_N_SIDES);
 }
 
-/* Returns true if the method is waterfill with one entropy-coded stream per request (parameter
- * block=0). */
+/* Returns true if the method is waterfill with parameter block=0, which stores one entropy-coded
+ * stream per request. */
 static bool whole(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_waterfill && !(kvd_stream_value(plan, "block") > 0);

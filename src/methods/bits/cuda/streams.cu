@@ -75,8 +75,8 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/* Quantises in place a group of components of one token. Stores the step and zero point of the
- * group in the page. */
+/* Quantises, in place, group g of the numbers of token t after its linear transform. Stores the
+ * step and zero point of the group in the page. */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -415,8 +415,8 @@ __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* Returns the index in the batch of token t of request b. `old` is the number of tokens that the
- * request had before. */
+/* Returns the index of token t of request b among the new tokens of the batch. `old`: number of
+ * tokens that the request had before this iteration. */
 __device__ __forceinline__ size_t new_row(const kvd_stream_batch &a, int b, int t, int old)
 {
     return (size_t)(a.start ? a.start[b] + t - old : b);

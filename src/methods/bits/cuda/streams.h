@@ -46,10 +46,11 @@ typedef struct {
     kvd_stream_tables tables;
     kvd_stream_room room;
     double step;
-    /* Number that decoding adds to the magnitude of every nonzero integer, before multiplication by
-     * the step. */
+    /* Number added to the magnitude of every nonzero decoded integer, before multiplication by the
+     * step. */
     float offset;
-    /* Numbers subtracted from the tables.kept stored components of K or V before quantisation. */
+    /* [tables.kept] Number that is subtracted from each stored component of K or V before
+     * quantisation. */
     const float *bias;
     /* group: groups of adjacent components that share a scale. group_of: index of each component's
      * group. Both are unused if there are no scales. */
@@ -82,16 +83,16 @@ typedef struct {
 /* Sets *bytes to the shared memory that the decoder has for the lookup tables of one entropy-coded
  * stream. */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
-/* Decodes the components of all tokens, except each request's newest token, into bf16 latent
- * vectors [pages][latent_page]. Each vector has its components, then a 1 (the factor of the mean),
- * then zeros. */
+/* Decodes all tokens, except the newest token of each request, into bf16 latent vectors
+ * [pages][latent_page]. A vector has the components of a token, then a 1 (by which the mean of K or
+ * V is multiplied), then zeros. */
 cudaError_t kvd_streams_decode(const kvd_stream_batch *b, const kvd_stream_side side[2],
                                uint16_t *latents, size_t latent_page, cudaStream_t stream);
 enum { KVD_STREAM_WORDS_PER_EXCEPTION = 16 /* one exception has room per 16 words of a stream */ };
-/* Encodes at most `most` new tokens per request. y: components of K and of V, each [tokens][ld];
- * both arrays may be overwritten. Adds the number of 16-bit words of each request to `units`
- * [slots]. If a stream does not fit into its buffer, *beyond becomes max(*beyond, number of words
- * of the stream). */
+/* Encodes at most `most` new tokens per request, as entropy-coded streams. y: components of K and
+ * of V, each [tokens][ld]; both arrays may be overwritten. Adds the number of 16-bit words of a
+ * request's streams to `units` [slots]. If a stream does not fit into its buffer, *beyond becomes
+ * max(*beyond, number of words of the stream). */
 cudaError_t kvd_streams_code(const kvd_stream_batch *b, const kvd_stream_side side[2],
                              float *const y[2], size_t ld, size_t most, uint32_t *units,
                              uint32_t *beyond, cudaStream_t stream);
@@ -122,14 +123,16 @@ typedef struct {
 /* Restores K and V of all tokens, from entropy-coded blocks and the ring buffer, to l->rows. */
 cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  cudaStream_t stream);
-/* Encodes the pages that new tokens complete, and copies incomplete pages to the ring buffer. Adds
- * the number of 16-bit words of each request to `units` [slots]. If a stream does not fit into its
- * buffer, *beyond becomes max(*beyond, number of words of the stream). */
+/* Encodes the pages that new tokens complete as entropy-coded streams, and copies incomplete pages
+ * to the ring buffer. Adds the number of 16-bit words of a request's streams to `units` [slots]. If
+ * a stream does not fit into its buffer, *beyond becomes max(*beyond, number of words of the
+ * stream). */
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
 /* Overwrites complete blocks of tokens in l->rows with their decoded numbers. The codes are not
- * stored; their size is added to units[slot] (16-bit words) and part[slot] (1/16 bit). */
+ * stored. Adds their size in whole 16-bit words to units[slot], and the remainder in 1/16 bit to
+ * part[slot]. */
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
@@ -148,8 +151,8 @@ typedef struct {
     size_t ld;
 } kvd_whole_stream;
 /* Quantises and decodes components of at most `most` new tokens per request, except the request's
- * first n_sink tokens. The codes are not stored; their size is added to units[slot] (16-bit words)
- * and part[slot] (1/16 bit). */
+ * first n_sink tokens. The codes are not stored. Adds their size in whole 16-bit words to
+ * units[slot], and the remainder in 1/16 bit to part[slot]. */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);
@@ -215,8 +218,8 @@ int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
  * host. */
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
-/* Updates the requests' numbers of tokens, and the bytes of the cache. Fails if an entropy-coded
- * stream exceeded its `room` words. */
+/* Updates the number of tokens of each request, and the count of bytes in the cache. Fails if an
+ * entropy-coded stream exceeded its `room` words. */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
 /* Returns a description of the batch's decode steps or, if `prompts` is true, of its prompts. */
@@ -226,14 +229,14 @@ enum { KVD_TRANSFORM_PAD = 8 /* components of a decoded row after the last; the 
 /* Linear transform of K or V of one layer, in device memory. The components of a vector x are (x -
  * mean) times `to`; `from` maps components back to x. */
 typedef struct {
-    /* to: two bf16 matrices [2][wide][wide], whose sum maps K or V to components. from [wide +
-     * KVD_TRANSFORM_PAD][wide]: the inverse transform, then a row with the mean, then rows of
-     * zeros. */
+    /* - to [2][wide][wide]: two bf16 matrices, whose sum maps K or V to components
+     * - from [wide + KVD_TRANSFORM_PAD][wide]: the inverse transform, then a row with the mean,
+     *   then rows of zeros */
     uint16_t *to, *from;
     float *bias; /* [wide] mean times `to` */
 } kvd_transform;
-/* Copy of a kvd_transform in host memory, from which the arrays on the GPU are filled. `wide` is
- * the number of dimensions. */
+/* Arrays in host memory from which the arrays of a linear transform of K or V on the GPU are
+ * filled. `wide` is the number of dimensions. */
 typedef struct {
     size_t wide;
     uint16_t *to, *from;
@@ -263,7 +266,7 @@ int kvd_whole_stream_open(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_
 /* Compresses prompts with method kvtc: the GPU quantises them, then CPU threads apply DEFLATE. */
 typedef struct kvd_kvtc_prompt_coder kvd_kvtc_prompt_coder;
 /* Creates a coder that compresses K and V of prompts. It writes decoded K and V to x
- * [max_tokens][ld], from element `before` of each row on. Returns NULL on failure. */
+ * [max_tokens][ld], but skips the first `before` elements of each row. Returns NULL on failure. */
 kvd_kvtc_prompt_coder *kvd_kvtc_prompt_coder_new(const kvd_gpu_method *m, uint16_t *x, size_t ld,
                                                  size_t before, kvd_err *err);
 void kvd_kvtc_prompt_coder_free(kvd_kvtc_prompt_coder *k);

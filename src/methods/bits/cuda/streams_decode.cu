@@ -72,7 +72,7 @@ __device__ __forceinline__ word_stack words_of(const block_of &from, int room, u
     return w;
 }
 
-/* Waits until the ring buffer has all compressed words that decoding one token may take. */
+/* Waits until the ring buffer has all compressed 16-bit words that the next token may take. */
 __device__ __forceinline__ void prepare_token(word_stack &w, int lane)
 {
     static_assert(KVD_STREAM_GROUPS * KVD_LANES <= 2 * CHUNK && CHUNK == 1 << 7, "chunks");
@@ -235,7 +235,8 @@ __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
-/* Copies components of four decoded tokens from shared memory to the page. */
+/* Copies four decoded tokens from shared memory to the page: the components of K or V that are in
+ * this entropy-coded stream. */
 template <bool SCALES>
 __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t *tile, int t0,
                                            int lane)
@@ -257,8 +258,8 @@ __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t 
     }
 }
 
-/* Decodes one component as an integer: the lane's component in group k of a stream. A group has 32
- * components, one per lane. Searches the frequency tables in global memory. */
+/* Decodes one component of K or V as an integer: number `lane` of the 32 components in group k of a
+ * stream. Searches the frequency tables in global memory. */
 __device__ __forceinline__ int search_component(const page_stream &p, int k, int lane, uint32_t &x)
 {
     const int j = KVD_LANES * (p.s + k * p.n) + lane;
@@ -268,7 +269,7 @@ __device__ __forceinline__ int search_component(const page_stream &p, int k, int
     return (int)search(p.side.tables.start + of.at, of.n, x) + of.least;
 }
 
-/* Decodes the lane's component in group k of a stream. A group has 32 components, one per lane.
+/* Decodes one component of K or V: number `lane` of the 32 components in group k of a stream.
  * Returns bf16 or, if SCALES is true, an integer that is scaled later. WHOLE: all lookup tables are
  * in shared memory. */
 template <bool SCALES, bool WHOLE>
@@ -314,8 +315,8 @@ __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_m
     }
 }
 
-/* Writes the numbers of a page that are not in its entropy-coded stream. After its components, each
- * vector gets a 1 (the factor of the mean), then zeros. */
+/* Writes the numbers of a page that are not in its entropy-coded stream. Each vector ends with a 1,
+ * by which the mean of K or V is multiplied, and zeros. */
 __device__ __forceinline__ void end_page(const page_stream &p, int lane)
 {
     const int kept = p.side.tables.kept;
@@ -385,7 +386,7 @@ struct restore_args {
  * these steps, and one decoded token per warp. */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
-/* Decodes the number of channel 32 k + lane from coder state x. */
+/* Decodes the quantised number of a token in channel 32 k + lane, from coder state x. */
 template <bool FIRST, bool WHOLE>
 __device__ __forceinline__ float code_of_channel(const head_page &h, kvd_stream_at image,
                                                  const kvd_stream_lookup &g, int k, int lane,

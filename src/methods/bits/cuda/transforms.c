@@ -1,4 +1,5 @@
-/* Transforms K and V to components and back on the GPU, and compresses prompts for method kvtc. */
+/* Computes linear transforms of K and V on the GPU, and their inverse. Compresses prompts for
+ * method kvtc. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

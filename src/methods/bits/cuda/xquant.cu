@@ -448,7 +448,8 @@ __device__ __forceinline__ void load_run(const uint32_t *values, int run, int t,
         code[i] = BITS % 4 ? __funnelshift_r(word[i], word[i + 1], (unsigned)(bit % 32)) : word[i];
 }
 
-/* Accumulators of mma instructions. Each of them has 16 query heads times 8 channels of V. */
+/* Accumulators of mma instructions, 4 numbers per lane. The 32 lanes together have 16 query heads
+ * times 8 channels of V. */
 typedef float sums[UNITS][2][8][4];
 
 /* Multiplies the softmax numerators of one page by the quantised V, and adds the products to the
