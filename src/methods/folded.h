@@ -54,11 +54,12 @@ bool kvd_folds_qk(const kvd_config *c);
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);
 
 /* Callback that receives the next n elements x of a weight tensor. `stored`: their bytes in the
- * checkpoint file, or NULL if x has changed values. */
+ * checkpoint file, or NULL if x differs from the file. */
 typedef int (*kvd_folded_sink)(void *ctx, const float *x, const void *stored, size_t n,
                                kvd_err *err);
 
-/* Passes all elements of tensor `f`, with projections multiplied in, to `sink`, in order. */
+/* Multiplies weight tensor `f` by its projections, and passes all elements of the product to
+ * `sink`, in order. */
 int kvd_folded_run(const kvd_folded_list *l, const kvd_folded *f, kvd_folded_sink sink, void *ctx,
                    kvd_err *err);
 

@@ -80,7 +80,7 @@ typedef struct {
     /* [d][n_basis] Orthonormal bases computed from the prompt's K and V, or NULL. */
     float *basis[KVD_N_SIDES];
     size_t n_basis[KVD_N_SIDES];
-    /* Number of basis columns that a token at low precision stores. */
+    /* [K, V] Number of projected dimensions that a token at low precision stores. */
     size_t n_basis_low[KVD_N_SIDES];
     /* [d] Factors that scale key channels before quantisation, if `balanced` is true. */
     float *balance;

@@ -12,12 +12,12 @@
 #include "methods/plugin/plugin.h"
 
 typedef struct {
-    /* Must be the first member. Names of parameters in info.tradeoff are like "sparsity.th"
-     * (NAME.KEY), except "p" and "p_u". */
+    /* Must be the first member. info.tradeoff names parameters as "p", "p_u" or "METHOD.KEY", for
+     * example "sparsity.th". */
     kvd_method_info info;
     const char *members;
-    /* Default parameters of the combination, "KEY=VALUE,...". NULL: each method in `members` keeps
-     * its own defaults. */
+    /* Default parameters of the combined methods, "KEY=VALUE,...". NULL: each method in `members`
+     * keeps its own defaults. */
     const char *usual;
 } combination;
 
@@ -200,8 +200,8 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
         v->value[i] = info->parameter[i].value;
 }
 
-/* Adds *x to m, which already has a method that acts on tokens. Returns false unless one of the two
- * methods lowers the precision of less important tokens, and the other only drops tokens. */
+/* Adds a second method *x that drops tokens or lowers their precision. Returns false unless exactly
+ * one of the two methods lowers precision. */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
     if (m->plan.levels || x->select || m->plan.tokens->select ||
@@ -299,7 +299,7 @@ static int add_all(char *names, kvd_method *m, kvd_err *err)
     return 0;
 }
 
-/* If a method is named after a parameter, as in "snapkv,budget=0.25+kivi", adds the right order to
+/* If a method name follows a parameter, as in "snapkv,budget=0.25+kivi", adds the right order to
  * the message in *err: "snapkv+kivi,budget=0.25". Returns -1. */
 static int hint_at_order(const char *text, kvd_err *err)
 {

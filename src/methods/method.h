@@ -42,9 +42,11 @@ typedef struct {
     /* Parameters p.qk and p.v: fractions of dimensions to remove from Q and K, and from V. The user
      * gives both or neither. */
     double p_side[2];
-    /* Fraction of the sum of its singular values that each head may lose, in [0, 1), or NaN. */
+    /* Parameter r: largest fraction of a head's summed singular values to remove, in [0, 1), or
+     * NaN. */
     double r;
-    /* Fractions of dimensions to remove from tokens at low precision, in [0, 1), or NaN. */
+    /* Parameter p_u: fraction of the dimensions to remove from less important tokens, in [0, 1), or
+     * NaN. */
     double p_low;
     double p_low_side[2];
     kvd_width_rule ranks;
@@ -62,9 +64,8 @@ typedef struct {
     const kvd_tradeoff *tradeoff;
 } kvd_method;
 
-/* Parses `text` into `*m`. Fails if two names reduce the same axis (layers, tokens, dims or bits),
- * for an unknown, duplicate, invalid or unused parameter, and if p, p.qk, p.v and r contradict each
- * other. */
+/* Parses `text`, for example "snapkv+kivi,budget=0.25", into `*m`. Fails for unknown, invalid,
+ * unused or contradictory methods and parameters. */
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err);
 /* Returns true if the user said how many dimensions to remove. The user does so with parameter p,
  * with parameters p.qk and p.v, or with parameter r, for example "zack,p=0.5". */
@@ -108,7 +109,7 @@ bool kvd_method_reads_fisher(const kvd_method *m);
 typedef struct {
     /* Name of the parameter as --method takes it: "p", "h2o.heavy". */
     char name[64];
-    /* Values of the parameter at which the most and the fewest bytes are stored. */
+    /* Parameter values that make the cache largest (most) and smallest (least). */
     double most, least;
     bool whole;
     /* True if a sweep takes geometric steps, false for equal steps. */
@@ -127,20 +128,20 @@ int kvd_method_tradeoff_find(const kvd_method *m, const char *key, kvd_method_tr
                              kvd_err *err);
 /* Returns the parameter value, rounded, at fraction `share` of the way from t->most to t->least. */
 double kvd_method_tradeoff_at(const kvd_method_tradeoff *t, double share);
-/* Returns the fraction of the way from t->most to t->least at which the parameter is `value`. */
+/* Maps a parameter value between t->most and t->least to a fraction between 0 and 1. */
 double kvd_method_tradeoff_share(const kvd_method_tradeoff *t, double value);
 bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t);
 /* Copies *m to *out with parameter t->name set to `value`, and parameter t->with, if any, computed
  * from `value`. */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);
-/* Returns the value that parameter t->name has in m. Returns NaN if it is parameter p, but the user
- * gave r, or p.qk and p.v, instead of p. */
+/* Returns the value of parameter t->name in m. Returns NaN for parameter p if m has other
+ * parameters instead, such as r. */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
 
-/* Copies those parameters of `settings` (text of kvd_method.settings) that differ from their
- * defaults, and parameter `always` ("NAME.KEY" or ""), to `to` [KVD_SETTINGS]. Writes
- * "NAME.KEY=VALUE" of method `name` as "KEY=VALUE". Returns `to`. */
+/* Copies to `to` [KVD_SETTINGS] those parameters of `settings` ("NAME.KEY=VALUE,...") that differ
+ * from their defaults, and returns `to`. Also copies parameter `always` ("NAME.KEY", or "" for
+ * none). Leaves out the prefix "NAME." if it is `name`. */
 const char *kvd_method_changed_settings(const char *name, const char *settings, const char *always,
                                         char *to);
 

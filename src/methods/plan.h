@@ -77,7 +77,7 @@ const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 /* Returns how often each prompt is fed to the model: 2 if a method appends a copy of it, else 1. */
 size_t kvd_plan_copies(const kvd_plan *p);
 
-/* Returns true if all KV heads must process a token before any processes the next. */
+/* Returns true if each token must be processed in all KV heads before the next token. */
 bool kvd_plan_heads_together(const kvd_plan *p);
 
 /* Returns how many tokens leave a sliding window at a time: the tokens of a block that is quantised

@@ -96,7 +96,7 @@ static int find_rates(kvd_method *m, const kvd_method_files *files, kvd_err *err
         m->rates = x;
         m->rates_path = files->path.rates[i];
     }
-    /* None of the given files of kept dimensions fits the method. */
+    /* None of the given --rates files (numbers of kept dimensions) fits the method. */
     if (!m->rates && files->path.n_rates && !kvd_method_has_point(m))
         return other_pairs(d, files->path.rates[files->path.n_rates - 1],
                            files->rates[files->path.n_rates - 1].pair, err);
@@ -213,8 +213,9 @@ static int widths_at(const kvd_method *m, int side, double p, double *removal_ra
                   : 0;
 }
 
-/* Removes the fraction p[0] of the dimensions of Q and K, and the fraction p[1] of the dimensions
- * of V. Sets *removal_rate to r (ZACK paper, Eq. 6), or to NaN if r differs between Q-K and V. */
+/* Computes how many dimensions each head keeps if the fraction p[0] of Q's and K's dimensions is
+ * removed, and p[1] of V's. Sets *removal_rate to r of Eq. 6 in the ZACK paper, or to NaN if V has
+ * another r than K. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {
@@ -233,9 +234,8 @@ static int widths_of_sides(const kvd_method *m, const double p[2], double *remov
     return 0;
 }
 
-/* Drops the projections of uncompressed layers, and all projections of Q-K or of V if m->cut
- * excludes them. Sets p[0] (Q-K), p[1] (V) and *overall_p to the fractions of dimensions
- * removed. */
+/* Deletes the projections that are not used, for example those of uncompressed layers. Sets p[0] (Q
+ * and K), p[1] (V) and *overall_p to the fractions of dimensions removed. */
 static int leave_whole(const kvd_method *m, kvd_dims *dims, double p[2], double *overall_p,
                        kvd_err *err)
 {
@@ -305,8 +305,8 @@ static void clear(const kvd_method *m, kvd_point *point)
         point->side_p[side] = point->low_p[side] = NAN;
 }
 
-/* Builds the projections of `point` from the numbers of kept dimensions *w, unless `status` is
- * nonzero. Releases *w in any case. */
+/* If `status` is 0, builds the projections, whose numbers of kept dimensions are in *w. Always
+ * releases *w. */
 static int finish(const kvd_method *m, int status, kvd_widths *w, kvd_point *point, kvd_err *err)
 {
     status = status || build(m, w, point, err);

@@ -47,8 +47,8 @@ int kvd_method_find_files(kvd_method *m, const kvd_method_files *files, kvd_err 
 void kvd_method_files_say_unused(const kvd_method_files *files, const kvd_method_paths *given,
                                  const kvd_method *method, size_t n, const char *program);
 
-/* Warns if the file of kept dimensions, or the file of measured errors, may belong to other
- * rotation matrices. */
+/* Warns if the method's file of kept dimensions or of measured errors may be for rotation matrices
+ * other than the method's. */
 int kvd_method_warn_bases(const kvd_method *m, const char *program, kvd_err *err);
 
 typedef struct {
@@ -79,9 +79,8 @@ typedef struct {
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
-/* Computes projections that remove at least the fraction `p` of the dimensions, and as little more
- * as possible. Method uniform removes the fraction nearest to `p`. The caller must call
- * kvd_point_release. */
+/* Computes projections that remove the fraction `p` of the dimensions, rounded up (method uniform:
+ * to nearest). The caller must call kvd_point_release. */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
 /* Computes projections that remove as many dimensions as the parameters of *m say, for example
  * `zack,p=0.5`. The caller must call kvd_point_release. */

@@ -19,8 +19,7 @@ static float *rows_of(const kvd_prompts *p, int side, int layer, size_t sequence
            ((size_t)layer * p->offset[p->n_sequences] + p->offset[sequence]) * width_of(p);
 }
 
-/* Returns true if the layer has no attention window shorter than the sequence. Only in such layers
- * does the method choose tokens. */
+/* Returns true unless the layer has a sliding window shorter than the sequence. */
 static bool chooses(const kvd_prompts *p, int layer, size_t sequence)
 {
     const size_t window = kvd_config_window(p->config, layer);
@@ -54,8 +53,8 @@ static double log_sum(const float *score, size_t n)
     return top + log(sum);
 }
 
-/* Adds one head's softmax denominators of `rows` queries to sums over heads. sum [rows] has the
- * logs of these sums. The prompt begins at token `at` of the batch. */
+/* Adds the softmax denominators of `rows` queries of one head to sum [rows]; the elements of `sum`
+ * are logs. The prompt begins at token `at` of the batch. */
 static void add_denominators(const kvd_attention_in *in, size_t at, size_t first, size_t rows,
                              size_t head, float *block, double *sum)
 {
@@ -397,8 +396,7 @@ int kvd_prompts_make(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan, 
     for (size_t s = 0; !status && s < n; s++)
         status = kvd_prompts_check(plan, c, b->first_sequence + s, length[s], max_len, err);
     status = status || kvd_prompts_init(p, c, plan, length, whole, n, err);
-    /* Makes each sequence long enough for the `times` copies of its prompt that the model
-     * processes. */
+    /* Makes each sequence at least as long as `times` copies of its prompt. */
     for (size_t s = 0; !status && s < n; s++)
         whole[s] = whole[s] < times * length[s] ? times * length[s] : whole[s];
     if (!status) {

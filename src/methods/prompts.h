@@ -49,8 +49,8 @@ void kvd_prompts_release(kvd_prompts *p);
  * tokens of each sequence, prompt and output together. */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
-/* Fails if a method reads each prompt twice in a row, and two copies of the prompt exceed the
- * model's positions or max_len. */
+/* Fails if a method reads each prompt twice, and two copies of this prompt exceed max_len or the
+ * model's context length. */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
 

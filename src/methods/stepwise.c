@@ -24,10 +24,14 @@ static void part_done(kvd_head *h, kvd_stepwise_part part)
 }
 
 typedef struct {
-    /* [n0] One number per prompt token. mass: attention received. own: attention to itself.
-     * log_denominator: log of the softmax denominator, averaged over query heads. score_mass:
-     * attention received after noise is added to the logits (method keyformer). below: number of
-     * last queries that gave it less than mean attention. */
+    /* Arrays with one number for each of n0 prompt tokens:
+     *
+     * - mass: attention that the token received
+     * - own: attention that the token gave itself
+     * - log_denominator: log of its softmax denominator, averaged over query heads
+     * - score_mass: attention received after noise is added to the logits (method keyformer)
+     * - below: number of pairs (query, query head) at the prompt's end that gave the token less
+     *   than the mean attention */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /* [group][n0] For each query head: attention that each prompt token received from the last
      * `window` queries, summed over these queries. */
@@ -146,7 +150,8 @@ static statistics statistics_of(const kvd_head *h)
                         .window = m && m->window ? m->window(&h->p->tokens_values) : 0};
 }
 
-/* Appends the prompt's tokens in the attention window to the cache. `s` may be NULL. */
+/* Appends the prompt's tokens to the cache, except tokens outside the layer's sliding window. `s`
+ * may be NULL. */
 static void append_prompt(kvd_head *h, const statistics *s)
 {
     const size_t seen = h->n0 ? kvd_head_seen_from(h, h->n0 - 1) : 0, window = h->in->window,
@@ -220,8 +225,7 @@ static int shorten_prompt(kvd_head *h, kvd_err *err)
         (h->p->channels->prune ? kvd_head_prune(h, err) : kvd_head_cut(h, err)))
         return -1;
     const kvd_bits_method *const bits = h->p->bits;
-    /* False if a sliding window disables the token method of this layer, so that no token has low
-     * precision. */
+    /* False if this layer's sliding window turns off the method that chooses important tokens. */
     const bool lowers = h->tokens || !h->p->tokens;
     if (bits && bits->balances && bits->balances(&h->p->bits_values) && h->n0 && lowers)
         kvd_head_balance(h);

@@ -105,7 +105,7 @@ int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, d
         const double r = breaks[gone];
         while (gone < m && breaks[gone] == r)
             gone++;
-        /* Rounding can make this rate 1, although removal rates are below 1. */
+        /* Rounding errors can make the removal rate 1, which is outside its range. */
         if (r >= 1)
             break;
         rates[rows] = r;
@@ -179,8 +179,8 @@ typedef struct {
      * and K, the second half for V. */
     size_t head;
     int32_t dims;
-    /* Number of this edge on the convex hull of one head's errors, where the errors are a function
-     * of the kept dimensions. Edge 1 starts at the largest number of dimensions. */
+    /* Index of this edge on the convex hull of one head's error curve, counted from the most kept
+     * dimensions. */
     int order;
 } edge;
 
@@ -266,7 +266,7 @@ static int by_error(const kvd_error_table *t, int side, double wanted_p, kvd_wid
     }
     qsort(edges, m, sizeof *edges, compare_edges);
 
-    /* Removes dimensions in rising order of the error that they add. */
+    /* Removes dimensions in rising order of the error that their removal adds. */
     double left = ceil(wanted_p * stored - 1e-9);
     for (size_t i = 0; i < m && left > 0; i++) {
         const int32_t cut = (double)edges[i].dims <= left ? edges[i].dims : (int32_t)left;

@@ -19,9 +19,9 @@ int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
 
-/* Tabulates the fraction p of the dimensions that is removed at removal rate r: table_p[i] for r
- * from table_r[i] up to table_r[i + 1]. At removal rate r, each head loses at most the fraction r
- * of the sum of its singular values. The caller must free both tables. */
+/* Tabulates removal rates (table_r) and the fractions of the dimensions that they remove (table_p).
+ * At removal rate r, each head loses at most the fraction r of the sum of its singular values.
+ * table_p[i] holds from table_r[i] up to table_r[i + 1]. The caller must free both tables. */
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
@@ -33,12 +33,11 @@ int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, doub
 /* Value of `side` for Q, K and V together. Value 0 is for Q and K, value 1 for V. */
 enum { KVD_BOTH_SIDES = -1 };
 
-/* Removes at least the fraction wanted_p of the dimensions, at the smallest sufficient removal
- * rate. At removal rate r, each head loses at most the fraction r of the sum of its singular
- * values.
+/* Removes at least the fraction wanted_p of the dimensions. Each head loses at most the fraction r
+ * of the sum of its singular values, for the smallest r that suffices.
  *
  * - side: dimensions of Q and K (0), of V (1), or of Q, K and V (KVD_BOTH_SIDES)
- * - r: receives the removal rate; may be NULL
+ * - r: receives r; may be NULL
  * - w: receives the number of dimensions that each head keeps */
 int kvd_widths_for_p(const kvd_spectrum *s, const kvd_pair pair[2], int side, double wanted_p,
                      bool energy, double *r, kvd_widths *w, kvd_err *err);

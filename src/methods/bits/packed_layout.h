@@ -126,8 +126,8 @@ KVD_PACKED_INLINE int kvd_packed_salient_before(const kvd_packed_classes *c, int
  * with a scale. A scale is a word: float16 step in the lower half, float16 zero point in the upper
  * half. */
 typedef struct {
-    /* [K, V][ordinary tokens, salient tokens] codes: byte offset of their codes in a page. words:
-     * number of 32-bit words per token. */
+    /* [K, V][ordinary, important tokens] Byte offset of the codes in a page, and 32-bit words per
+     * token. */
     int32_t codes[2][2], words[2][2];
     int32_t area, area_bytes, bytes;
 } kvd_packed_class_page;
@@ -158,9 +158,8 @@ KVD_PACKED_INLINE int kvd_packed_class_area(const kvd_packed_classes *c,
     return p->area + (first / c->block - (page + c->block - 1) / c->block) * p->area_bytes;
 }
 
-/* Parameters of methods vidkv and turboquant, which store some channels (the chosen ones) with more
- * bits than the others. Each block of tokens has its own chosen channels. A page has a record for
- * every `group` tokens of a block. */
+/* Parameters of methods vidkv and turboquant, which quantise some channels with more bits than the
+ * others. K and V of `group` tokens are stored together, as one record. */
 typedef struct {
     int32_t group;
     double share;
@@ -224,11 +223,11 @@ KVD_PACKED_INLINE kvd_packed_split_record kvd_packed_split_record_of(const kvd_p
 /* Norms are stored divided by this power of two, so that probability times norm fits in float16. */
 #define KVD_PACKED_NORM 8.0f
 
-/* Byte offsets of the parts of a quantised page, multiples of 16. The page begins with codes of K.
- * Then follow:
+/* Byte offsets, multiples of 16, of the parts of a quantised page of 64 tokens. The codes of K are
+ * at offset 0. The other parts are:
  *   v       codes of V
- *   k_side  scales of K [64 / k_group][d / 16][16 scales and 16 zero points]
- *   v_side  scales of V [groups of channels][4][16 scales and 16 zero points]
+ *   k_side  scales of K [64 tokens / k_group][d / 16][16 scales and 16 zero points]
+ *   v_side  scales of V [groups of channels][64 tokens / 16][16 scales and 16 zero points]
  *   k_norm  norms of K (turboquant), then norms of the errors of K (turboquant with qjl=1)
  *   v_list  outliers of V [64 tokens][outliers per token]
  *   k_list  number of outliers of K (16 bytes), then the outliers of K
@@ -295,7 +294,8 @@ KVD_PACKED_INLINE int kvd_packed_value_lane(int t, int i)
     return i % 8 * 4 + t % 8 / 2;
 }
 
-/* Returns which of the 32 codes of a warp lane is the code of element i of token t's V. */
+/* Each lane of a warp holds 32 codes of V. Returns the index, among these 32, of the code of token
+ * t, element i. */
 KVD_PACKED_INLINE int kvd_packed_value_number(int t, int i)
 {
     return 8 * (t / 16) + t % 16 / 8 * 4 + i % 16 / 8 * 2 + t % 2;
@@ -321,9 +321,8 @@ typedef struct {
     int word, shift, width;
 } kvd_packed_piece;
 
-/* Returns the location of bit `below` of code n, and of the code's next bits in the same word.
- * levels: true if codes are stored whole, one after another; false if they are split into planes of
- * 8, 4, 2 or 1 bits. */
+/* Returns where bit number `below` of code n is stored. `levels` is true if each code is
+ * contiguous, false if its bits are split into planes of 8, 4, 2 or 1 bits. */
 KVD_PACKED_INLINE kvd_packed_piece kvd_packed_piece_of(bool levels, int bits, int n, int below)
 {
     kvd_packed_piece p;

@@ -409,8 +409,8 @@ static char *image_of(const lookup_images *m)
     return m->to ? (char *)(m->to + m->size.words) : NULL;
 }
 
-/* Appends the lookup table of group k of components. Does nothing if the tables of the group's
- * stream would then exceed m->room. */
+/* Appends the decoding table of group k of components, unless the table exceeds the memory limit
+ * m->room. */
 static void add_group(lookup_images *m, const lookup_group *g, int k)
 {
     int least = INT16_MAX, end = INT16_MIN;

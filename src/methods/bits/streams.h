@@ -1,10 +1,9 @@
-/* Entropy code that many lanes decode in parallel. Each lane is a rANS coder; the lanes of a stream
- * share a stack of 16-bit words (Giesen 2014, "Interleaved entropy coders", arXiv 1402.3392).
- * Shared by CPU methods and kernels.
+/* rANS coding of quantised K and V on the CPU and the GPU (Giesen 2014, "Interleaved entropy
+ * coders", arXiv 1402.3392).
  *
- * A block has integers q [tokens][kept]. Component 32 c + i is encoded by lane i of stream c %
- * n_streams, as part of group c. The encoder takes tokens in ascending order, groups of a stream in
- * descending order, and lanes in ascending order. The decoder takes tokens and groups in reverse
+ * Component 32 c + i of integers q [tokens][kept] is coded by lane i of stream c % n_streams. The
+ * 32 lanes of a stream share a stack of 16-bit words. The encoder takes tokens in ascending order,
+ * c in descending order, and lanes in ascending order. The decoder takes tokens and c in reverse
  * order.
  *
  * An integer that the frequency tables lack is encoded as 0, and listed as an exception. */
@@ -132,15 +131,14 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
  * they encode. In the arrays below, `lanes` is 1 if all lanes share a table, otherwise
  * KVD_LANES. */
 typedef struct {
-    /* Byte offset of an array uint16_t [2^14 / 2^shift][lanes]. Element i: offset of the table
-     * entry at which the search for a 14-bit number begins, with i = number / 2^shift. Offset 0:
-     * there is no lookup table. */
+    /* Byte offset of the positions at which table searches begin, uint16_t [2^14 / 2^shift][lanes].
+     * 0: there is no table. */
     uint32_t bucket;
-    /* Byte offset of the table's entries uint32_t [entries][lanes]. Entry start + 2^16 * end: the
-     * 14-bit numbers start .. end - 1 encode one integer. */
+    /* Byte offset of the table uint32_t [entries][lanes]. An entry packs the range of 14-bit
+     * numbers that encode one integer, as start + 2^16 * end. */
     uint32_t row;
-    /* Bits 0 to 7: log2 of how many 14-bit numbers share an element of the array at `bucket`.
-     * Higher bits: index of the last table entry. */
+    /* Bits 0 to 7: log2 of how many 14-bit numbers share one start of the table search. Bits 8 to
+     * 31: index of the last table entry. */
     uint32_t shift;
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
@@ -154,8 +152,7 @@ typedef uint32_t kvd_stream_at;
 static __device__ __forceinline__ uint32_t kvd_stream_word(kvd_stream_at at)
 {
     uint32_t x;
-    /* If the assembly were not volatile, the compiler would move this load after another, optional
-     * load. */
+    /* `volatile` keeps the compiler from reordering this load. */
     asm volatile("ld.volatile.shared.u32 %0, [%1];" : "=r"(x) : "r"(at));
     return x;
 }
@@ -193,8 +190,7 @@ __noinline__
     uint32_t low = offset + pitch, high = last;
     if (low >= last || kvd_stream_word(row + low) > key)
         return low < last ? low : last;
-    /* Upper bound of the entries to search, because the upper 16 bits increase from entry to
-     * entry. */
+    /* Largest possible number of entries from `low` to the entry sought. */
     const uint32_t rows = (key >> 16) - (kvd_stream_word(row + low) >> 16) + 1;
     if (low + rows * pitch < last && kvd_stream_word(row + low + rows * pitch) > key)
         high = low + rows * pitch;
@@ -210,13 +206,13 @@ __noinline__
     return high;
 }
 
-/* Finds the table entry start + 2^16 * end with start <= number < end. `number`: low bits of a
- * decoder's state. Returns the entry, and sets *offset to the offset of the entry. */
+/* Returns the table entry, start + 2^16 * end, whose range start .. end - 1 contains `number`. Sets
+ * *offset to the entry's byte offset. */
 KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lookup g,
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* The first table entry above `key` is start + 2^16 * end, with start <= number < end. */
+    /* An entry start + 2^16 * end is larger than `key` exactly if end > number. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -236,9 +232,9 @@ typedef struct {
     bool whole; /* true: every group of components has a lookup table */
 } kvd_stream_lookup_size;
 
-/* Writes the lookup tables of the kvd_stream_count(kept) streams to `to`, after a list of their
- * offsets. Leaves out a table if the tables of a stream would exceed `room` bytes. If `to` is NULL,
- * only returns the size. */
+/* Writes the lookup tables of all streams to `to`, after a list of their offsets. Omits each table
+ * that would make the tables of its stream exceed `room` bytes. If `to` is NULL, only returns the
+ * size. */
 kvd_stream_lookup_size kvd_stream_lookups(const kvd_stream_tables *t, size_t room, uint32_t *to);
 
 /* Adjacent components that share a scale and a zero point. They are quantised to integers 0 ..
@@ -263,15 +259,17 @@ typedef struct {
     size_t n_groups;
     kvd_stream_tables streams;
     size_t n_starts;
-    /* [wide] An integer that the frequency table of component j lacks takes escape[j] / 16 more
-     * bits than integer 0. NULL: not used. */
+    /* [wide] Extra cost of integers that a component's frequency table lacks, in 1/16 bit. NULL:
+     * not used. */
     const int16_t *escape;
     bool drawn;
 } kvd_stream_coder;
 
-/* Sets *to to the transform and entropy coder of method waterfill or, for kvd_kvtc_coder_of, of
- * method kvtc with parameter lanes=1. `self`: private data of the method. */
+/* Sets *to to the transform and entropy coder of method waterfill. `self`: private data of the
+ * method. */
 void kvd_waterfill_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
+/* Sets *to to the transform and entropy coder of method kvtc with parameter lanes=1. `self`:
+ * private data of the method. */
 void kvd_kvtc_coder_of(const void *self, int layer, int side, kvd_stream_coder *to);
 /* Returns the expected number of bits of a block of `tokens` tokens. Does not count coder states,
  * scales, and integers that the frequency tables lack. */

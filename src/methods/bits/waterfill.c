@@ -38,8 +38,8 @@ typedef struct {
     /* Transform matrices, [wide][wide]. y = (x - mean) * to transforms K or V of a token, and x =
      * mean + y * from transforms y back. */
     float *to, *from;
-    /* [wide + 1] Frequency table of each component, then one for the bytes of integers that are
-     * missing from these tables. */
+    /* [wide + 1] Frequency table of each transformed channel, then one table for the bytes of rare
+     * integers. */
     kvd_rans_table *table;
     /* Correction that decoding adds to the magnitude of each nonzero quantised integer, in units of
      * `step`. It is the mean rounding error of magnitudes in the calibration data. */
@@ -65,7 +65,7 @@ typedef struct {
     /* x, y: calibration data before and after the decorrelating transform, [n][wide]. head: scratch
      * for one KV head, [2][n][d_head]. */
     float *x, *y, *head;
-    /* [wide][wide] Scratch matrices: Cholesky factor (a), covariance (c), eigenvectors (u), and a
+    /* [wide][wide] Scratch: Cholesky factor (a), covariance (c), eigenvectors (u), and a matrix
      * product. */
     double *a, *c, *u, *product;
     double *sigma, *scratch;

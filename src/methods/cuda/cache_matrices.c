@@ -112,7 +112,8 @@ typedef struct {
     /* Memory of all projection matrices; NULL when bytes are only counted. */
     char *arena;
     size_t used;
-    /* [n][d][d] Float32 projection matrices of n KV heads, before conversion to bf16 (`narrow`). */
+    /* Float32 scratch [n][d][d] for the projection matrices of n KV heads, before their conversion
+     * to bf16. */
     float *wide;
     uint16_t *narrow;
 } upload;

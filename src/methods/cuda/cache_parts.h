@@ -5,8 +5,8 @@
 #include "model/pass/cuda/blocks.h"
 #include "model/pass/cuda/paged.h"
 
-/* Projection matrices of one layer on the device; NULL is the identity. a_q, a_k and a_v project Q,
- * K and V. b_k rebuilds keys, b_v rebuilds values or outputs.
+/* Projection matrices of one layer in device memory; NULL is the identity. a_q, a_k and a_v project
+ * Q, K and V. b_k maps projected K back; b_v maps projected V or attention outputs back.
  *
  * Float32 matrices are padded with zeros to [n_kv_heads][d_head][d_head]. bf16 matrices have no
  * padding. */

@@ -21,8 +21,8 @@ extern "C" {
 cudaError_t kvd_cache_round(kvd_dtype type, const void *x, size_t ld, kvd_dtype store, size_t n,
                             size_t width, float *to, cudaStream_t stream);
 
-/* Copies K and V of n tokens, each of one KV head, between pages and rows [n][2 d]. If `back`,
- * copies to the pages. k [n]: device address of each token's K; its V is 64 d elements later. */
+/* Copies K and V of n pairs (token, KV head) from pages to rows [n][2 d] or, if `back`, from rows
+ * to pages. k [n]: device address of each pair's K; its V is 64 d elements later. */
 cudaError_t kvd_cache_move(uint16_t *const *k, size_t n, int d, uint16_t *rows, bool back,
                            cudaStream_t stream);
 

@@ -10,8 +10,8 @@
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 
-/* Returns true if kvd_gpu_fold shortens V in the output of the QKV product to the projected
- * dimensions. If false, zeros fill V up to d_head dimensions. */
+/* Returns true if kvd_gpu_fold makes the QKV product output only the projected dimensions of V.
+ * Returns false if the output has d_head dimensions of V, some of them zero. */
 bool kvd_gpu_fold_packs(const kvd_config *c);
 
 /* Writes A^T W [r][columns] to `to`, with A [rows][r] and W [rows][columns], row-major. */

@@ -63,8 +63,8 @@ struct kvd_gpu_method {
     /* True if all layers share one set of bf16 pages, which the callback `appended` fills anew for
      * each layer. */
     bool one_layer;
-    /* True if the method's own memory leaves out layers with a sliding window, whose K and V stay
-     * in bf16 pages. */
+    /* True if layers with a sliding window keep their K and V in bf16 pages, outside the method's
+     * memory. */
     bool skips_windows;
     /* [n_layers] True for layers without a window that keep uncompressed K and V. NULL: none. */
     const bool *skips;
@@ -85,8 +85,8 @@ struct kvd_gpu_method {
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
-    /* page_bytes: bytes that the method adds to a page, in all layers without a sliding window.
-     * near_page_bytes: in all layers with a sliding window. */
+    /* Bytes that the method adds to each page, summed over the layers without a sliding window
+     * (page_bytes) and with one (near_page_bytes). */
     size_t page_bytes, near_page_bytes;
     /* Bytes that a running request needs outside the pages, summed over layers. */
     size_t slot_bytes;
@@ -129,8 +129,8 @@ struct kvd_gpu_method {
      * steps read all tokens. */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
-    /* Returns the room for key outliers (kvd_paged_cache.outliers) that the latest iteration
-     * needed, or 0 if it had enough. NULL if the method stores no key outliers. */
+    /* Returns how many key outliers a page needed room for in the latest iteration, or 0 if all
+     * outliers fitted. NULL if the method stores no key outliers. */
     size_t (*lacking)(const kvd_gpu_method *m);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -176,8 +176,8 @@ typedef struct kvd_gpu_kind {
     bool (*codes_on_host)(const kvd_plan *plan);
     /* Returns true if kernels support the model's heads. NULL: kvd_gpu_method_check decides. */
     bool (*fits)(const kvd_plan *plan, const kvd_config *config);
-    /* Returns true if the method's GPU code can compute keys before RoPE that the engine does not
-     * provide. NULL means false. */
+    /* Returns true if the method's GPU code can compute keys without RoPE itself. NULL means
+     * false. */
     bool (*before_rope)(const kvd_plan *plan);
     /* Creates *m, which the cache owns even after a failure. Errors name what is not supported. */
     int (*open)(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
@@ -193,8 +193,8 @@ const char *kvd_gpu_method_name(const kvd_plan *plan);
 /* Returns the GPU code that runs the compression methods of `plan`, or NULL. */
 const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 
-/* Returns the GPU code that runs the compression methods of `plan` in text generation, or NULL. If
- * only the CPU can compress generated K and V, returns the code that uses the CPU. */
+/* Returns the code that runs the compression methods of `plan` in text generation on a GPU, or
+ * NULL. That code may compress K and V on the CPU. */
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
@@ -224,8 +224,7 @@ const char *kvd_gpu_method_beside_tokens(const kvd_plan *p);
 int kvd_gpu_method_open(const kvd_plan *plan, struct kvd_paged_cache *cache, kvd_gpu_method **m,
                         kvd_err *err);
 
-/* Calls the compression method's callback `make`, if it has one. The functions down to
- * kvd_gpu_method_free call the callbacks of their own names, for example `begin`. */
+/* Calls the compression method's callback `make`, unless it is NULL. */
 int kvd_gpu_method_make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stream,
                         kvd_err *err);
 int kvd_gpu_method_begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);

@@ -74,8 +74,8 @@ int kvd_host_codes_finish(kvd_host_codes *k, kvd_err *err)
     return k->prompts ? kvd_kvtc_prompt_coder_finish(k->prompts, err) : 0;
 }
 
-/* Queues the copy of n rows `x` from the GPU to `to` in host memory, where rows are k->pitch
- * elements apart. */
+/* Queues a copy of n rows from the GPU (`x`, ld elements apart) to host memory (`to`, k->pitch
+ * elements apart). */
 static int fetch_rows(const kvd_host_codes *k, uint16_t *to, const uint16_t *x, size_t ld,
                       size_t width, size_t n, cudaStream_t stream, kvd_err *err)
 {
@@ -252,8 +252,8 @@ static int keep_mass(const kvd_host_codes *k, kvd_host_slot *s, int layer, size_
     return 0;
 }
 
-/* Appends n zeros to s->near, the bits per token in layers with a sliding window: the n new tokens
- * are not quantised yet. */
+/* Appends n new, not yet quantised tokens to s->near, with 0 as the number of bits of their
+ * codes. */
 static int keep_near(kvd_host_slot *s, size_t n, kvd_err *err)
 {
     const size_t needed = s->n + n, room = needed + needed / 4 + KVD_PAGE_TOKENS;
@@ -340,8 +340,7 @@ static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
     /* Rounds up to whole groups of 8 tokens, because kvd_append overwrites whole groups. */
     end = (end + 7) / 8 * 8;
     w->end[kind] = end && end < s->n ? end : s->n;
-    /* If no token was quantised, rewrites the newest row, because each request in the list needs a
-     * row. */
+    /* If no token was quantised, only the newest token is written back. */
     w->from[kind] = end ? from : s->n - 1;
 }
 
@@ -536,7 +535,7 @@ float *kvd_host_codes_rope(const kvd_paged_cache *c, bool undoes, kvd_err *err)
     for (size_t local = 0; table && local < tables; local++)
         kvd_rope_tables(c->config, local, c->max_len, c->max_len, table + local * n,
                         table + (2 + local) * n);
-    /* The tables contain a factor m, such as YaRN's, so the inverse rotation is divided by m^2. */
+    /* Computes the inverse rotation: (cos, -sin) / (cos^2 + sin^2). */
     for (size_t i = 0; table && undoes && i < tables * n; i++) {
         float *const cosine = table + i, *const sine = table + 2 * n + i;
         const float square = *cosine * *cosine + *sine * *sine;

@@ -20,7 +20,8 @@ typedef struct {
     size_t input;              /* d_model if a layer's input is needed too, otherwise 0 */
     size_t n_parts;            /* parts of a row */
     const kvd_host_part *part; /* [n_layers][n_parts], copied */
-    /* Starts copying decoded tokens w->x (device, w->ld elements apart) to the cache of a layer. */
+    /* Starts copying dequantised K and V (w->x in device memory, rows w->ld elements apart) to a
+     * layer's cache. */
     int (*write)(void *ctx, int layer, const kvd_paged_rewrite *w, kvd_err *err);
     void *ctx;
     size_t ld, before; /* elements from one row of w->x to the next, and unused ones before a row */

@@ -8,12 +8,13 @@
 
 static const char what[] = "codes on the CPU";
 
-/* Attention probability that each token received in one iteration, summed over queries. sum: one
- * layer, in device memory. host: all layers, in pinned memory [n_layers][room]. In a layer, sums
- * for decode steps begin at element of_steps, after the sums for prompts. */
+/* Attention probability that each token received in one iteration, summed over queries. */
 struct kvd_host_received {
     kvd_gpu_method *method; /* borrowed */
+    /* sum: one layer's sums, in device memory. host: sums of all layers, in pinned memory
+     * [n_layers][room]. */
     float *sum, *host;
+    /* In each layer, the sums of prompts come first; those of decode steps begin at `of_steps`. */
     size_t of_steps, room;
     size_t newest; /* tokens of a decode step that may not be quantised yet */
     kvd_device_memory memory;

@@ -435,8 +435,8 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
     c->prompts[0].prepared = c->prompts[1].prepared = -1;
 }
 
-/* Returns the tiles into which the attention of prompts is divided; a tile has some query rows of
- * one head. In each iteration, the first call for a group of layers makes the tiles. */
+/* Returns the tiles (blocks of query rows of one head) into which the attention of prompts is
+ * divided. Layers with equal head dimensions (`work`) share the tiles. */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)
 {

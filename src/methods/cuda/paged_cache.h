@@ -111,8 +111,8 @@ int kvd_paged_cache_init(kvd_paged_cache *c, kvd_gpu_worker *w, const kvd_plan *
                          kvd_step_batch *batch, kvd_pages *pages, kvd_pages *near, kvd_clock *clock,
                          kvd_err *err);
 /* Allocates the cache's pages and fills them with random numbers, for timing. Layers with a sliding
- * window get near_pages pages; other layers get `pages` pages per copy of a prompt
- * (kvd_plan_copies). */
+ * window get near_pages pages; other layers get `pages`, or twice as many if prompts are processed
+ * twice. */
 int kvd_paged_cache_make_pool(kvd_paged_cache *c, size_t pages, size_t near_pages, size_t slots,
                               cudaStream_t stream, kvd_err *err);
 void kvd_paged_cache_release(kvd_paged_cache *c);
@@ -178,8 +178,8 @@ typedef struct {
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
-/* Returns the timed phase that ends when new K and V are ready to be stored. The code that stores K
- * and V must record the end of this phase. */
+/* Returns the timed phase that precedes the storing of new K and V: the QKV product or RoPE. The
+ * code that stores K and V must record the end of this phase. */
 kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
 /* Marks the division of the prompts' attention into tiles as out of date. Must be called before the
  * first layer of each iteration. */
@@ -192,9 +192,8 @@ int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
  * dimensions form a group. */
 int kvd_paged_works_make(kvd_paged_cache *c, size_t max_len, kvd_err *err);
 int kvd_paged_works_of(const kvd_paged_cache *c, int layer);
-/* Returns the arguments of decode attention for n requests, in the layers of group `work`. Layers
- * with equal head dimensions form a group. The caller must set `pool`, `o` and `sinks`. The
- * arguments contain no lengths, because CUDA graphs replay them for other lengths. */
+/* Returns the arguments of decode attention for n requests, in group `work` of layers with equal
+ * head dimensions. The caller must set `pool`, `o` and `sinks`. */
 kvd_decode_args kvd_paged_works_args(const kvd_paged_cache *c, int work, size_t n);
 
 /* Returns the compression method if it acts on the layer, else NULL. */

@@ -196,8 +196,8 @@ int kvd_paged_cache_describe(const kvd_paged_cache *c, size_t n, void *works, kv
     return 0;
 }
 
-/* Divides the decode attention of n requests among CTAs, for the groups of layers with index i,
- * `first` <= i < `end`. The layers of a group have equal head dimensions. */
+/* Divides the decode attention of n requests among CTAs, for layer groups `first` .. `end` - 1. The
+ * layers of a group have equal head dimensions. */
 static int plan_some(const kvd_paged_cache *c, int first, int end, size_t n, const void *works,
                      cudaStream_t stream, kvd_err *err)
 {

@@ -91,7 +91,7 @@ int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, i
                         p->max_pages * KVD_PAGE_TOKENS);
     kvd_pages_pass(p, slot, from);
     for (; s->first == s->held && s->first < before; s->first++)
-        /* Elements before s->first are not read. They get the number of the padding page. */
+        /* Page numbers before s->first are never read, so they get the padding page. */
         s->page[s->held++] = (int32_t)p->n_pages;
     for (; s->held < need; s->held++) {
         if (p->n_free == 0)

@@ -39,7 +39,8 @@ typedef struct {
     kvd_device_memory memory;
 } kvd_pages;
 
-/* Allocates page table and list of free pages of zeroed *p. Release *p even after a failure. */
+/* Allocates the page table and the list of free pages. *p must be zeroed. The caller must release
+ * *p even after a failure. */
 int kvd_pages_init(kvd_pages *p, size_t n_pages, size_t n_slots, size_t n_rows, size_t max_pages,
                    kvd_err *err);
 void kvd_pages_release(kvd_pages *p);
@@ -67,9 +68,8 @@ static inline size_t kvd_pages_of(size_t tokens)
 /* Assigns pages for `tokens` tokens to the request in `slot`. If `fresh`, frees its old pages
  * first. Fails if pages run out. */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
-/* Assigns pages for `tokens` tokens to the request in `slot`, and frees its pages that hold only
- * tokens before `from`. First frees all its pages if `fresh`, or if the page of token `from` was
- * freed before. Fails if pages run out. */
+/* Gives the request in `slot` pages for its tokens `from` .. `tokens` - 1, and frees its pages with
+ * only earlier tokens. If `fresh`, frees all its old pages first. Fails if pages run out. */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
 /* Frees a request's pages that hold only tokens before `from`. */

@@ -11,8 +11,7 @@
 
 typedef struct {
     bool on;
-    /* Number of time records that fit, and number recorded so far. n does not count the start
-     * time. */
+    /* Largest possible and current number of recorded phase ends. */
     size_t capacity, n;
     /* [capacity] Time records in ns, in device memory and in pinned memory. */
     unsigned long long *device, *host;
@@ -41,7 +40,7 @@ void kvd_clock_read(const kvd_clock *c, double total, kvd_phase_times *t);
 #ifdef __cplusplus
 extern "C"
 #endif
-    /* Queues a kernel that writes the time in ns after all earlier work on the stream. */
+    /* Queues a kernel that writes the current time in ns to *to. */
     cudaError_t
     kvd_stamp(unsigned long long *to, cudaStream_t stream);
 

@@ -67,7 +67,8 @@ typedef struct {
     /* [n_k][d] Keys of cached tokens after RoPE. */
     const float *k;
 } kvd_channels_in;
-/* Keys or values of one KV head, for kvd_channels_method.project. */
+/* K or V of a prompt in one KV head, from which kvd_channels_method.project computes a
+ * projection. */
 typedef struct {
     /* n: number of cached prompt tokens. d: number of dimensions of a head. x [n][d]: keys or
      * values of the tokens. */
@@ -100,7 +101,8 @@ typedef struct {
     /* True if all requests share the projection. */
     bool shared;
 } kvd_channels_method;
-/* Methods think and strawman, and variants of methods with parameter online=1 or explicit=1. */
+/* Methods `think` and `strawman`, and the implementations of parameters online=1 and explicit=1 of
+ * other methods. */
 extern const kvd_channels_method kvd_channels_think, kvd_channels_strawman, kvd_channels_online,
     kvd_channels_explicit;
 
@@ -155,8 +157,8 @@ int kvd_widths_uniform(kvd_widths *w, double p);
  * program is linked without CUDA. */
 extern const struct kvd_gpu_kind kvd_gpu_palu KVD_IF_LINKED, kvd_gpu_strawman KVD_IF_LINKED,
     kvd_gpu_think KVD_IF_LINKED;
-/* GPU code of method palu with a quantisation method that the CPU runs on the latent vectors after
- * each iteration. */
+/* GPU code of method palu for combinations such as `palu+kivi`, in which the CPU quantises the
+ * latent vectors. */
 extern const struct kvd_gpu_kind kvd_gpu_palu_hosted KVD_IF_LINKED;
 
 #endif

@@ -139,8 +139,8 @@ static kvd_x rows_of(const kvd_config *c, int side)
                                                 : KVD_X_K;
 }
 
-/* Reads the singular values [d] of a head from the spectrum file, for random projections in timing
- * runs. */
+/* Reads the singular values [d] of a head from the spectrum file. A timing run derives the ranks of
+ * its random projections from them. */
 static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int layer, int head,
                        double *sigma, kvd_err *err)
 {

@@ -1,4 +1,5 @@
-/* Adapts plugin methods that quantise, project or share layers to kvdim's interfaces. */
+/* Adapts plugin methods to kvdim: methods that quantise K and V, project them, or share them
+ * between layers. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -82,9 +82,8 @@ enum { KVD_GUARD = 64 };
 void kvd_guard_set(void *memory, size_t bytes);
 bool kvd_guard_holds(const void *memory, size_t bytes);
 
-/* Sets m->as to a method that calls the plugin's functions. kvd_plugin_tokens is for plugins that
- * act on tokens; the next three functions are for bits, dimensions and layers. Fails if the plugin
- * lacks a required function. */
+/* Sets m->as to a method that drops or ranks tokens by calling the plugin's functions. Fails if the
+ * plugin lacks a required function. */
 int kvd_plugin_tokens(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_bits(kvd_plugin_method *m, kvd_err *err);
 int kvd_plugin_dims(kvd_plugin_method *m, kvd_err *err);

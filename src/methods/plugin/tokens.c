@@ -184,8 +184,8 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* For each of n_heads heads, allocates a list of tokens and the argument (`each` bytes) that the
- * plugin receives. */
+/* For each of n_heads heads, allocates a list of tokens and `each` bytes for the argument of a
+ * plugin callback. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;

@@ -18,8 +18,8 @@ static const kvd_parameter parameters[] = {
     {NULL, 0, 0, 0, false, NULL},
 };
 
-/* Returns the number of doubles stored per layer: the layer's share of the token budget (a weight),
- * then the scores [n_kv_heads][old] of the `old` prompt tokens before the window of newest ones. */
+/* Returns how many numbers are stored per layer: the layer's weight for dividing the token budget,
+ * and scores [n_kv_heads][old] of the older prompt tokens. */
 static size_t observed(const void *self, size_t n)
 {
     const kvd_tokens_self *const c = self;

@@ -1,5 +1,4 @@
-/* Rules by which token methods drop cached tokens, or choose the tokens that a decode step reads,
- * in a form that the CUDA engine can run. */
+/* Rules for GPU kernels that drop cached tokens, or choose the tokens that a decode step reads. */
 #ifndef KVD_METHODS_TOKENS_EVICTION_H
 #define KVD_METHODS_TOKENS_EVICTION_H
 
@@ -22,14 +21,13 @@ typedef struct {
     /* For methods whose decode steps drop tokens without scores. at: number of first tokens that
      * always stay. place: cache index of the token that the next step drops, or -1 for none. */
     int32_t at, place;
-    /* For methods whose decode steps drop tokens without scores: limit on cached tokens as a
-     * fraction of all tokens, or 0 to use `limit`. */
+    /* Largest number of cached tokens as a fraction of all tokens, or 0 to use `limit`. */
     double share;
     /* Number of tokens of the prompt, and number of decode steps over which the softmax temperature
      * rises from rule.tau0 to rule.tau1 (method keyformer). */
     int32_t prompt, steps;
-    /* Number of older tokens that each KV head keeps by its own scores. The rest of keep_old goes
-     * to the tokens with the largest scores in any head. */
+    /* Number of older tokens that each KV head chooses by its own scores; the rest are chosen over
+     * all heads. */
     int32_t keep_own;
 } kvd_evict_budget;
 
@@ -49,8 +47,8 @@ typedef enum {
     /* Mean + gamma * variance of the attention probabilities that the token got from the prompt's
      * last queries. Tokens are dropped once, at the end of the prompt. */
     KVD_EVICT_SPREAD,
-    /* Minus the number of recent queries that gave the token less attention than the mean over
-     * tokens. */
+    /* Score: minus the number of recent queries from which the token got less attention than the
+     * mean token. */
     KVD_EVICT_PIVOTAL,
     /* The larger of two numbers: the attention that the token got from the last `window` queries,
      * and from all queries, each divided by its mean over tokens. Tokens are dropped once, at the
@@ -121,13 +119,13 @@ typedef struct {
     /* Score of a group of adjacent tokens. 1: mean of the larger half of its tokens' scores. 0:
      * mean of all. */
     int32_t largest;
-    /* For method kvcrush, otherwise 0: reference bits. 1: 0 1 0 1 ...; 2: the majority of all
-     * tokens' bits. A token's bits say which query heads would keep it.
+    /* Reference for the bits that method kvcrush gives each token (one bit per query head): 1 for
+     * alternating bits, 2 for the majority of all tokens' bits. 0: another method.
      *
      * Requires whole_layer and KVD_EVICT_ATTENTION. */
     int32_t anchor;
-    /* For method kvcrush: fraction of the token budget for tokens that are chosen by their bits
-     * instead of their scores. */
+    /* Fraction of the token budget that method kvcrush gives to representatives of dropped tokens,
+     * instead of tokens with the highest scores. */
     double crush;
     int32_t merge; /* a kvd_merge_kind */
     /* For KVD_MERGE_LIKE, which uses a running mean of the cosines between dropped keys and the
@@ -148,8 +146,8 @@ typedef enum {
     /* The tokens whose nearest key centroids have the largest products with the query (method
      * a2ats). */
     KVD_READ_CODES,
-    /* The small clusters of adjacent tokens that match the query best, among those in the best
-     * large clusters (method mpcache). */
+    /* The best small clusters of adjacent tokens in the best large clusters, by their match with
+     * the query (method mpcache). */
     KVD_READ_CLUSTERS,
     /* The groups of prompt tokens whose mean keys have the largest products with the query (method
      * shadowkv). */
@@ -172,9 +170,10 @@ typedef struct {
     /* For KVD_READ_CLUSTERS: number of tokens in a large cluster of adjacent tokens. Large clusters
      * are divided into small ones. */
     int32_t large;
-    /* For KVD_READ_CLUSTERS:
+    /* For KVD_READ_CLUSTERS, which scores large clusters of tokens, then the small clusters in the
+     * best large ones:
      *
-     * - first: fraction of the large clusters whose small clusters are scored
+     * - first: fraction of the large clusters that count as best
      * - alpha: in a cluster's score, weight of each key channel's maximum; its minimum has the
      *   weight 1 - alpha
      * - rows: fraction of the prompt's queries, counted from its end, that choose the tokens to

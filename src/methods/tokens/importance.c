@@ -1,8 +1,8 @@
-/* Methods importance and received: in each layer, important tokens keep more dimensions than other
- * tokens (ZDC paper, section 5).
+/* Methods `importance` and `received` keep more dimensions of K and V for important tokens than for
+ * other tokens, in each layer (ZDC paper, section 5).
  *
- * In method importance, a token's importance is log(sum over query heads of the softmax denominator
- * of the token's query). In method received, it is the attention that the token received. */
+ * Method `importance` ranks a token by log(sum over query heads of its query's softmax
+ * denominator). Method `received` ranks a token by the attention that it receives. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -58,8 +58,8 @@ static int prompt(const void *self, void *const *state, const kvd_prompt_attenti
     return 0;
 }
 
-/* Returns how many bits `select` reads: the largest and the smallest element of each key channel in
- * each small cluster of tokens. */
+/* Returns the size in bits of what `select` reads: the extremes of each key channel in each small
+ * cluster of tokens. */
 static double select_bits(const void *self, const void *state, const uint32_t *position, size_t n,
                           size_t d, size_t number_bits)
 {

@@ -37,8 +37,8 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
     return k < n ? k : n;
 }
 
-/* Returns the largest fraction of its tokens' total importance that each layer can keep, equal in
- * all layers. The layers together keep at most layers * budget tokens. */
+/* Returns the largest fraction of a layer's total importance that every layer can keep, if all
+ * layers together keep at most layers * budget tokens. */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
     /* Bounds of the fraction of importance that each layer keeps, for a bisection. Any fraction

@@ -16,8 +16,8 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Number of queries at the end of the prompt that gave this token less attention than the mean
-     * over tokens, counted in all query heads. */
+    /* Number of pairs (query, query head) at the prompt's end that gave this token less than the
+     * mean attention. */
     double prompt;
     /* History of the token: bit i is 1 if the decode step i steps ago gave it less than the mean
      * attention. */
@@ -41,8 +41,8 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Returns `history` times the estimated number of recent queries that gave the token less attention
- * than average. */
+/* Returns the estimated number of recent queries that gave the token less than the mean attention,
+ * multiplied by `history`. */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

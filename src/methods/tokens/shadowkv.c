@@ -68,8 +68,8 @@ static double describe(const float *k, size_t n, size_t d, float *mean)
     return least;
 }
 
-/* Writes the mean key of each chunk (group of adjacent tokens) to the state. Sets exact [n] to 1
- * for the tokens of chunks whose keys are stored exactly. */
+/* Computes the mean key of each chunk (group of adjacent tokens) of a prompt. Sets exact[t] to 1 if
+ * token t is in a chunk whose keys are stored exactly. */
 static int find_landmarks(const kvd_tokens_self *q, shadow *s, const kvd_prompt_keys *p,
                           uint8_t *exact, kvd_err *err)
 {

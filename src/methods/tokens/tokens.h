@@ -12,8 +12,7 @@
 typedef struct {
     int layer, kv_head, group; /* group is the number of query heads of the KV head */
     size_t n;
-    /* Number of tokens that prompt and generated text will have together, if known in advance;
-     * otherwise n. */
+    /* Number of tokens of prompt and output together if known, otherwise of the prompt alone. */
     size_t n_expected;
     /* [n] Sum of the attention probabilities that each token received, over all queries and query
      * heads of the KV head. */
@@ -23,8 +22,8 @@ typedef struct {
     /* Number of the prompt's last queries whose attention probabilities are in `recent`. */
     size_t window;
     const double *recent; /* [group][n] probabilities from the last rows */
-    /* [n] Number of the prompt's last queries that gave each token less attention than the mean
-     * over tokens, counted in all query heads of the KV head. */
+    /* [n] Number of pairs (query, query head) at the prompt's end that gave each token less than
+     * the mean attention. */
     const double *below;
     /* [n] Natural log of the softmax denominator of each query, averaged over query heads. */
     const double *log_denominator;
@@ -61,9 +60,10 @@ typedef struct {
     /* Number of layers in which the method chooses tokens. */
     int n_layers;
     size_t n;
-    /* [n_layers][n] log(sum over query heads of the softmax denominator of the token's query). */
+    /* [n_layers][n] Log of the softmax denominator of each token's query, with the denominators of
+     * all query heads added up. */
     const double *log_denominator;
-    /* [n_layers][observed] For methods with a function `observe`: the numbers that it wrote. */
+    /* [n_layers][observed] Output of the method's callback `observe`, for example token scores. */
     const double *observed;
 } kvd_prompt_layers;
 
@@ -112,8 +112,8 @@ typedef struct {
     kvd_dtype type;          /* data type of stored numbers */
 } kvd_prompt_keys;
 
-/* Bits of a KV head's keys that are stored as a low-rank matrix: per token, and in addition per
- * prompt. */
+/* Size of one KV head's keys as a low-rank matrix: `token` bits for each token, plus `prompt` bits
+ * for each prompt. */
 typedef struct {
     double token, prompt;
 } kvd_rebuilt_bits;
@@ -270,10 +270,11 @@ int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_atten
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
-/* For methods whose first two parameters are numbers of tokens: heavy tokens (with the most
- * attention) and newest tokens. kvd_tokens_check_heavy fails if the two numbers are not supported,
- * kvd_tokens_heavy_budget returns the token budget. */
+/* Fails if the first two parameters are both 0: the numbers of tokens with the most attention and
+ * of newest tokens to keep. */
 int kvd_tokens_check_heavy(const kvd_parameter_values *v, kvd_err *err);
+/* Returns the token budget of a method with parameters such as heavy and recent: numbers of tokens
+ * with the most attention and of newest tokens to keep. */
 kvd_evict_budget kvd_tokens_heavy_budget(const kvd_parameter_values *v, const kvd_evict_request *r);
 
 /* Indices of the first parameters, which methods snapkv, pyramidkv and adakv have in common. */

@@ -18,8 +18,8 @@ static size_t window(const kvd_parameter_values *v)
     return 1;
 }
 
-/* Keeps the newest token, and the budget - 1 older tokens with the largest elements of sum [n].
- * Frees `sum`. */
+/* Keeps `budget` tokens: the newest token, and the older tokens with the largest elements of sum
+ * [n]. Frees `sum`. */
 static int keep(const kvd_parameter_values *v, double *sum, size_t n, size_t n_expected,
                 size_t n_heads, uint8_t *const *level, kvd_err *err)
 {

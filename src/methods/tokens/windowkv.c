@@ -138,7 +138,8 @@ static void evict_rule(const kvd_parameter_values *v, kvd_evict_rule *rule)
     rule->largest = v->value[LARGEST] > 0;
 }
 
-/* Returns the token budget. If tokens are dropped, whole windows of `review` older tokens stay. */
+/* Returns the number of tokens that stay: the newest tokens, and whole groups of `review` adjacent
+ * older tokens. */
 static kvd_evict_budget evict_budget(const kvd_parameter_values *v, const kvd_evict_request *r)
 {
     const size_t review = (size_t)v->value[REVIEW], each = (size_t)v->value[LAYERS],

@@ -108,8 +108,7 @@ static int span_multiply(const kvd_latent_span *s, bool turns, span_matrix a, sp
 }
 
 enum { SPAN_ROUGH = 9, SPAN_EXACT = 13, SPAN_SPLIT = 2, SPAN_SHIFTS = 8 };
-/* Coefficients of polynomials. Applied one after another, they bring every singular value between
- * 1e-6 and 1 to 1. */
+/* Polynomials that, applied one after another, map each singular value in [1e-6, 1] to about 1. */
 static const kvd_span_polynomial_of span_steps[SPAN_EXACT] = {
     {7.567750744672722F, -21.55018647759965F, 15.80110749901437F, 1.01F},
     {4.161141601133131F, -3.582515338995662F, 0.7941744380690262F, 1.02F},
@@ -148,8 +147,8 @@ static int span_step(const kvd_latent_span *s, const kvd_latent_span_rows *r, in
                : 0;
 }
 
-/* Makes the columns of s->y nearly orthonormal in `steps` (an odd number) steps, each of which
- * brings the singular values nearer to 1. Writes the result to s->basis, and overwrites s->low. */
+/* Makes the columns of s->y nearly orthonormal in `steps` iterations; `steps` must be odd. Writes
+ * the result to s->basis, and overwrites s->low. */
 static int span_polar(const kvd_latent_span *s, const kvd_latent_span_rows *r, int steps,
                       cudaStream_t stream, kvd_err *err)
 {

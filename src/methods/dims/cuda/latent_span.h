@@ -38,9 +38,8 @@ cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, v
  * columns, the columns are orthogonal. */
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
-/* Step of a shifted power iteration: replaces y = X^T X q by y - root * f * q, [batch][n], for
- * matrices X of norm 1. f = max(1 - |X q|^2 - KVD_SPAN_NOISE, 0), where `part` has partial sums of
- * |X q|^2. */
+/* Step of a shifted power iteration: subtracts s q from y = X^T X q, [batch][n]. `part` has partial
+ * sums of |X q|^2, and s = root * max(1 - |X q|^2 - KVD_SPAN_NOISE, 0). */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /* Polynomial a x + b x^3 + c x^5 that moves the singular values of a matrix towards 1. x is a
@@ -48,9 +47,10 @@ cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, con
 typedef struct {
     float a, b, c, s;
 } kvd_span_polynomial_of;
-/* Replaces G = Y^T Y (`gram`, [n][n]) by the matrix M = a I / s + b G / s^3 + c G^2 / s^5, with a,
- * b, c and s from p. Multiplying Y by M applies polynomial p to the singular values of Y. `square`
- * must be G^2. If `part` is not NULL, s is multiplied by the fourth root of the sum of `part`. */
+/* Replaces `gram` = Y^T Y, [n][n], by a matrix M. The singular values of Y M are p.a x + p.b x^3 +
+ * p.c x^5, where x is a singular value of Y divided by p.s. `square` must be the square of `gram`.
+ * If `part` (partial sums of the squared elements of `gram`) is not NULL, p.s is multiplied by
+ * sqrt(|gram|). */
 cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
 cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
@@ -74,7 +74,7 @@ cudaError_t kvd_span_store(const float *q, size_t wide, size_t width, size_t ran
 #include "common/cuda/memory.h"
 #include "model/pass/cuda/layer.h"
 
-/* Computes the eigenvectors of n symmetric matrices [d][d] at once, with cuSOLVER. */
+/* cuSOLVER handle and work memory to compute the eigenvectors of n symmetric matrices [d][d]. */
 typedef struct {
     const kvd_cusolver *lib;
     cusolverDnHandle_t handle;
@@ -86,8 +86,9 @@ typedef struct {
     size_t work_bytes, host_bytes;
 } kvd_latent_solver;
 
-/* Allocates the solver's work arrays, which `memory` owns. *s must be zeroed before the call, and
- * closed with kvd_latent_solver_close even after a failure. */
+/* Prepares *s to compute the eigenvectors of n symmetric matrices [d][d] with cuSOLVER; `memory`
+ * owns its arrays. *s must be zeroed before, and closed with kvd_latent_solver_close even after a
+ * failure. */
 int kvd_latent_solver_open(kvd_latent_solver *s, int d, int n, kvd_device_memory *memory,
                            cudaStream_t stream, kvd_err *err);
 void kvd_latent_solver_close(kvd_latent_solver *s);

@@ -127,7 +127,8 @@ __device__ __forceinline__ void begin_part(const uint16_t *from, int d, int rank
     }
 }
 
-/* Waits for the copies that begin_part started, except copies of its last LATER calls. */
+/* Ends a group of asynchronous copies (cp.async). Then waits for all groups of copies except the
+ * newest LATER groups. */
 template <int LATER> __device__ __forceinline__ void wait_for_part()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -146,9 +147,8 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
     const kvd_latent_head h = a.head[blockIdx.z / 2];
     const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
               units = (length + 15) / 16, part = PARTS ? RANK_PART : rank;
-    /* seen: index of the first token in the sliding window of the first new token. first_unit:
-     * index of the first block of 16 tokens to restore, at the start of the page of token
-     * `seen`. */
+    /* First token to which any new token attends (seen), and first block of 16 tokens to restore
+     * from latent vectors (first_unit). */
     const int seen = a.window ? max(__ldg(a.kv_len + b) - __ldg(a.q_len + b) + 1 - a.window, 0) : 0,
               first_unit = seen / KVD_PAGE_TOKENS * (KVD_PAGE_TOKENS / 16);
     /* True if this head's K or V has no projection: latent vectors are copied unchanged. */

@@ -16,8 +16,8 @@
 extern "C" {
 #endif
 
-/* Offsets in elements for K (index 0) and V (index 1) of one KV head. latent: offset of the latent
- * vectors in a page of latent vectors. page: offset of restored K or V in a page of the cache. */
+/* Element offsets in a page at which K (index 0) and V (index 1) of one KV head begin. latent: in
+ * pages of latent vectors. page: in pages of restored K and V. */
 typedef struct {
     int32_t latent[2], page[2];
     /* Offset in elements, in the array of all projections, of the projection [d_head][rank] that
@@ -130,9 +130,9 @@ typedef struct {
     /* [position][d_head / 2] Cosines and sines of RoPE. NULL: the keys get no RoPE. */
     const float *cosine, *sine;
     int32_t interleaved;
-    /* `columns` / d_head adjacent KV heads share a projection, stored as [rank / 8][columns][8]. 0:
-     * each KV head has its own projection [d_head][rank]. Not 0 only if kvd_latent_joins returns
-     * true, and RoPE positions are 0, 1, 2, ... */
+    /* Number of columns of a projection [rank / 8][columns][8] that adjacent KV heads share. 0:
+     * each KV head has a projection [d_head][rank]. Sharing requires kvd_latent_joins() and RoPE
+     * positions 0, 1, 2, ... */
     int32_t columns;
     bool keys_alone; /* V is not written; requires `columns` */
     void *pages;
@@ -185,9 +185,9 @@ typedef struct {
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
-/* For each of n matrices [d][d], writes the eigenvectors with the largest eigenvalues to `to`, in
- * bf16, as projection basis[i]. If `padded` is not NULL, also writes them to padded [n][d][wide],
- * with columns of zeros after them. */
+/* Stores the leading eigenvectors of matrix i (of n matrices [d][d]) in bf16 as projection basis[i]
+ * of the array `to`. If `padded` is not NULL, also writes them to padded [n][d][wide], followed by
+ * columns of zeros. */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
@@ -199,7 +199,7 @@ typedef struct {
     const int32_t *q_start; /* device [s.n]: each prompt's first token in `level` */
     const uint8_t *level;   /* device: bits of each prompt token */
     uint8_t important;      /* bit of `level`, set if a token keeps all columns */
-    /* [n] in device memory, for K of each KV head, then for V: low[i].width is the number of
+    /* [n] in device memory, for K of all KV heads, then for V: low[i].width is the number of
      * projected dimensions that less important tokens keep. */
     const kvd_latent_basis *low;
     int32_t n, wide;
@@ -292,7 +292,7 @@ cudaError_t kvd_latent_code_restore(const kvd_latent_code_args *a, int32_t n_sms
 #endif
 
 #ifdef __CUDACC__
-/* Returns where a page, seen as an int32 array, has the RoPE position of token t of KV head g. */
+/* Returns the index, in a page of int32 words, of the RoPE position of token t in KV head g. */
 static __device__ __forceinline__ int kvd_latent_position(int32_t positions, int g, int t)
 {
     return positions / 2 + g * KVD_PAGE_TOKENS + t % KVD_PAGE_TOKENS;
@@ -339,8 +339,8 @@ __device__ __forceinline__ void kvd_latent_finish(float *c, const float *bias, c
 #include "methods/cuda/host_codes.h"
 #include "methods/cuda/paged_cache.h"
 
-/* Layout of one layer's latent vectors of K (index 0) and V (index 1). The caller sets rank and
- * matrix before kvd_latent_store_init, and up and applies_rope before the first kernel launch. */
+/* Layout of one layer's latent vectors of K (index 0) and V (index 1), and of the projections that
+ * restore K and V. */
 typedef struct {
     /* [n_groups] Number of elements of the latent K (index 0) or V (index 1) of each group of KV
      * heads, a multiple of 16. */
@@ -370,9 +370,8 @@ typedef struct {
     /* [n_layers][n_kv_heads] in device memory: for each KV head, where pages store its latent
      * vectors and its restored K and V. */
     kvd_latent_head *head;
-    /* [n_layers][n_runs] in device memory. A page stores a token's latent vectors in runs of 8
-     * elements. Each entry: index of the page's element at which a run of the page's first token
-     * begins. */
+    /* [n_layers][n_runs] in device memory: index in a page at which each run of 8 latent elements
+     * begins, for the page's first token. */
     int32_t *run;
     /* Number of elements to which each latent vector of a new token is padded; 0: no padding. Must
      * be set before kvd_latent_store_init. */
@@ -385,9 +384,8 @@ typedef struct {
     /* True if pages also store the RoPE position of each token and KV head, for methods that drop
      * tokens. Must be set before kvd_latent_store_init; not supported if layers share pages. */
     bool positions;
-    /* [n_layers][n_runs] in device memory. A page stores a token's latent vectors in runs of 8
-     * elements. Each entry: index of a run's first element in the padded latent vectors of a new
-     * token. NULL: these vectors have no padding. */
+    /* [n_layers][n_runs] in device memory: index at which each run of 8 elements begins in a new
+     * token's padded latent vectors. NULL: no padding. */
     int32_t *source;
     uint16_t *pool;
     /* Bytes of a page of latent vectors. page_bytes: sum over the layers without a sliding window.
@@ -413,7 +411,8 @@ typedef struct {
 } kvd_latent_store;
 
 /* Allocates s->layer, the layouts of all layers. Each group of `heads` adjacent KV heads shares
- * latent vectors. The caller must then set rank, matrix, up and applies_rope of each layer. */
+ * latent vectors. The caller must then set the fields `rank`, `matrix`, `up` and `applies_rope` of
+ * each layer. */
 int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, kvd_err *err);
 /* Computes where the pages of each layer store latent vectors. The caller must have set the head
  * dimensions of all layers (kvd_cache_layer.map). */
@@ -485,9 +484,9 @@ typedef struct {
     /* Largest number of outliers of K that a page can store per group of KV heads. */
     int32_t room;
     double share;
-    /* apart [slots + 1] in device memory: number of outliers of K of each request; the last element
-     * is the number of outliers that did not fit into the fullest page. host_apart: copy in pinned
-     * memory. NULL: outliers of K are not stored. */
+    /* [slots + 1] Number of K outliers of each request, in device memory (apart) and pinned memory
+     * (host_apart). Last element: largest number of outliers that one page lacked room for. NULL:
+     * outliers of K are not stored. */
     uint32_t *apart, *host_apart;
 } kvd_latent_codes;
 
@@ -510,8 +509,8 @@ double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
 /* Returns how many stored bits of the request the latest decode step did not read, because their
  * tokens had left the sliding window. */
 double kvd_latent_codes_unseen(const kvd_latent_codes *c, size_t slot);
-/* Returns the largest number of outliers of K in a page, if the page had no room for them.
- * Otherwise returns 0. */
+/* Returns 0 if all outliers of K fitted into their pages, otherwise the largest number of outliers
+ * of a page. */
 size_t kvd_latent_codes_lacking(const kvd_latent_codes *c);
 
 /* For tests only: returns the method that drops tokens from the cache of method palu, or NULL if

@@ -282,9 +282,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
             else
                 for (int i = 0; i < blocks; i++)
                     add_blocks<1>(x, A + (uint32_t)i * BLOCK_A, B + (uint32_t)i * BLOCK_B, k + i);
-            /* A full ring-buffer stage takes one wgmma group, and the wait leaves this group
-             * running. A partly filled stage takes several groups, so the wait is for all
-             * groups. */
+            /* Waits until the matrix products of the previous ring-buffer stage are complete. */
             if (k && blocks == RANKS / 16)
                 wgmma_wait<1>();
             else if (k)
@@ -293,7 +291,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 arrive_both(used);
             used = bar.empty + 8 * (uint32_t)p.stage;
         }
-        /* Computes addresses and loads RoPE factors while the last matrix products still run. */
+        /* Computes addresses and loads RoPE factors while the tile's matrix products still run. */
         uint16_t *const page = static_cast<uint16_t *>(a.pages) + page_at(a, t, group) * a.page;
         const kvd_latent_head *const head = a.head + 2 * t.tile;
         uint32_t *const to[2] = {reinterpret_cast<uint32_t *>(page + __ldg(head[0].page + t.side)) +

@@ -194,8 +194,8 @@ __device__ void put_apart(const kvd_latent_code_args &a, int b, int t, int j, in
         atomicMax(a.beyond, at + 1 - (uint32_t)a.room);
 }
 
-/* Empties the lists of outliers of K in all pages of prompts. Grid: x, thread blocks per prompt; y,
- * prompts. */
+/* Empties the lists of K outliers in all pages of the prompts. Grid dimensions: (thread blocks per
+ * prompt, prompts). */
 __global__ void __launch_bounds__(THREADS)
     clear_lists(const __grid_constant__ kvd_latent_code_args a)
 {
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(THREADS)
         a.apart[__ldg(a.slot + b)] = 0;
 }
 
-/* Quantises latent vectors, one token after another per thread block. */
+/* Quantises the latent vectors of new tokens. Each thread block processes one token at a time. */
 __global__ void __launch_bounds__(THREADS)
     code_tokens(const __grid_constant__ kvd_latent_code_args a)
 {

@@ -347,8 +347,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                       (p->evict && p->evict->make(p->evict, pages, slots, stream, err)));
 }
 
-/* If prompts attend to uncompressed K and V, fails if an iteration has a part of a prompt, or
- * prompts together with decode steps. */
+/* If prompts attend to uncompressed K and V, fails unless each prompt is processed at once and
+ * without decode steps. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_gpu_method *const evict = ((kvd_palu *)m)->evict;

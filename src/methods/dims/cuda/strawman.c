@@ -1,6 +1,5 @@
-/* Methods on the GPU that project K and V on the leading columns of a rotation. Method strawman and
- * parameter online=1 compute rotations from prompts; parameter explicit=1 reads them from a
- * file. */
+/* GPU code that projects K and V on the leading columns of rotations. The rotations are computed
+ * from each prompt (method strawman, online=1) or read from a file (explicit=1). */
 #include <stdlib.h>
 
 #include "methods/dims/cuda/strawman_parts.h"
@@ -285,9 +284,8 @@ static double held(const kvd_gpu_method *m)
     return s->store.held - s->levels.less;
 }
 
-/* Returns the number of stored bits of a request: the kept dimensions of K and V in layers
- * without a sliding window and, unless all requests share the projections, the projections of all
- * layers. */
+/* Returns the stored bits of a request in layers without a sliding window: its projected K and V,
+ * and its own projection matrices if it has any. */
 static double bits(const kvd_gpu_method *m, size_t slot)
 {
     const strawman *const s = (const strawman *)m;

@@ -71,8 +71,8 @@ int kvd_strawman_width(const kvd_strawman *s, const kvd_dims *widths, int layer,
 /* Allocates those arrays of s->levels whose size does not depend on the number of requests. */
 int kvd_strawman_levels_make(kvd_strawman *s, kvd_err *err);
 int kvd_strawman_levels_make_slots(kvd_strawman *s, size_t slots, kvd_err *err);
-/* Must be called before each iteration. For prompts that a timing run skipped, assumes how many
- * tokens are unimportant and therefore keep fewer dimensions. */
+/* Must be called before each iteration. For prompts that a timing run skipped, sets an assumed
+ * number of less important tokens. */
 int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err *err);
 /* Chooses the important tokens of prompts. Must be called after the attention of the prompts, and
  * only in layers without a sliding window. */
@@ -80,8 +80,8 @@ int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err
 /* Sets to 0 the projected dimensions that less important prompt tokens do not keep. Must be called
  * only in layers without a sliding window. */
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* After an iteration, updates the number of tokens of each request, and the bytes by which less
- * important tokens make the cache smaller. Must be called before kvd_latent_store_note. */
+/* After an iteration, updates each request's number of tokens, and the bytes saved by storing fewer
+ * dimensions of less important tokens. Must be called before kvd_latent_store_note. */
 void kvd_strawman_levels_ended(kvd_strawman *s, const kvd_iteration *it);
 /* Returns by how many elements a request's cache is smaller, over all layers, because less
  * important tokens keep fewer dimensions. */

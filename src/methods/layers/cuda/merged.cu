@@ -21,7 +21,7 @@ __device__ __forceinline__ size_t page_of(const kvd_merged_args &a, int b, int p
     return static_cast<size_t>(__ldg(a.page_table + static_cast<size_t>(b) * a.max_pages + p));
 }
 
-/* Returns the index of the bf16 page that attention reads as page p of request b. */
+/* Returns the index, in the pool of bf16 pages, of page p of request b. */
 __device__ __forceinline__ size_t rows_page_of(const kvd_merged_args &a, int b, int p)
 {
     return static_cast<size_t>(__ldg(a.rows_table + static_cast<size_t>(b) * a.max_pages + p));

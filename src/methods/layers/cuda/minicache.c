@@ -171,8 +171,8 @@ static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err);
 }
 
-/* Merges the K and V of prompts in two layers. If a layer has a sliding window, also writes the
- * restored K and V to its bf16 pages. */
+/* Merges K and V of two layers, for prompts. In layers with a sliding window, then overwrites K and
+ * V in the bf16 pages by the merged values. */
 static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const double *const v = k->method.plan->layers_values.value;
@@ -243,8 +243,8 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum;
 }
 
-/* Returns the number of bits that merging layers saves a request of n tokens in layers with a
- * sliding window. */
+/* Returns the number of bits saved by merging layers with a sliding window, for a request of n
+ * tokens. */
 static double saved_near(const merged *k, size_t slot, size_t n)
 {
     const double prompt = (double)k->slots.slot[slot].prompt;
@@ -261,8 +261,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns by how much the latest step changed the number of bits that merged sliding-window layers
- * save. At most 0. */
+/* Returns by how much the latest step changed the bits saved by merging sliding-window layers (a
+ * number <= 0). */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);

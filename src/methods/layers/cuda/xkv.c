@@ -48,8 +48,7 @@ typedef struct {
      * latent vectors computed from them, [max_tokens][ranks]. */
     uint16_t *x[2], *latent;
     kvd_latent_span span[2];
-    /* Keys are decomposed on this stream, at the same time as values on the main stream, because
-     * the decomposition of one alone leaves much of the GPU idle. */
+    /* CUDA stream that decomposes keys while the main stream decomposes values. */
     cudaStream_t stream_of_keys;
     cublasHandle_t blas_of_keys;
     cudaEvent_t gathered, decomposed;
@@ -58,8 +57,7 @@ typedef struct {
     /* [slots + 1] Number of prompt tokens of the request in each slot, in device memory and in
      * pinned host memory. The last element is 0, for the empty requests that pad a batch. */
     int32_t *prompt, *host_prompt;
-    /* [max_slices] Device memory: for each request that has a decode step in the batch, the number
-     * of its prompt tokens. */
+    /* [max_slices] in device memory: prompt length of each decoding request, in tokens. */
     int32_t *steps;
     kvd_merged_slots slots;
     kvd_device_memory memory;
@@ -363,8 +361,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns by how much the latest step changed the number of bits that shared latent vectors save in
- * sliding-window layers. At most 0. */
+/* Returns by how much the latest step changed the bits saved by shared latent vectors in
+ * sliding-window layers (a number <= 0). */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);
@@ -486,8 +484,8 @@ static int make_solver(xkv *k, kvd_err *err)
     return k->latent && (k->captured = kvd_pinned_new(captured, what, err)) ? 0 : -1;
 }
 
-/* Fills device tables with each head's offsets in cache pages, latent vectors and singular
- * vectors. */
+/* Fills the GPU's tables of the offsets at which each head's K and V, latent vectors and singular
+ * vectors begin. */
 static int copy_tables(xkv *k, kvd_err *err)
 {
     const kvd_config *const c = k->method.cache->config;

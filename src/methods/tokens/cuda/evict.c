@@ -15,11 +15,11 @@ typedef struct {
     /* Number of cached tokens of the request after the latest iteration. */
     double held;
     int32_t merged; /* value of kvd_evict_merging.merged before this request */
-    /* Ring buffer of the cache indices that decode steps overwrite in turn. */
+    /* Ring buffer of cache indices; each decode step overwrites K and V at the next index. */
     int32_t *place;
     /* place[oldest]: next cache index to overwrite. places: number of indices in `place`. */
     size_t oldest, places;
-    /* Position of the token at each cache index, counting only the prompt tokens that stay. */
+    /* For each cache index, the token's position, where dropped prompt tokens are not counted. */
     uint32_t *position;
 } evict_slot;
 
@@ -44,8 +44,8 @@ typedef struct {
     /* True if tokens are ranked by the sum of the scores of KV heads that are on several GPUs. */
     bool joined;
     float *sums;
-    /* Data for ranking KVD_EVICT_EXPECTED: [1] for layers with the RoPE base rope_local_theta, [0]
-     * for all other layers. */
+    /* Data for expected-attention scores: for layers with the usual RoPE base, then for layers with
+     * rope_local_theta. */
     kvd_evict_expected expected[2];
     kvd_evict_trained trained;
     const kvd_latent_store *latents; /* NULL if K and V are stored */

@@ -160,7 +160,8 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* Sorts the tokens that would be dropped by an integer distance d, and keeps one in `every`. */
+    /* Visits the dropped tokens in rising order of `distance`, and marks one in `every` to be
+     * kept. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)

@@ -63,9 +63,8 @@ __device__ void fetch_queries(const kvd_evict_expected &e, const uint16_t *q, in
     }
 }
 
-/* Sums the products of query elements for a head's second moment [d][d], over part `split` of the
- * queries. Each CTA computes a block of 128 x 128 products. The first CTA of a part also sums the
- * queries themselves. */
+/* Sums q q^T over part `split` of a head's queries, for the second moment [d][d]. Each CTA computes
+ * 128 x 128 elements; the first CTA of a part also sums the queries. */
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS, 2)
     moments_kernel(const __grid_constant__ kvd_evict_prompts_args a, int first_prompt)

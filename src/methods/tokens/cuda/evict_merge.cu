@@ -74,8 +74,8 @@ __global__ void __launch_bounds__(THREADS)
     a.merging.length[e.row + t] = 1 / fmaxf(sqrtf(sum), LEAST_LENGTH);
 }
 
-/* Loads the keys of elements `from` to `from` + 31 of e.list into registers, in the layout that
- * mma.sync needs. */
+/* Loads K of tokens e.list[from] to e.list[from + 31] into registers, in the layout that mma.sync
+ * needs. */
 template <int STEPS>
 __device__ __forceinline__ void hold(const entries &e, int page_elements, int d, int from, int lane,
                                      uint32_t (&x)[2][STEPS][4])
@@ -222,8 +222,8 @@ __global__ void __launch_bounds__(RULE)
     }
 }
 
-/* Selects the dropped tokens to merge: those with the largest scores, if their key's cosine with a
- * kept key is at least rule.cosine. */
+/* Selects dropped tokens to merge into kept tokens: high-scored tokens whose key has a cosine of at
+ * least rule.cosine with a kept key. */
 __global__ void __launch_bounds__(RULE)
     important_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -402,8 +402,7 @@ __global__ void __launch_bounds__(NEAR)
     }
 }
 
-/* Number of kept tokens that a CTA handles. It is limited by the shared memory that their weighted
- * sums need. */
+/* Number of kept tokens per CTA, limited by shared memory. */
 template <int WIDTH> constexpr int kept_each = WIDTH > KVD_WIDTH_NARROW ? 16 : 32;
 
 /* Replaces K and V of each kept token by the weighted means over the token itself and all tokens

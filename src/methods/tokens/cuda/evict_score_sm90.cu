@@ -33,8 +33,8 @@ struct side {
     const int32_t *page;
     int page_elements, d, n;
 
-    /* Returns the bytes of tokens t .. t + 63 up to the prompt's end, in whole blocks of 8
-     * tokens. */
+    /* Returns the number of bytes to copy for tokens t .. t + 63, up to the prompt's length rounded
+     * up to 8. */
     __device__ __forceinline__ uint32_t bytes(int t) const
     {
         return (uint32_t)(max(0, min(PAGE, n - t + 7) / 8) * 16 * d);
@@ -72,8 +72,8 @@ struct totals {
     float sum[2], top[2], noise[2];
 };
 
-/* Updates the sums or maxima of this thread's two queries or two keys with a tile of logits. If
- * MASKED, skips keys later than the query, and queries outside from_row .. n - 1. */
+/* Updates this thread's sums of exp(logit), or its maxima, with a tile of logits. If MASKED, skips
+ * keys later than the query, and queries outside from_row .. n - 1. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&x)[TILE / 2], const score_params &p,
                                     const float *column, int token, int other, int from_row, int n,

@@ -466,8 +466,8 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* In timing runs, the numbers of freed indices (`holes`) and of moved tokens (`movers`) may
-     * differ. */
+    /* Random data in timing runs can make the number of freed indices differ from the number of
+     * moved tokens. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)

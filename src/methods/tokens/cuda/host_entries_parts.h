@@ -30,7 +30,7 @@ typedef struct {
     size_t at; /* first row of the head in kvd_host_entries.rows */
 } kvd_head_entries;
 
-/* Cached tokens of a request. */
+/* Lists of one request's cached tokens, one list for each layer and KV head. */
 typedef struct {
     kvd_head_entries *head; /* [layers][heads]; NULL: no request */
     bool prompt;            /* the latest iteration brought the prompt */

@@ -132,9 +132,9 @@ enum { KVD_LEANKV_SPARE_PAGES = 2 };
 
 /* Marks all pages as free and all KV heads as empty. */
 cudaError_t kvd_leankv_reset(const kvd_leankv_pool *p, cudaStream_t stream);
-/* Gives the KV heads of n requests, in n_layers layers, pages for `spare` more tokens at each
- * precision. If too few pages are free, gives none and sets state->wanted, which makes the
- * iteration fail. */
+/* Allocates pages for `spare` more tokens at each precision, in every KV head of n requests and
+ * n_layers layers. If too few pages are free, allocates none and sets state->wanted, which makes
+ * the iteration fail. */
 cudaError_t kvd_leankv_grow(const kvd_leankv_pool *p, const int32_t *slot, int n, int first_layer,
                             int n_layers, int spare, cudaStream_t stream);
 /* Frees all pages of n requests. slot [n], in device memory, lists the requests. */
@@ -194,9 +194,8 @@ typedef struct {
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
-    /* Thresholds for the sum of significance, counted from the least significant token, as
-     * fractions of the total. Tokens below `tl` are dropped; tokens from `tl` to `th` get low
-     * precision. */
+    /* Tokens with the least attention are dropped up to the fraction tl of all attention, or get
+     * low precision up to the fraction th. */
     double th, tl;
     /* [n] in device memory: slot, first row of Q and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;

@@ -179,8 +179,8 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* Tiles of 16 tokens that a warp processes: first, first + stride, ..., counted over the
- * high-precision tiles, then the low-precision tiles. */
+/* Tiles of 16 cached tokens that one warp processes: every `stride`-th tile, from number `first`
+ * on. High-precision tiles have the lowest numbers. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;

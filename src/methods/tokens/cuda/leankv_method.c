@@ -85,7 +85,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return give_back(k, k->host_leaving, n, err);
 }
 
-/* Returns 0: layers without a sliding window keep no tokens in bf16 pages after an iteration. */
+/* Returns how many tokens stay in bf16 pages: none. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;

@@ -100,8 +100,8 @@ struct border {
  * border out[k] add up to less than target[k]. */
 __device__ void find_borders(const float *value, int n, const double (&target)[2], border (&out)[2])
 {
-    /* Lower and upper bounds of two bisections, as bit patterns of floats. Bisection k finds the
-     * smallest x such that all significances up to x add up to at least target[k]. */
+    /* Bounds of two bisections, as bit patterns of floats. Bisection k finds the smallest x for
+     * which all elements of `value` up to x add up to at least target[k]. */
     uint32_t lo[2] = {0, 0}, hi[2] = {0x7f800000u, 0x7f800000u};
     for (int round = 0; round < 31; round++) {
         const uint32_t mid[2] = {lo[0] + (hi[0] - lo[0]) / 2, lo[1] + (hi[1] - lo[1]) / 2};
@@ -132,8 +132,8 @@ __device__ void find_borders(const float *value, int n, const double (&target)[2
 
 __global__ void __launch_bounds__(32 * RANK_WARPS) rank_kernel(const kvd_leankv_prompts p)
 {
-    /* For each precision level, the largest attention received by a token below that level (bits of
-     * a float). */
+    /* For each precision, the largest mean attention that a token below this precision received, as
+     * float bits. */
     __shared__ uint32_t most[KVD_LEANKV_LEVELS];
     const int g = (int)blockIdx.x, prompt = (int)blockIdx.y, n = p.q_len[prompt],
               start = p.q_start[prompt];

@@ -242,8 +242,8 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/* Adds this decode step's attention probabilities to the tokens' scores. Thread 0 gets the sum of
- * the older tokens' significances, and the least significant token of each precision. */
+/* Adds this decode step's attention to the tokens' scores. For tokens outside the newest window,
+ * thread 0 gets the sum of their mean scores, and the lowest mean score of each precision. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)

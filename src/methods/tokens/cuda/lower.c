@@ -359,8 +359,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .attended = attended,
                                  .attended_window = round_window,
                                  .free = release};
-    /* From here on, the cache that calls this function frees the method, even if a later call
-     * fails. */
+    /* From here on the caller owns *m, even after a failure. */
     *m = &k->method;
     const size_t bytes = (size_t)cache->config->n_layers * sizeof *k->layer;
     if (!(k->layer = kvd_device_host(&k->memory, bytes, what, err)))

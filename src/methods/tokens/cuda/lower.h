@@ -63,7 +63,8 @@ KVD_LOWER_INLINE int32_t kvd_lower_words(const int32_t bits[KVD_LOWER_LEVELS], i
     return high > low ? high : low;
 }
 
-/* Prompts of a batch, in device memory, after the attention of a layer has been computed. */
+/* Queries of a batch of prompts in one layer, and the attention that prompt tokens received, in
+ * device memory. */
 typedef struct {
     int32_t n_q8;
     const int32_t *q_start; /* [n] first row of each prompt in `mass` and `q` */
@@ -76,9 +77,8 @@ typedef struct {
  * which key channels are multiplied before quantisation. */
 cudaError_t kvd_lower_prompts(const kvd_lower_args *a, const kvd_lower_prompts_args *p,
                               cudaStream_t stream);
-/* Rounds K and V of the newest min(q_len[i], `most`) tokens of each request i, in the bf16 pages
- * a->rows, to the values that high-precision quantisation would give. q_len [n] is in device
- * memory. Does not use codes, level, score, factor and budget of *a. */
+/* Quantises the newest min(q_len[i], `most`) tokens of each request i at high precision, and writes
+ * the decoded K and V back to the bf16 pages a->rows. q_len [n] is in device memory. */
 cudaError_t kvd_lower_round(const kvd_lower_args *a, const int32_t *q_len, int32_t most,
                             cudaStream_t stream);
 /* Decodes all tokens but the newest to the bf16 pages a->rows. Fills the rest of the last group of

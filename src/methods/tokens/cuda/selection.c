@@ -82,8 +82,8 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/* Returns the number of bits of the data by which a decode step chooses among n tokens in a layer.
- * If `stored` is true, counts the data in GPU memory, otherwise the data that the step reads. */
+/* Returns the size in bits of the data by which decode steps choose among n tokens, in one layer.
+ * If `stored`, this is the size in GPU memory, otherwise the size that a step reads. */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;

@@ -29,8 +29,8 @@ __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
     return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-/* Returns true if a decode step reads some, but not all, of the selection pages (groups of adjacent
- * tokens) before the newest ones. */
+/* Returns true if a decode step reads only some of the older selection pages (groups of adjacent
+ * tokens), so that they need scores. */
 __device__ __forceinline__ bool scores(const pages &p)
 {
     return p.chosen > 0 && p.chosen < p.all - p.newest;
@@ -221,8 +221,8 @@ __global__ void __launch_bounds__(SCORE)
         score_pages<2>(s, rise, fall, b, g, first + WARP_PAGES * warp, old, score);
 }
 
-/* Scores large clusters of tokens. The largest and smallest key elements of a large cluster follow
- * from those of its small clusters. */
+/* Scores large clusters of tokens by their largest and smallest key elements. These are computed
+ * from the extremes of the small clusters in each large cluster. */
 __global__ void __launch_bounds__(SCORE)
     large_kernel(const __grid_constant__ kvd_selection s, const __grid_constant__ kvd_selected to)
 {

@@ -235,8 +235,8 @@ KVD_ON_BOTH static inline int32_t kvd_selection_piece(const kvd_read_rule *r)
     return r->ranking != KVD_READ_LANDMARKS && r->page < KVD_PAGE_TOKENS ? (int32_t)r->page : 0;
 }
 
-/* Returns how many of n clusters of tokens a decode step reads because of their scores. The first
- * and the last cluster are not counted. */
+/* Returns how many of n clusters of tokens a decode step reads for their high scores, not counting
+ * the first and the last cluster. */
 KVD_ON_BOTH static inline size_t kvd_selection_wanted(const kvd_read_rule *r, size_t n)
 {
     const size_t budget = (size_t)r->budget;

@@ -74,9 +74,8 @@ __device__ __forceinline__ uint16_t *mean_of(const kvd_selection &s, const kvd_s
            in_page(s, g, i) * (size_t)s.map.d_qk[0];
 }
 
-/* Returns the address of the flag of selection page i, a group of adjacent tokens. Flag 0: the
- * group's keys are not stored exactly. Flag n > 0: the n-th set of exact keys belongs to the
- * group. */
+/* Returns the address of the flag of selection page i, a group of adjacent tokens. Flag 0: its keys
+ * are not stored exactly. Flag n > 0: it is the n-th group with exactly stored keys. */
 __device__ __forceinline__ uint8_t *flag_of(const kvd_selection &s, const kvd_selection_shadow &x,
                                             int b, int g, int i)
 {

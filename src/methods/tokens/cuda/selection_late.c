@@ -175,8 +175,8 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns how many of a request's n tokens are too new for a group of tokens with a mean key. The
- * result is at least 1. */
+/* Returns how many of a request's n tokens follow the groups of tokens for which mean keys are
+ * stored, but at least 1. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -406,8 +406,7 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/* Returns a number, at most 0, to add to the caller's count of unread bits. The caller counts
- * unread keys as uncompressed, but they are stored as smaller latent vectors. */
+/* Returns the size in bits of the unread keys as latent vectors, minus their uncompressed size. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;

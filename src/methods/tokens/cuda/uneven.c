@@ -160,7 +160,7 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Returns 0: layers without a sliding window keep no tokens in bf16 pages after an iteration. */
+/* Returns how many tokens stay in bf16 pages: none. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     (void)m, (void)slot, (void)before;
@@ -301,8 +301,7 @@ static void release(kvd_gpu_method *m)
     free(e);
 }
 
-/* Fills the pages with random numbers, which timing runs read. At first, every KV head has one
- * cached token. */
+/* Allocates the pages and fills them with random numbers, for timing runs. */
 static int make_pool(uneven *e, size_t pages, cudaStream_t stream, kvd_err *err)
 {
     const kvd_paged_cache *const c = e->method.cache;
@@ -470,8 +469,8 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
                                  .free = release};
     if (describe(e, plan, err) || (plan->bits && kvd_host_entries_new(&e->method, &places, err)))
         return -1;
-    /* Timing runs may begin without a prompt (`anywhere`), unless dropped tokens are merged: then
-     * only the keys of a prompt determine how many tokens stay. */
+    /* Timing runs may begin without a prompt, unless tokens are merged according to the prompt's
+     * keys. */
     e->method.anywhere = !e->rule.merge;
     e->method.lse = e->lse;
     return 0;

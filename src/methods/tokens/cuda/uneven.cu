@@ -20,7 +20,8 @@ struct head {
     const float *rank;
 };
 
-/* Returns the description of KV head g of prompt b. g counts the u.n_all heads of all GPUs. */
+/* Returns the description of KV head g of prompt b, where g is an index among the heads of all
+ * GPUs. */
 __device__ __forceinline__ head head_of(const kvd_uneven_prompts_args &u, int g, int b)
 {
     const kvd_evict_prompts_args &a = u.prompt;
@@ -52,8 +53,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns the sort key of token t of KV head g in a list of all heads' tokens. `own`: tokens whose
- * key in the list of head g is at least this number come first. */
+/* Returns the sort key of token t of KV head g in a list of all heads' tokens. It is the largest
+ * possible key if the token's key within head g is at least `own`. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -100,8 +101,8 @@ __global__ void __launch_bounds__(VECTOR)
     u.vector[((size_t)b * u.n_all + (u.first + g)) * (size_t)a.map.d_v[0] + me] = all;
 }
 
-/* Method taskkv: finds the KV heads whose weighted sums of V vectors (u.vector) differ most from
- * the mean over all heads. They keep all tokens. */
+/* Method taskkv: selects the KV heads that keep all tokens. Their vectors u.vector (weighted sums
+ * of V) differ most from the mean over the heads. */
 __global__ void __launch_bounds__(KVD_HEADS_MAX)
     whole_kernel(const __grid_constant__ kvd_uneven_prompts_args u)
 {
@@ -262,7 +263,8 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/* Returns the index at which the values of query head h in prompt b begin in u.spread. */
+/* Returns the index in u.spread at which the sums of entropy and variance for query head h of
+ * prompt b begin. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);

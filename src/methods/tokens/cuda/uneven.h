@@ -1,5 +1,5 @@
-/* Functions for methods that keep different numbers of prompt tokens in different layers or KV
- * heads. Tokens that stay are stored in pages that belong to one KV head each. */
+/* GPU functions that keep different numbers of prompt tokens in different layers or KV heads. A
+ * page stores tokens of only one KV head. */
 #ifndef KVD_METHODS_TOKENS_CUDA_UNEVEN_H
 #define KVD_METHODS_TOKENS_CUDA_UNEVEN_H
 
@@ -18,9 +18,8 @@ typedef struct {
     /* n_all: number of KV heads of this layer on all GPUs. first: index of this GPU's first KV
      * head, counted over all GPUs. */
     int32_t n_all, first;
-    /* Scratch [batch][n_all + 1] in device memory: smallest sort key (score and index) of the
-     * tokens that stay, for each KV head. The last element is for the token budget that all KV
-     * heads share. */
+    /* Scratch [batch][n_all + 1] in device memory: smallest sort key that stays in each KV head
+     * and, as last element, in the list of all heads' tokens. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
     /* [batch * n_kv_heads][max_pages] in device memory: page table of each KV head. The entries are
@@ -57,7 +56,8 @@ typedef struct {
     size_t layer_counts;
 } kvd_uneven_prompts_args;
 
-/* Scores all prompt tokens, chooses those that stay and copies them like kvd_uneven_choose. */
+/* Scores all prompt tokens, chooses those that stay, and copies their K and V to pages of their KV
+ * heads. */
 cudaError_t kvd_uneven_prompts(const kvd_uneven_prompts_args *args, cudaStream_t stream);
 /* Chooses the tokens to keep, by the scores args->rank or, if NULL, by the received attention
  * prompt.mass. Fills prompt.kept and args->count, and copies K and V of the kept tokens to pages of
@@ -98,7 +98,8 @@ typedef struct {
     /* [batch] in device memory: slot of each request. Slots from n_slots on are padding. */
     const int32_t *slot;
     int32_t n_slots;
-    /* Page table in device memory. The first page of each request has K and V of its new token. */
+    /* Page table of the pages from which new tokens are copied: one token per request, in the first
+     * page of its row. */
     const int32_t *from_table; /* device [batch][max_pages] */
     const void *from;          /* device pages with all KV heads of the layer */
     /* [batch * n_kv_heads] in device memory: number of cached tokens of each KV head, including the

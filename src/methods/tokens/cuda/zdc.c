@@ -175,8 +175,8 @@ static kvd_zdc_move_args move_args(const kvd_zdc *z, const kvd_paged_rows *r)
                                .page = (size_t)c->layer[r->layer].map.page_elements};
 }
 
-/* In layers that use the important tokens of an earlier layer, zeroes the dimensions of K and V
- * that less important tokens do not store. */
+/* Zeroes the dimensions of K and V that less important prompt tokens do not keep, in layers that
+ * use an earlier layer's important tokens. */
 static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
@@ -520,7 +520,7 @@ static size_t near_heads(const kvd_zdc *z)
     return (size_t)(c->config->n_layers - c->n_full) * (size_t)c->share->n_kv_heads;
 }
 
-/* Returns the number of bits of the pruned channels of `tokens` keys, summed over all layers with a
+/* Returns the number of bits that channel pruning saves for `tokens` keys, in all layers with a
  * sliding window. */
 static double pruned_bits(const kvd_zdc *z, size_t tokens)
 {
@@ -542,8 +542,8 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
            pruned_bits(z, pruned_near(z, slot, n));
 }
 
-/* Returns minus the number of bits of pruned key channels, which the caller counts as unread
- * although they are not stored. */
+/* Returns minus the size in bits of the pruned channels of keys that left the sliding window in the
+ * latest step. */
 static double think_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;

@@ -29,8 +29,8 @@ typedef struct {
     int16_t kept[2];
     /* Index of the element in a page at which the K or V of this head begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
-    /* Columns at which this head's attention outputs begin: for important tokens, and for less
-     * important tokens. */
+    /* [important, less important tokens] Index in a row of attention outputs at which this head's
+     * output begins. */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
@@ -38,8 +38,8 @@ typedef struct {
     const int32_t *slot; /* device [batch] */
     /* [batch][pitch] in device memory: page table of each request, from its second page on. */
     const int32_t *table;
-    /* pitch: row length of `table`. own: index of the page that is the first page of slot 0. The
-     * first page of slot s is own + s. */
+    /* pitch: row length of `table`. own: page number of the first page of slot 0. Slot s has
+     * page own + s as its first page. */
     int32_t pitch, own;
     /* [slots][n_layers] in device memory: number of less important tokens of each request in each
      * layer. */
@@ -55,8 +55,8 @@ typedef struct {
     const int32_t *q_start, *q_len;
     /* [n_heads][n_q8] in device memory: natural log of the softmax denominator of each query. */
     const float *lse;
-    /* 1 if `lse` has sums of attention probabilities instead of softmax denominators: the attention
-     * that each token received, per query head (method `received`). */
+    /* 1 if `lse` has the attention that each token received, per query head, instead of softmax
+     * denominators. */
     int32_t sums;
     /* 1 if each softmax denominator is divided by the number of keys to which its query attends. */
     int32_t mean;
@@ -104,9 +104,8 @@ typedef struct {
     int32_t *place;
 } kvd_zdc_channels_args;
 cudaError_t kvd_zdc_channels(const kvd_zdc_channels_args *args, cudaStream_t stream);
-/* Zeroes the key channels that method `think` removes, in a layer with a sliding window of `near`
- * tokens. Keeps the `kept` channels that rank best by the prompt's newest `near` keys. Does not use
- * order, level and place of *args. `pages` must equal args->from. */
+/* Zeroes all but `kept` key channels (method think), in the pages of a layer with a sliding window
+ * of `near` tokens. `pages` must equal args->from. */
 cudaError_t kvd_zdc_prune(const kvd_zdc_channels_args *args, int32_t near, int32_t kept,
                           void *pages, cudaStream_t stream);
 
@@ -193,13 +192,14 @@ typedef struct {
     const int32_t *kv_len;
     /* Outputs [n_layers][rows] in device memory, for each request:
      *
-     * - end: number of rows for tokens in the request's pages, up to the newest token
+     * - end: number of token rows in the request's pages up to the newest token, including padding
      * - low_len: number of less important tokens, but at least 1 */
     int32_t *end, *low_len;
     int32_t *table; /* device output [rows][pitch + 1]: page lists */
 } kvd_zdc_lists_args;
 
-/* Fills the outputs of *args: end, low_len and table. */
+/* Computes the page lists and token counts of each request in all layers: args->table, end and
+ * low_len. */
 cudaError_t kvd_zdc_lists(const kvd_zdc_lists_args *args, cudaStream_t stream);
 
 /* Arguments for combining two attention outputs in one layer: one for important tokens, one for

@@ -89,7 +89,7 @@ static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
         most[0] = low.d_qk[g] > most[0] ? low.d_qk[g] : most[0];
         most[1] = low.d_v[g] > most[1] ? low.d_v[g] : most[1];
     }
-    /* The stock attention kernels need KV heads of equal widths. */
+    /* Gives all KV heads equal widths, as unmodified attention kernels require. */
     for (int g = 0; c->attention == KVD_ATTENTION_STOCK && g < low.n_kv_heads; g++) {
         low.d_qk[g] = most[0];
         low.d_v[g] = most[1];

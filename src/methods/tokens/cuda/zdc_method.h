@@ -18,8 +18,8 @@ typedef struct {
 } kvd_zdc_parts;
 void kvd_gpu_zdc_share(kvd_gpu_method *m, const kvd_zdc_parts *parts);
 
-/* Returns parameter `layers` of method importance: the number of consecutive layers that use the
- * same important tokens. If it is 0, parameter `overlap` decides. */
+/* Returns how many consecutive layers use the same important tokens, or 0 if parameter `overlap`
+ * decides. */
 int kvd_gpu_zdc_together(const kvd_gpu_method *m);
 /* kvd_gpu_zdc_heads returns the layout of a layer's KV heads, an array in device memory.
  * kvd_gpu_zdc_low_map returns the layout of the layer's pages for less important tokens. */
@@ -120,7 +120,7 @@ typedef struct {
     size_t window, kept;
     kvd_zdc_head *head; /* device [kvd_zdc_layers()][n_kv_heads] */
     uint16_t *store;
-    /* Index of the page that is the first page of slot 0. The first page of slot s is own + s. */
+    /* Page number of the first page of slot 0. Slot s has page own + s as its first page. */
     int32_t own;
     kvd_zdc_levels levels;
     /* [n_heads][rows] Attention that each token received. NULL unless the method is `received`. */

@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(CHOOSE)
         n_low[l] = n - k;
 }
 
-/* Returns the index in the page pool at which 8 dimensions of token i begin, from dimension
- * 8 * block on. Token i is counted from the beginning of page `first` of request b. */
+/* Returns the index in the page pool of dimensions 8 * block .. 8 * block + 7 of token i. Tokens
+ * are numbered from the beginning of page `first` of request b. */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
 {
