@@ -200,8 +200,8 @@ static bool belongs(const kvd_checkpoint *c, const char *tensor)
     return len > 0 && (size_t)len < sizeof name && kvd_family_knows(&c->config, name);
 }
 
-/* Sets c->base to the prefix of the file's tensor names, such as "model.". Tries the prefixes known
- * for the model family until one gives the name of the embedding. */
+/* Sets c->base to the prefix, such as "model.", of the tensor names in the checkpoint file. Tries
+ * known prefixes until the file has a tensor with the embedding's name. */
 static void find_base(kvd_checkpoint *c)
 {
     const kvd_family *const family = kvd_family_of(&c->config);
@@ -267,7 +267,7 @@ static const char *most_common_dtype(const kvd_checkpoint *c)
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* unused reason why a tensor cannot be read; such a tensor is not counted */
+    /* error messages of tensors that cannot be read, which are skipped */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];

@@ -14,9 +14,9 @@ void kvd_cfg_mark(uint64_t *layers, int layer);
 /* Returns a member of a JSON object, or NULL if it is absent or null. */
 const json_t *kvd_cfg_member(const json_t *object, const char *key);
 
-/* Both functions read an integer from 1 to KVD_CONFIG_MAX_SIZE. If the key is absent, kvd_cfg_size
- * fails, and kvd_cfg_size_or does not change *out. */
+/* Reads an integer from 1 to KVD_CONFIG_MAX_SIZE. Fails if the key is absent. */
 int kvd_cfg_size(const json_t *root, const char *key, int *out, kvd_err *err);
+/* Reads an integer from 1 to KVD_CONFIG_MAX_SIZE. If the key is absent, *out does not change. */
 int kvd_cfg_size_or(const json_t *root, const char *key, int *out, kvd_err *err);
 
 /* Reads a positive number that float32 can hold. */
@@ -130,14 +130,15 @@ int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_co
 
 /* keys of config.json for routed experts, and their default values */
 typedef struct {
-    /* names of the keys: experts in a layer, experts that a token uses, hidden size of an expert */
+    /* keys in config.json: experts in a layer, experts that a token uses, hidden size of an
+     * expert */
     const char *experts, *chosen, *width;
-    /* default values of these keys; if 0, config.json must have the key */
+    /* values to use if config.json lacks a key; 0: the key is required */
     int n_experts, n_chosen, d_expert;
 } kvd_routed_keys;
 
-/* Reads the numbers of routed experts and their hidden size. The caller must have set
- * c->n_layers. */
+/* Reads how many routed experts each layer has, how many a token uses, and their hidden size. The
+ * caller must have set c->n_layers. */
 int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *c, kvd_err *err);
 
 /* Reads which layers have a plain feed-forward block instead of experts. */

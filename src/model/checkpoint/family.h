@@ -34,7 +34,7 @@ typedef enum {
     KVD_PART_SHARED_SCALE,
     /* logits of the attention sinks, [n_heads] */
     KVD_PART_SINKS,
-    /* bias [n_experts] of the router that counts only for choosing experts */
+    /* bias [n_experts] that affects which experts the router chooses, but not their weights */
     KVD_PART_ROUTER_BIAS,
     /* first matrix of the query projection: [q_rank][d_model] */
     KVD_PART_Q_DOWN,
@@ -144,8 +144,8 @@ bool kvd_part_place(const kvd_config *c, kvd_part part, bool bias, int layer, kv
 bool kvd_expert_place(const kvd_config *c, kvd_part part, bool bias, int layer, int expert,
                       kvd_place *place);
 
-/* Finds which weight of the model the stored tensor `tensor` holds, or the first if it holds
- * several. Returns false if the model has no such tensor. */
+/* Finds which weight of the model the file stores as `tensor`. If the tensor holds several weights,
+ * finds the first of them. Returns false if the model has no such tensor. */
 bool kvd_family_place(const kvd_config *c, const char *tensor, kvd_part *part, bool *bias,
                       kvd_place *place);
 

@@ -497,8 +497,7 @@ static int place_tensors(const reader *r, kvd_gguf *g, kvd_err *err)
 
 static int parse(kvd_gguf *g, const unsigned char *bytes, size_t len, kvd_err *err)
 {
-    /* smallest size in bytes of two parts of a GGUF file: a key with its value (VALUE_BYTES), and
-     * the description of a tensor (TENSOR_BYTES) */
+    /* smallest size in bytes of a key with its value, and of a tensor's description */
     enum { VALUE_BYTES = 13, TENSOR_BYTES = 33 };
     reader r = {bytes, bytes, bytes + len};
     uint32_t version = 0;

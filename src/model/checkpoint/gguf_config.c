@@ -166,7 +166,8 @@ static int refuse(const builder *b, kvd_err *err)
         "rope.scaling.finetuned_layers", "expert_group_count",          "expert_group_used_count",
         "leading_dense_block_count",     "nextn_predict_layers",        "full_attention_interval",
         "attention.shared_kv_layers",    "attention.temperature_length"};
-    /* The first N_ZERO keys in list `reals` must be 0 if set; the other keys may also be 1. */
+    /* The first N_ZERO GGUF keys in list `reals` must be 0 if present; the other keys may also be
+     * 1. */
     enum { N_ZERO = 3 };
     static const char *const reals[] = {"router_logit_softcapping",
                                         "attention.temperature_scale",
@@ -251,8 +252,8 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
     return put(rope, key, list, err);
 }
 
-/* Writes the frequency divisors of Llama 3.1, which the file stores as a tensor, as parameters of
- * LongRoPE. */
+/* Writes the RoPE frequency divisors, which GGUF files of Llama 3.1 store as a tensor, to `rope` as
+ * LongRoPE factors. */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
     const json_t *positions = json_object_get(b->root, "max_position_embeddings");

@@ -10,7 +10,8 @@ typedef enum { ONCE, PER_LAYER } repeat;
 
 /* a weight, such as W_Q, whose matrices for all layers follow one another in the file */
 typedef struct {
-    /* Hugging Face name without the layer; "" for a part of the file that is not read */
+    /* name of the weight in Hugging Face files, without the layer number; "" if the weight is not
+     * read */
     const char *name;
     repeat repeat;
     size_t rows, cols;

@@ -35,7 +35,7 @@ static void read_pairs_plain(uint64_t key, float unit, uint64_t first, size_t n,
 
 #if defined(__x86_64__)
 
-/* Writes n pairs of random elements, like read_pairs_plain, by AVX2 instructions. */
+/* Writes n pairs of random elements to `out`, with AVX2 instructions. */
 __attribute__((target("avx2"))) static void read_pairs_avx2(uint64_t key, float unit,
                                                             uint64_t first, size_t n, float *out)
 {

@@ -58,12 +58,13 @@ int kvd_shards_find(const kvd_shards *s, const char *tensor, kvd_tensor *out, kv
 int kvd_shards_stored(const kvd_shards *s, const char *tensor, kvd_tensor_spec *spec,
                       const void **data, size_t *bytes, const char **file);
 
-/* Tensors with the matrices of all experts of a layer, as in gpt-oss:
+/* Names of one expert's matrices in tensors that hold all experts of a layer, as in gpt-oss:
  *
- * "x.experts.N.y.weight"  is matrix N of "x.experts.y" [n_experts][in][out]; in MXFP4, of
- * "x.experts.y_blocks" [n_experts][out][in / 32][16] and "x.experts.y_scales" [n_experts][out][in /
- * 32]
- * "x.experts.N.y.bias"    is row N of "x.experts.y_bias" [n_experts][out] */
+ * "x.experts.N.y.weight"  is matrix N of "x.experts.y" [n_experts][in][out]
+ * "x.experts.N.y.bias"    is row N of "x.experts.y_bias" [n_experts][out]
+ *
+ * In MXFP4, the matrix is stored as numbers "x.experts.y_blocks" [n_experts][out][in / 32][16] and
+ * scales "x.experts.y_scales" [n_experts][out][in / 32]. */
 
 /* Finds one expert's part of a tensor that holds all experts of a layer. Returns 1 if there is
  * none. */

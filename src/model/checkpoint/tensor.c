@@ -7,8 +7,8 @@
 
 #include "common/half.h"
 
-/* numbers of elements per block: SMALL in Q8_0 and similar formats, LARGE in Q4_K and similar ones,
- * which have groups of 16 */
+/* elements per block of a quantised tensor: SMALL in formats such as Q8_0, LARGE in formats such as
+ * Q4_K */
 enum { SMALL = 32, HALF = SMALL / 2, LARGE = 256, GROUPS = LARGE / 16 };
 
 static const kvd_block_layout layouts[] = {

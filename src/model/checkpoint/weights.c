@@ -92,8 +92,7 @@ const float *kvd_weight_in_place(const kvd_weight *w)
     return (uintptr_t)p % sizeof(float) == 0 ? p : NULL;
 }
 
-/* Reads n elements of a weight. Rows that follow one another in the stored tensor are read at
- * once. */
+/* Reads n elements of a weight, from element `first` on. */
 static void read_piece(const kvd_weight *w, size_t first, size_t n, float *out)
 {
     while (n > 0) {

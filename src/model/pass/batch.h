@@ -21,8 +21,9 @@ typedef struct {
     const size_t *start, *whole;
 } kvd_batch;
 
-/* Return the position of sequence s's first token in its text, and the length of that text. */
+/* Returns the position, in its text, of sequence s's first token. */
 size_t kvd_batch_start(const kvd_batch *b, size_t s);
+/* Returns the length in tokens of the text to which sequence s belongs. */
 size_t kvd_batch_whole(const kvd_batch *b, size_t s);
 
 /* Fails unless max_tokens is in 1 .. INT_MAX and max_len in 1 .. max_positions of the model. */

@@ -368,7 +368,7 @@ static void run_shared(kvd_experts *e, const kvd_layer_weights *w, size_t n, flo
     }
 }
 
-/* Adds the output projection of the attention output o to x1, and normalises x1. */
+/* Adds W_O o to the residual stream x1, and writes the normalised x1 to e->normed. */
 static void add_attention(kvd_experts *e, const kvd_layer_weights *w, const float *o, size_t n,
                           float *x1)
 {

@@ -81,7 +81,8 @@ typedef struct {
     /* router: matrix [n_experts][d_model], bias of its logits, and bias that only the choice of
      * experts uses */
     float *router, *bias_router, *bias_choice;
-    /* host array [n_experts] of the routed experts; NULL if experts are streamed from the host */
+    /* [n_experts] in host memory: addresses of the routed experts' weights on the GPU; NULL if the
+     * weights are streamed to the GPU */
     kvd_gpu_expert *expert;
     kvd_gpu_expert shared;
     /* vector w [d_model]: the shared expert's output is multiplied by sigmoid(x w), for its

@@ -17,7 +17,8 @@ static int read_llama(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads sliding_window, in tokens, which all layers have. 0 or null means no window. */
+/* Reads the sliding window of all layers, in tokens, from JSON key sliding_window. 0 or null means
+ * no window. */
 static int read_window(const json_t *root, int absent, kvd_config *c, kvd_err *err)
 {
     int window = 0;

@@ -28,8 +28,7 @@ bool kvd_score_block_next(kvd_score_block *b, size_t len, size_t window, size_t 
     b->first += b->rows;
     if (b->first >= len)
         return false;
-    /* first key that the block reads: a multiple of 8, because cuBLAS is faster with aligned
-     * matrices */
+    /* first key that this block of queries reads, rounded down to a multiple of 8 for speed */
     b->from = window && b->first + 1 > window ? (b->first + 1 - window) / 8 * 8 : 0;
     b->rows = smaller(len - b->first, ROWS);
     while (b->rows > 1 && b->rows * round_up(b->first + b->rows - b->from, 8) > room)

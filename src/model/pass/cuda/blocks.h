@@ -1,7 +1,7 @@
-/* Operations of the forward pass on the GPU, defined in model/pass/blocks.h. Rows are tokens.
+/* GPU versions of the forward-pass operations in model/pass/blocks.h. Rows are tokens.
  *
- * Functions launch a kernel on the stream and return its error. A row with a NaN or infinity is
- * recorded in *bad together with `stage`, a number for this check. */
+ * Functions launch a kernel on the stream and return its error. If a row has a NaN or infinity,
+ * *bad gets the row's number and `stage`, a number by which the caller identifies the operation. */
 #ifndef KVD_MODEL_PASS_CUDA_BLOCKS_H
 #define KVD_MODEL_PASS_CUDA_BLOCKS_H
 

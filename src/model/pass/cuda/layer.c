@@ -67,8 +67,8 @@ static rows all_rows(size_t n)
     return (rows){0, n, -1};
 }
 
-/* Splits a large batch into two halves, so that one half is summed over GPUs while the other half
- * is computed. Returns the number of parts. */
+/* Splits a large batch in halves, so that one half is summed over GPUs while the other is computed.
+ * Returns 1 if the batch stays whole, 2 if it is split. */
 static int halves(const kvd_gpu_worker *w, size_t n, rows to[2])
 {
     enum { LEAST = 2048, TILE = 256 };
@@ -372,8 +372,8 @@ static int add_attention(const kvd_gpu_worker *w, const kvd_gpu_layer *l, rows r
                          err);
 }
 
-/* Computes the steps of a layer after attention if attention and feed-forward block are parallel,
- * with a single sum over GPUs. */
+/* For layers y = x + W_O o + ffn(norm(x)): computes everything that follows the attention output
+ * o. */
 static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     const rows r = all_rows(n);
@@ -387,8 +387,8 @@ static int behind_parallel(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, 
     return 0;
 }
 
-/* Computes the part of a layer after attention, in models with norms before attention and
- * feed-forward block. May process the batch in two halves. */
+/* For layers y = x1 + ffn(norm(x1)), x1 = x + W_O o: computes everything that follows the attention
+ * output o. May process the batch in two halves. */
 static int behind_before(kvd_gpu_worker *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     rows r[2];
@@ -496,7 +496,8 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
         return -1;
     if (layer < w->config.n_layers - 1)
         return 0;
-    /* Adds the last block's output to the residual stream, if this is still to be done. */
+    /* Adds the output of the model's last layer to the residual stream, if this is still to be
+     * done. */
     return kvd_status((w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                       kvd_gpu_join_sums(w, err));
 }

@@ -117,9 +117,8 @@ static int add_attention(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
     return forward_product(w, w->w.narrow, l->o, n, w->width_q, w->d, w->w.x, KVD_F32, 1, err);
 }
 
-/* Backward pass of the layer y = x1 + ffn(norm(x1)), with x1 = x + W_O o. Turns w->dx from the
- * gradient of y into the gradient of x for constant o. Writes the gradient of the attention output
- * o to w->d_o. */
+/* Backward pass of y = x1 + ffn(norm(x1)), with x1 = x + W_O o and attention output o. Turns w->dx
+ * from the gradient of y into that of x1, and writes the gradient of o to w->d_o. */
 static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n, kvd_err *err)
 {
     return kvd_status(
@@ -129,8 +128,9 @@ static int behind_before(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size
         kvd_back_norm(w, w->w.x, l->norm[1], n, w->dy, w->dx, 1, err) || output_back(w, l, n, err));
 }
 
-/* Backward pass of the layer y = x + W_O o + ffn(norm(x)). Turns w->dx from the gradient of y into
- * the gradient of x for constant o. Writes the gradient of the attention output o to w->d_o. */
+/* Backward pass of y = x + W_O o + ffn(norm(x)), with attention output o. Turns w->dx from the
+ * gradient of y into that of x, except for the path through o. Writes the gradient of o to
+ * w->d_o. */
 static int behind_parallel(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_t n,
                            kvd_err *err)
 {

@@ -40,8 +40,8 @@ struct kvd_gpu_backward {
     float *d_embedded;
     /* [max_tokens] target token of each position */
     uint32_t *target;
-    /* u: random number with which a token's target is drawn; loss: loss of a token; each has one
-     * number per token */
+    /* one number per token: random number that draws the token's target (u), and loss of the token
+     * (loss) */
     double *u, *loss;
     /* token ids, positions, RoPE table rows and target tokens, max_tokens each, in pinned memory */
     uint32_t *rows;
@@ -61,8 +61,8 @@ int kvd_gpu_behind_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, size_
 /* Computes w->d_qkv, the gradients of Q, K and V, from w->d_o, the gradient of the attention
  * output. */
 int kvd_gpu_attention_back(const kvd_gpu_backward *w, const kvd_batch *b, int layer, kvd_err *err);
-/* Computes the gradients of Q and K before RoPE and norms. Unless `last`, adds to w->dx the
- * gradient that reaches the layer's input through Q, K and V. */
+/* Computes the gradients of Q and K before RoPE and norms. If `last` is false, also adds the
+ * gradient that passes through Q, K and V to w->dx, the gradient of the layer's input. */
 int kvd_gpu_before_back(const kvd_gpu_backward *w, const kvd_gpu_layer *l, int layer, size_t n,
                         bool last, unsigned stage, kvd_err *err);
 

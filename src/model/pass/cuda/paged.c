@@ -193,9 +193,8 @@ static int prepare(kvd_gpu_paged *p, const kvd_attn_map *map, const kvd_dense_ru
     return 0;
 }
 
-/* Multiplies Q, K and V of new tokens by the layer's compression matrices and stores the products.
- * One launch uses one matrix for Q and K. If the layer has different matrices for Q and K, makes a
- * second launch for K. */
+/* Projects Q, K and V of new tokens by the layer's compression matrices, and stores the results. If
+ * Q and K have different matrices, launches a second kernel for K. */
 static int append(kvd_gpu_paged *p, const kvd_paged_layer *layer, const kvd_append_args *args,
                   cudaStream_t stream, kvd_err *err)
 {

@@ -79,8 +79,7 @@ __global__ void __launch_bounds__(THREADS)
     const bool mine = lane * N < half && token < n;
     const int at[2] = {lane * N, half + lane * N};
 
-    /* cosines and sines; angle i rotates elements i and i + half of a head, or 2i and 2i + 1 if
-     * interleaved */
+    /* cosines and sines of RoPE, one of each per rotated pair of elements */
     float c[N], s[N];
     kvd_wait_preceding(a.began);
     if (a.cosine && mine) {

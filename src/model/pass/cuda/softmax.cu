@@ -14,7 +14,7 @@ enum {
     TEAM = 256,
     WARP_KEYS = 1024,
     BLOCK_KEYS = 8192,
-    /* number of vectors of neighbouring scores that a thread loads at a time */
+    /* number of vector loads of scores that a thread issues at a time */
     CHUNK = 4
 };
 

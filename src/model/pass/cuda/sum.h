@@ -29,7 +29,8 @@ int kvd_gpu_sum_spread(kvd_gpu_sum *s, int index, float *x, size_t n, cudaStream
 typedef struct {
     int gpu;
     void *at;
-    /* length of the memory in bytes; the sending and the receiving GPU must give the same length */
+    /* length in bytes of the buffer `at`, which must be equal on the sending and the receiving
+     * GPU */
     size_t bytes;
 } kvd_gpu_piece;
 int kvd_gpu_sum_exchange(kvd_gpu_sum *s, int index, const kvd_gpu_piece *out, size_t n_out,

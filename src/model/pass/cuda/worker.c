@@ -44,9 +44,8 @@ static bool takes_many(const kvd_config *c)
     return c->n_experts >= EXPERTS && on_hopper();
 }
 
-/* Returns the largest number of tokens that kvdim's own expert kernels take per launch: 32 tokens
- * per expert on average, above which cuBLAS is faster, or more on Hopper GPUs. Returns 0 if cuBLAS
- * computes the experts. */
+/* Returns the largest number of tokens per launch for which kvdim's own kernels, not cuBLAS,
+ * compute the experts. Returns 0 if cuBLAS always computes them. */
 size_t kvd_gpu_experts_few(const kvd_config *c, const kvd_gpu_forward_spec *s,
                            const kvd_gpu_share *share)
 {
