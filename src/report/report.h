@@ -172,8 +172,8 @@ int kvd_report_check(const kvd_report *r, kvd_err *err);
 void kvd_section_figure(kvd_section *s, const char *name, const char *script, int width, int height,
                         const char *caption, const char *settings, ...) KVD_PRINTF(7, 8);
 
-/* Notes below the section's last figure how many rows of table `t` each panel leaves out. If the
- * panels show no row at all, the figure is not drawn. */
+/* Adds a note below the section's last figure: how many rows of table `t` each panel leaves out. If
+ * all panels are empty, the figure is not drawn. */
 void kvd_section_panels(kvd_section *s, const kvd_table *t, const kvd_panel *panel,
                         size_t n_panels);
 

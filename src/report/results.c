@@ -217,8 +217,8 @@ static int read_model(kvd_h5 *f, kvd_result *r, kvd_err *err)
     return r->has_model ? kvd_model_info_read(f, &r->model, err) : 0;
 }
 
-/* Converts saved fractions of cache bytes, from a cache in the run's number type, such as f32, to a
- * 16-bit cache. */
+/* Makes saved fractions of cache bytes relative to a 16-bit cache. Before, they are relative to a
+ * cache in the number type of the run, such as f32. */
 static void compare_with_16_bits(kvd_accuracy_result *a)
 {
     for (size_t k = 0; k < a->n_targets; k++) {

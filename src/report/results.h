@@ -21,7 +21,7 @@ typedef enum {
     KVD_RESULT_RATES,
     KVD_RESULT_ERROR_TABLE,
     KVD_RESULT_ACCURACY,
-    /* file of benchmark scores, which are in the member `accuracy` of kvd_result */
+    /* benchmark scores; they are loaded into the member `accuracy` of kvd_result */
     KVD_RESULT_TASKS,
     KVD_RESULT_KERNELS,
     KVD_RESULT_TOKENS,
@@ -61,7 +61,8 @@ typedef struct {
     kvd_similarity similarity;
     kvd_rates rates;
     kvd_rows *proposals; /* parameters that kvdim-fit --regression proposed, or NULL */
-    /* false if kvdim-fit derived `proposals` only from measurements of other models */
+    /* false if the proposed compression parameters are based only on measurements of other
+     * models */
     bool proposals_measured;
     kvd_error_table errors;
     kvd_accuracy_result accuracy;
@@ -102,8 +103,8 @@ int kvd_results_that_count(const kvd_results *r, kvd_results *some, kvd_err *err
 /* Sets the `name` of each result to a text that no other result has, as short as possible. Call it
  * after all files were added. */
 int kvd_results_name(kvd_results *r, kvd_err *err);
-/* Appends the names of the tasks to a label such as "mean of 2 tasks" if files use it for different
- * tasks. Looks for such labels in the files of *r and *also. */
+/* If files use a label such as "mean of 2 tasks" for different tasks, appends the names of the
+ * tasks to the label. Searches the files of *r and *also. */
 int kvd_results_name_means(kvd_results *r, kvd_results *also, kvd_err *err);
 void kvd_results_release(kvd_results *r);
 

@@ -113,8 +113,8 @@ static int by_series(const void *a, const void *b)
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/* Returns a note for a result in which only some matrices lose dimensions: " (V alone)" or " (Q-K
- * alone)"; else "". */
+/* Returns " (V alone)" or " (Q-K alone)" if a result reduces the dimensions only of V, or only of Q
+ * and K; else "". */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
@@ -504,7 +504,7 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
 /* rows first .. end - 1 of `item`: simulations of the same model, GPU and request trace */
 typedef struct {
     kvd_report_row *item;
-    size_t *service; /* for each row, index of the first row with equal limits, such as batch */
+    size_t *service; /* for each row, index of the first row with equal server limits */
     size_t first, end;
 } same_place;
 
@@ -516,8 +516,8 @@ static size_t service_of(const same_place *p, size_t i)
     return i;
 }
 
-/* Returns true if another file has a row with the method and the limits of row i, such as the
- * largest batch. */
+/* Returns true if a row of another file has the method and the server limits (such as the largest
+ * batch) of row i. */
 static bool twice(const same_place *p, size_t i)
 {
     for (size_t k = p->first; k < p->end; k++)
@@ -527,8 +527,8 @@ static bool twice(const same_place *p, size_t i)
     return false;
 }
 
-/* Returns true if another file repeats the simulation of row i, or the simulation of its
- * uncompressed baseline. */
+/* Returns true if row i must be labelled with the name of its own file, because another file
+ * repeats the simulation or its uncompressed baseline. */
 static bool is_alone(const same_place *p, size_t i)
 {
     bool alone = twice(p, i);
@@ -538,8 +538,8 @@ static bool is_alone(const same_place *p, size_t i)
     return alone;
 }
 
-/* Appends a file name to the label `place` of row i if rows with other limits share the label.
- * alone: true to append the name of row i's own file in any case. */
+/* Appends a file name to the label `place` of row i if rows with other server limits have the same
+ * label. alone: always appends the name of row i's own file. */
 static void name_files(const same_place *p, size_t i, bool alone)
 {
     kvd_report_row *const e = &p->item[i];
@@ -556,8 +556,8 @@ static void name_files(const same_place *p, size_t i, bool alone)
                  others && !alone ? " and others" : "");
 }
 
-/* Appends file names to equal labels `place` of results whose limits differ, such as the largest
- * batch. Results with equal labels must be adjacent. */
+/* If results with equal labels `place` have different server limits, such as the largest batch,
+ * appends file names to the labels. Results with equal labels must be adjacent. */
 static int tell_apart(kvd_report_rows *all, kvd_err *err)
 {
     same_place p = {.item = all->item, .service = calloc(all->n, sizeof *p.service)};

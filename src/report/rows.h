@@ -34,9 +34,9 @@ typedef struct {
     bool caches, prompts;
 } kvd_accuracy_entries;
 
-/* Collect all results of kvdim-eval (first function) or of kvdim-tasks (second). The caller
- * releases *all, also after a failure. */
+/* Collects all results of kvdim-eval. The caller releases *all, also after a failure. */
 int kvd_accuracy_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err);
+/* Collects all results of kvdim-tasks. The caller releases *all, also after a failure. */
 int kvd_tasks_collect(const kvd_results *r, kvd_accuracy_entries *all, kvd_err *err);
 void kvd_accuracy_entries_release(kvd_accuracy_entries *all);
 
@@ -55,7 +55,8 @@ bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 /* Writes the parameter by which the method trades cache bytes for accuracy, such as "h2o.heavy =
  * 0.1", or "" if it has none. */
 void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
-/* Returns true if the row has the compression method whose strongest compression is in *x. */
+/* Returns true if the row and *x, the result of a search for the strongest compression, have the
+ * same method. */
 bool kvd_row_is_of_target(const kvd_rows *rows, size_t row, const kvd_target_result *x);
 /* Returns the fraction of the bytes of a 16-bit cache that the row's method saves. saving: fraction
  * that the method saves of a cache in the run's number type, such as f32. */
@@ -87,9 +88,9 @@ typedef struct {
  * "zack,p=0.5". */
 bool kvd_is_job_method(const kvd_rows *rows, size_t i, const kvd_method *m);
 
-/* Return a number (first function) or text (second) from `column` of the row. If the file lacks the
- * column, the number is NaN and the text is "". */
+/* Returns the number in `column` of the row, or NaN if the file lacks the column. */
 double kvd_report_real(const kvd_report_row *e, const char *column);
+/* Returns the text in `column` of the row, or "" if the file lacks the column. */
 const char *kvd_report_text(const kvd_report_row *e, const char *column);
 void kvd_report_rows_release(kvd_report_rows *all);
 
@@ -105,10 +106,11 @@ double kvd_jct_speed_up(const kvd_report_row *e);
  * job */
 enum { KVD_JCT_PARTS = 11 };
 extern const char *const kvd_jct_part_title[KVD_JCT_PARTS];
-/* Returns the index of the part of a job's time to which a phase such as "mlp" belongs. */
+/* Returns the index in kvd_jct_part_title of the title under which the time of a phase, such as
+ * "mlp", is counted. */
 int kvd_jct_part_of(const char *phase);
-/* Returns the seconds of the part of a job that has the title kvd_jct_part_title[part]. side: half
- * of the job, "prefill" or "decode"; NULL for the whole job. */
+/* Returns how many seconds a job spends on kvd_jct_part_title[part], such as "MLP". side: counts
+ * only "prefill" or only "decode"; NULL: counts the whole job. */
 double kvd_jct_part(const kvd_report_row *e, int part, const char *side);
 
 int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
@@ -118,18 +120,18 @@ int kvd_kernels_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err
 int kvd_serving_collect(const kvd_results *r, kvd_report_rows *out, kvd_err *err);
 
 /* Returns the result of the uncompressed cache that `e` can be compared with: of the same kind,
- * model, device, trace and limits. Returns NULL if there is none. The attention implementation may
- * differ. */
+ * model, device, trace and server limits. Returns NULL if there is none. The attention
+ * implementation may differ. */
 const kvd_report_row *kvd_serving_uncompressed(const kvd_report_rows *all, const kvd_report_row *e);
 
 /* Compares the conditions under which row `a` of file x and row `b` of file y were measured.
  * Returns NULL if they are equal, else the name of the first column that differs, or "model" or
- * "schema". `but` names conditions that may differ, separated by commas:
+ * "schema". `but` names conditions that are not compared, separated by commas:
  *
  * - a column, "model", or a parameter of the method, such as "hetero.k"
  * - "widths": all columns of p, the fraction of dimensions that is removed
  * - "sample": number of tokens, sequences, predictions and benchmark items, and prompt lengths
- * - "bases": rotations and calibration text, where one of the two rows has none
+ * - "bases": rotations and calibration text, if only one of the two rows used rotations
  *
  * Numbers are equal if they differ by less than 1e-9. In the description of an engine, only device
  * and number type are compared. */

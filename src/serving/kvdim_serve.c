@@ -39,8 +39,8 @@ typedef struct {
     size_t done;
     /* number of simulations of the current method that used extrapolated iteration times */
     size_t n_beyond;
-    /* worst_share: fraction of iterations whose time was extrapolated, in the simulation of the
-     * current method with the largest such fraction; worst_rate: request rate of that simulation */
+    /* largest fraction of extrapolated iteration times in a simulation of the current method, and
+     * that simulation's request rate */
     double worst_share, worst_rate;
     kvd_h5 file;
 } service;
@@ -234,8 +234,8 @@ static void warn_of_extrapolation(service *v, const char *method)
     v->worst_share = 0;
 }
 
-/* Simulates requests that arrive at `rate` and adds a result row. bound: latency bound for which
- * --max-rate searched the highest request rate; NaN for a given rate. */
+/* Simulates requests that arrive at `rate` and adds a result row. bound: latency bound with which
+ * --max-rate searched for `rate`; NaN if the user gave the rate. */
 static int add_point(service *v, const kvd_serve_about *a, double rate, double bound, kvd_err *err)
 {
     kvd_requests fast;

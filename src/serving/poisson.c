@@ -14,7 +14,8 @@
 #include "common/rng.h"
 #include "serving/requests.h"
 
-/* numbers of two random streams: gaps between arrivals, and lengths of requests */
+/* identifiers of two random number generators: one for gaps between arrivals, one for request
+ * lengths */
 enum { GAPS = 1, LENGTHS = 2 };
 
 static const struct {

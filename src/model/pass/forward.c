@@ -296,8 +296,8 @@ static size_t queries_keys_values(kvd_forward *f, int layer, const kvd_layer_wei
     return bad < rows ? first + bad : SIZE_MAX;
 }
 
-/* Computes the steps of a layer after attention. Returns the first token with a NaN or infinity, or
- * SIZE_MAX. */
+/* Computes the rest of a layer after attention: output projection and MLP. Returns the index of the
+ * first token with a NaN or infinity, or SIZE_MAX. */
 static size_t rest_of_layer(kvd_forward *f, const kvd_layer_weights *w, size_t first, size_t rows)
 {
     float *x = f->x + first * f->d_model;

@@ -41,16 +41,15 @@ int kvd_forward_run_from(kvd_forward *f, const kvd_batch *b, kvd_attention *hook
 /* Writes logits [n][vocab_size] for n tokens; fails if one is not finite. */
 int kvd_forward_logits(kvd_forward *f, const float *hidden, size_t n, float *logits, kvd_err *err);
 
-/* Return the number of floating-point operations per token in all layers, and in the output
- * head. */
+/* Returns the number of floating-point operations per token in all layers together. */
 double kvd_forward_flop_per_token(const kvd_config *c, double seq_len);
+/* Returns the number of floating-point operations per token in the output head. */
 double kvd_head_flop_per_token(const kvd_config *c);
 
-/* Write weights of one layer in float32, without biases.
- *
- * w_o [n_heads][d_head][d_model]     output projection
- * w_v [n_kv_heads][d_head][d_model]  V projection */
+/* Writes a layer's output projection in float32, without bias, to
+ * w_o [n_heads][d_head][d_model]. */
 int kvd_forward_weights_o(kvd_forward *f, int layer, float *w_o, kvd_err *err);
+/* Writes a layer's V projection in float32, without bias, to w_v [n_kv_heads][d_head][d_model]. */
 int kvd_forward_weights_v(kvd_forward *f, int layer, float *w_v, kvd_err *err);
 
 #endif

@@ -17,7 +17,8 @@ size_t kvd_latent_scratch(const kvd_config *c);
 void kvd_latent_project(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                         size_t rows, float *scratch, const kvd_layer_qkv *out);
 
-/* Multiplies each head's attention output in o by W_UV: values [rows][n_heads][d_value]. */
+/* Multiplies the attention output `o` of each head by W_UV. values [rows][n_heads][d_value]
+ * receives the products. */
 void kvd_latent_values(const kvd_config *c, const kvd_layer_weights *w, const float *o, size_t rows,
                        float *values);
 

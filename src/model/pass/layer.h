@@ -14,8 +14,8 @@ typedef struct {
     const float *w[KVD_N_LAYER_PARTS], *b[KVD_N_LAYER_PARTS];
 } kvd_layer_weights;
 
-/* number of a layer's weights: part p has its matrix or gain at index 2 * p, and its bias at index
- * 2 * p + 1 */
+/* number of weight arrays per layer: each part has a matrix (or gain) at an even index, then its
+ * bias */
 enum { KVD_LAYER_WEIGHTS = 2 * KVD_N_LAYER_PARTS };
 
 /* Finds the weights of a layer in the checkpoint, and describes them in part
@@ -98,13 +98,16 @@ void kvd_experts_free(kvd_experts *e);
 void kvd_experts_bytes(const kvd_config *c, size_t max_tokens, double *weights,
                        double *activations);
 
-/* Computes the part of a layer with experts that follows attention, from the attention output o. On
- * entry, x [n][d_model] is the layer's input; on return, it is the layer's output. */
+/* In a layer with experts, computes the steps after attention from the attention output `o`. x
+ * [n][d_model]: input of the layer on entry, its output on return. */
 void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, int layer,
                                   const float *o, size_t n, float *x);
 
-/* Turns dx from the gradient of the layer's output into the gradient of its input x, for a constant
- * attention output o. Writes the gradient of o to d_o. */
+/* Backward pass of the steps after attention in a layer with experts.
+ *
+ * - dx: on entry, the gradient of the layer's output; on return, the gradient of its input x,
+ *   without the part through attention
+ * - d_o: receives the gradient of the attention output o */
 int kvd_experts_behind_back(kvd_experts *e, const kvd_layer_weights *w, int layer, const float *x,
                             const float *o, size_t n, float *dx, float *d_o, kvd_err *err);
 

@@ -174,8 +174,10 @@ static void softcap_row(const float *product, size_t keys, kvd_scores score, flo
     }
 }
 
-/* Turns the gradient dp of a query's probabilities p into scale p (dp - c) with c = o . d_o. If
- * there is no softcap, this is the gradient of the products q . k. */
+/* Backward pass of the softmax for one query. o, d_o: attention output and its gradient.
+ *
+ * - dprob: on entry, gradients of the probabilities; on return, gradients of the products q . k (if
+ *   there is no softcap) */
 KVD_CLONES static void scores_row(const float *restrict prob, size_t keys, const float *o,
                                   const float *d_o, size_t d, float scale, float *restrict dprob)
 {

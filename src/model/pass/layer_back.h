@@ -50,8 +50,11 @@ size_t kvd_layer_back_scratch(const kvd_config *c);
 void kvd_layer_normalise_back(const kvd_config *c, const float *x, const float *gain, size_t rows,
                               const float *dy, float *dx);
 
-/* Turns dx from the gradient of the layer's output into the gradient of its input x, for a constant
- * attention output o. Writes the gradient of o to d_o. */
+/* Backward pass of a layer's steps after attention.
+ *
+ * - dx: on entry, the gradient of the layer's output; on return, the gradient of its input x,
+ *   without the part through attention
+ * - d_o: receives the gradient of the attention output o */
 void kvd_layer_behind_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            const float *o, size_t rows, float *scratch, float *dx, float *d_o);
 

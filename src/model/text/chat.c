@@ -188,8 +188,7 @@ static const char *const probe_users[N_PROBES] = {
 #define PROBE_REASONING "<think>\nHm.\n</think>\n\n"
 #define PROBE_ANSWER    "It is 42,\n\n  is it NOT? \u00c4\u4f60: {'a': [1.5, \"b\"]}"
 
-/* Returns an answer for tests of chat format *c. Templates of this format copy the answer
- * unchanged. */
+/* Returns a test answer that templates of this chat format print unchanged. */
 static const char *answer_for(const kvd_chat *c)
 {
     return c->mark   ? PROBE_ANSWER

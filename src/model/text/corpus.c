@@ -52,8 +52,8 @@ typedef struct {
      * 2 tokens */
     bool shortened;
     bool full;
-    /* number of tokens before the current text if max_tokens is a limit per text; 0 if max_tokens
-     * limits all texts together */
+    /* number of tokens of earlier texts, which do not count towards the limit max_tokens; 0 if they
+     * count */
     size_t before;
 } cutter;
 
@@ -131,8 +131,8 @@ static int spool_window(cutter *k, size_t n, kvd_err *err)
     return 0;
 }
 
-/* Writes the tokens collected so far as a sequence, or fewer tokens if the limit max_tokens would
- * be exceeded. Tokens that are not written are kept for the next sequence. */
+/* Writes collected tokens as one sequence, up to the limit max_tokens. Keeps the other tokens for
+ * the next sequence. */
 static int cut(cutter *k, kvd_err *err)
 {
     const size_t max = k->spec->max_tokens;

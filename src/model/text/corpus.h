@@ -26,7 +26,7 @@ typedef struct {
     const char *ids; /* CSV file of token ids, one sequence per line, or NULL */
     size_t n_random;
     uint64_t seed;
-    /* largest number of tokens to take, 0 for all */
+    /* largest number of tokens in the corpus; 0: no limit */
     size_t max_tokens;
     bool by_text;   /* max_tokens limits each text, not their sum */
     size_t seq_len; /* tokens per window, 2 to max_positions */
@@ -55,8 +55,8 @@ const size_t *kvd_corpus_text_first(const kvd_corpus *c);
  * not read. */
 bool kvd_corpus_is_partial(const kvd_corpus *c, const char *const *text, size_t n_text,
                            kvd_err *note);
-/* Returns how many tokens were left out. A document's last token is left out if it would be alone
- * in a sequence. */
+/* Returns how many tokens were left out of the corpus, because each would have been a sequence of 1
+ * token. */
 size_t kvd_corpus_n_dropped(const kvd_corpus *c);
 /* Return how many tokens sequence s has, and how many are before it. */
 size_t kvd_corpus_length(const kvd_corpus *c, size_t s);
@@ -73,8 +73,8 @@ int kvd_corpus_hash_first(kvd_corpus *c, size_t n_sequences, char hash[KVD_CORPU
 /* Writes the ids of n sequences to `id`. */
 int kvd_corpus_read(kvd_corpus *c, size_t first, size_t n, uint32_t *id, kvd_err *err);
 
-/* Returns how many sequences, from `first` on, have at most max_tokens tokens together; at least 1
- * if a sequence is left. */
+/* Returns how many sequences, beginning with `first`, fit into a batch of max_tokens tokens.
+ * Returns at least 1, unless `first` is after the last sequence. */
 size_t kvd_corpus_batch(const kvd_corpus *c, size_t first, size_t max_tokens);
 
 #endif

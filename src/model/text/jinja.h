@@ -7,11 +7,11 @@
 
 #include "common/err.h"
 
-/* Returns what a template writes, allocated, as jinja2 does under apply_chat_template's settings
- * (trim_blocks, lstrip_blocks, loop controls).
+/* Renders a chat template as apply_chat_template of Transformers does. Returns the text, which the
+ * caller frees.
  *
- * `names` are the variables of the template, which it does not change. If `strftime_now` is among
- * them, its text is what strftime_now('%Y-%m-%d') returns.
+ * - names: values of the template's variables; the function does not change them. If `strftime_now`
+ *   is among them, its text is what strftime_now('%Y-%m-%d') returns.
  *
  * Returns NULL and fills *err if the template raises an exception or uses a feature that is not
  * supported. */

@@ -78,7 +78,7 @@ bool kvd_jinja_take_name(run *r, char name[64])
     return ok;
 }
 
-/* Returns the value of a quoted text. */
+/* Returns the text in the current token, a quoted string, after decoding its escape sequences. */
 static json_t *string_token(run *r)
 {
     const char *const end = r->at.token + r->at.n - 1;

@@ -135,8 +135,9 @@ void kvd_jinja_expect(run *r, const char *text);
 /* Copies the current token, which must be a name, and reads the next one. */
 bool kvd_jinja_take_name(run *r, char name[64]);
 
-/* Read a variable from the innermost frame that has it, and set one in the innermost frame. */
+/* Returns a variable's value from the innermost frame that has the variable. */
 json_t *kvd_jinja_look_up(run *r, const char *name);
+/* Sets a variable in the innermost frame. */
 void kvd_jinja_assign(run *r, const char *name, json_t *value);
 /* Opens a frame for the variables of a loop or macro. Returns false at the limit of nesting. */
 bool kvd_jinja_push_frame(run *r);
@@ -147,9 +148,10 @@ json_t *kvd_jinja_expression(run *r, bool live);
  * it. */
 json_t *kvd_jinja_disjunction(run *r, bool live);
 
-/* Runs the template from node i on, up to a tag whose first word is in `ends`, or to the end if
- * `ends` is NULL. Returns the node number of this tag, and makes its first word the current
- * token. */
+/* Runs the template from node i to the next tag whose first word is in `ends` or, if `ends` is
+ * NULL, to the end. Returns the tag's node number. The tag's first word becomes the current token.
+ *
+ * - live: if false, the nodes are only parsed */
 size_t kvd_jinja_run_until(run *r, size_t i, const char *const *ends, bool live);
 
 #endif

@@ -32,7 +32,7 @@ struct kvd_tokenizer {
     kvd_template around;
     kvd_token_decoder *decoder;
     size_t size;
-    /* [N_IDLE] unused buffers of encode, or NULL */
+    /* [N_IDLE] work buffers that no thread uses for encoding at the moment; elements may be NULL */
     _Atomic(encode_work *) *idle;
 };
 

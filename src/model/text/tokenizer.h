@@ -24,7 +24,7 @@
 
 typedef struct kvd_tokenizer kvd_tokenizer;
 
-/* list of token ids; all zeros mean an empty list */
+/* list of token ids; a zero-initialised struct is an empty list */
 typedef struct {
     uint32_t *id;
     size_t n, capacity;

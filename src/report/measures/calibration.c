@@ -60,8 +60,8 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
            !kvd_rows_differ(a->accuracy, a->row, b->accuracy, b->row, "calibration,widths");
 }
 
-/* Returns a number for the vectors on which rotations were calibrated: 0 for tokens, 1 for K-means
- * centroids of tokens, 2 for centroids weighted by cluster size. */
+/* Returns a code for what rotations were calibrated on: 0 for tokens, 1 for K-means centroids, 2
+ * for centroids weighted by cluster size. */
 static int kind_of(const kvd_calibration *c)
 {
     return c->centroids == 0 ? 0 : c->weighted ? 2 : 1;
@@ -170,9 +170,8 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/* Compares singular values of two calibrations. Takes each dimension's mean over heads, and returns
- * the largest relative change of such a mean between the calibrations, or NaN if one of them has no
- * singular values of matrices `pair`. */
+/* Compares the singular values of `pair` in two calibrations, after averaging over heads. Returns
+ * the largest relative change of one of them, or NaN if a calibration has none. */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
     double worst = 0;
@@ -228,11 +227,11 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/* Finds the calibrations with the fewest and the most K-means centroids, and otherwise the
- * parameters of calibration i. Returns false if the two numbers are equal, or if `point` has such a
- * calibration before i.
+/* Sets *least and *most to the calibrations with the fewest and the most K-means centroids that
+ * otherwise equal calibration i. Returns false if the two numbers are equal, or if i is not the
+ * first such calibration.
  *
- * - pruning: compares the number of left-out sequences instead of centroids */
+ * - pruning: compares numbers of left-out sequences instead */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
                     size_t *least, size_t *most)
 {
@@ -256,8 +255,9 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
     return *least != *most;
 }
 
-/* Computes measure `name`: perplexity or calibration time with the most K-means centroids (or
- * left-out sequences) / with the fewest. */
+/* Computes by what factor perplexity or calibration time changes from the fewest to the most
+ * K-means centroids. Measures whose names begin with "prune-" use the number of left-out sequences
+ * instead. */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
     const bool pruning = strncmp(name, "prune-", 6) == 0, time = strstr(name, "-time") != NULL;

@@ -186,8 +186,8 @@ static const char *differ(const kvd_observation *a, const kvd_observation *b)
                                            : NULL;
 }
 
-/* Returns the value in `y` that measures the same quantity as *p under equal conditions, or NULL.
- * *other receives a value in `y` of this quantity under different conditions, or NULL. */
+/* Returns the value in `y` with the quantity and conditions of *p, or NULL. *other receives a value
+ * in `y` with this quantity but different conditions, or NULL. */
 static const kvd_observation *match(const kvd_observations *y, const kvd_observation *p,
                                     const kvd_observation **other)
 {

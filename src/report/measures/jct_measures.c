@@ -238,9 +238,11 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Returns the log perplexity at which `method` takes as long as job `e`, interpolated between two
- * settings of `method`. If `slower`, returns the lowest log perplexity of `method`, whose settings
- * must all be faster than job `e`. Returns NaN if this is impossible. */
+/* Returns the log perplexity with which `method` would take as long as job `e`, interpolated
+ * between two jobs of `method`, or NaN.
+ *
+ * - slower: returns the lowest log perplexity of `method` instead, if all its jobs are faster than
+ *   `e` */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const char *method, const kvd_result *x, size_t scored, bool slower)
 {
@@ -277,10 +279,10 @@ static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row
     return t[0] >= at ? y[0] : y[0] + (y[1] - y[0]) * (at - t[0]) / (t[1] - t[0]);
 }
 
-/* Appends to *out by how many percent method A's perplexity exceeds method B's when their jobs take
- * equally long.
+/* Appends to *out by how many percent method A's perplexity exceeds method B's at equal job
+ * completion time.
  *
- * - of_a: compares at the times of A's jobs, else at the times of B's jobs */
+ * - of_a: true to compare at the completion times of A's jobs, false for B's jobs */
 static int of_text(const kvd_report_rows *all, const question *q, const kvd_result *x,
                    const char *label, bool of_a, bool slower, kvd_measured *out, kvd_err *err)
 {
@@ -329,8 +331,7 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /* If the two methods have no overlapping job times, compares with the faster method's
-             * lowest perplexity. */
+            /* If one method is always faster than the other, uses its lowest perplexity. */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

@@ -280,9 +280,8 @@ static const char *null_of(const char *text, double *lo, double *hi)
     return text;
 }
 
-/* Returns the description of the data from which the null range of value *v was computed, or
- * `words` if *v has none. Null range: the range of values expected if the paper's claim is
- * false. */
+/* Returns the source of the null range (values expected if the paper's claim is false), or `words`
+ * if *v has none. */
 static const char *null_name(const kvd_measured_value *v, const char *words)
 {
     return v->null_name ? v->null_name : words;

@@ -21,7 +21,7 @@
  * figures.csv lists every figure and table. Its column `because` says why a figure has no claim.
  * Every other figure has a claim, whose id begins with the figure's name.
  *
- * Both files close with the row "end" and the number of rows before it. */
+ * ledger.csv and figures.csv end with a row of "end" and the number of rows before it. */
 #ifndef KVD_REPORT_MEASURES_LEDGER_H
 #define KVD_REPORT_MEASURES_LEDGER_H
 
@@ -62,8 +62,8 @@ typedef struct {
 int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
-/* Returns the fraction of loads from 0.1 to 1 at which a curve of values is between lo and hi.
- * Load: request rate / highest request rate that the baseline method sustains. */
+/* Returns the fraction of the tested request rates at which a measured value is between lo and hi.
+ * Tested: 0.1 to 1 times the highest rate that the baseline method sustains. */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /* Tests a claim at every simulated request rate, separately for each serving setup (such as model
@@ -81,8 +81,8 @@ typedef struct {
     double least, most; /* smallest and largest measured value of the claim */
     char trend[96]; /* range of the trend measure's values; "" if the verdict does not need them */
     size_t n_services; /* number of curves over the request rate, one per simulated serving setup */
-    /* Fraction of the simulated request rates at which a paper's claim holds, in the worst and in
-     * the best serving setup (such as model and method). */
+    /* fraction of the simulated range of request rates in which the paper's claim holds, in the
+     * worst and in the best serving setup */
     double least_loads, most_loads;
     kvd_measured values; /* measured values over the request rate, one curve per serving setup */
     /* text that lists the values measured for the claim */
@@ -105,7 +105,7 @@ typedef struct {
 } kvd_ledger;
 
 /* Gives a verdict on every claim in ledger.csv, a file in folder `paper`. The caller must release
- * *out. Fails if a figure in figures.csv has neither a claim nor a reason for having none. */
+ * *out. Fails if figures.csv lists a figure without a claim and without a reason for that. */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
@@ -130,7 +130,7 @@ typedef struct {
     double value, half;
 } kvd_printed;
 
-/* language model in a published table, with the numbers printed for n data sets */
+/* numbers in a published table about one language model: two numbers for each of n data sets */
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
@@ -151,8 +151,8 @@ typedef struct {
 int kvd_published_load(const char *paper, const char *name, kvd_published_table *out, kvd_err *err);
 void kvd_published_release(kvd_published_table *t);
 
-/* pairs: number of pairs of data sets. violated: number of these pairs whose printed numbers
- * contradict each other, because |epsilon_a - epsilon_b| > delta_a + delta_b. */
+/* pairs: number of pairs of data sets. violated: number of these pairs whose printed distances
+ * between rotation matrices violate the triangle inequality. */
 typedef struct {
     size_t pairs, violated;
 } kvd_published_triangle;
@@ -177,8 +177,8 @@ kvd_published_fit kvd_published_fit_of(const kvd_published_table *t);
 /* two columns, one in each of two published tables, with equal numbers in most rows */
 typedef struct {
     char table[2][64], column[2][64];
-    /* shared: number of rows that are in both tables. equal: number of these rows with equal digits
-     * in the two columns. */
+    /* shared: number of rows that two published tables have in common. equal: number of these rows
+     * whose compared columns have equal digits. */
     size_t shared, equal;
 } kvd_published_twin;
 

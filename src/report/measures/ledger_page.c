@@ -119,8 +119,8 @@ static size_t figure_name(const char *id)
     return strcspn(id, ",(") - (strcspn(id, ",(") > 0 && id[strcspn(id, ",(") - 1] == ' ');
 }
 
-/* Draws a chart for one figure of a paper, with a curve per claim about the figure: measured ratio
- * of two methods against the request rate. */
+/* Draws a chart for one figure of a paper: ratio of two methods' latencies (or throughputs) against
+ * the request rate. Each claim about the figure has a curve. */
 static void figure_of_loads(const kvd_ledger *l, size_t first, int number, kvd_section *s)
 {
     const size_t n = figure_name(l->entry[first].id);
@@ -211,7 +211,7 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
         s->failed |= departures.failed;
     }
     s->failed |= on.failed | more.failed;
-    /* Writes this table to files only, because the HTML page shows the claims one by one. */
+    /* Writes the table of all claims to files only; the HTML page shows each claim separately. */
     t->only_files = true;
     kvd_table_note(t, "Measured on %s.%s", kvd_text_get(&on), kvd_text_get(&more));
     kvd_text_raw(&s->words, "<p class=\"note\">");

@@ -74,9 +74,8 @@ static bool paired_as(const kvd_spectrum *s, bool per_query)
     return s->model.n_heads == s->model.n_kv_heads || (s->pairing == KVD_PER_QUERY) == per_query;
 }
 
-/* Sets the range, for random vectors, of (sum of the smaller half of the singular values) / (sum of
- * all). For n vectors of d dimensions it is (1 - sqrt(d / n)) / 2 to 1 / 2 (Marchenko and Pastur
- * 1967). */
+/* Sets the range of values expected for random vectors (Marchenko and Pastur 1967). Value: sum of
+ * the smaller half of the singular values, in percent of the sum of all. */
 static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *out)
 {
     const double c = sqrt((double)s->model.d_head / (double)s->pair[pair].n_rows);
@@ -85,8 +84,9 @@ static void flat_spectrum(const kvd_spectrum *s, kvd_pair pair, kvd_measured *ou
         out->value[out->n - 1].null_name = "a flat spectrum of independent rows";
 }
 
-/* Sets the range of (sum of the smaller half of the singular values) / (sum of all) over the result
- * files of the same model with random weights. Returns false if there are no such files. */
+/* Sets the range of values measured in the same model with random weights. Value: sum of the
+ * smaller half of the singular values, in percent of the sum of all. Returns false if no result
+ * file has such a model. */
 static bool untrained_spectra(const request *q, const kvd_spectrum *trained, kvd_measured *out)
 {
     double least = INFINITY, most = -INFINITY;
@@ -140,9 +140,8 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/* Sets the range of the squared norm that projections to half the dimensions keep with random
- * rotations. Its unit is percent of the squared norm kept with the rotation calibrated on the same
- * text. */
+/* Sets the range of values expected for random rotations. Value: squared norm that projection to
+ * half the dimensions keeps, in percent of the squared norm kept with the calibrated rotation. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -251,7 +250,8 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
  *
  * - tokens-delta: relative difference between rotations calibrated on a text and on a reference
  *   text, for each number of calibration tokens
- * - tokens-fall: this difference with the most tokens / with the fewest tokens */
+ * - tokens-fall: this difference with the most tokens, divided by the difference with the fewest
+ *   tokens */
 static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_err *err)
 {
     kvd_token_point *p = NULL;

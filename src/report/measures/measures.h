@@ -39,16 +39,15 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
 /* Returns true if calibrations a and b used the same text: their labels or their text hashes are
  * equal. */
 bool kvd_one_text(const kvd_similarity *s, size_t a, size_t b);
-/* Returns true if no calibration with the same text label as calibration i used more tokens. Among
- * several with the most tokens, returns true only for the first. */
+/* Returns true if calibration i used the most tokens of all calibrations on its text. If several
+ * used equally many, returns true only for the first. */
 bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 
-/* Returns true if two of the compared calibrations have the same text label. Such calibrations
- * differ in their number of tokens. */
+/* Returns true if *s compares calibrations on different numbers of tokens of one text. */
 bool kvd_of_token_counts(const kvd_similarity *s);
 
-/* Returns false if another result row has the mean of this row and of rows with other random
- * seeds. */
+/* Returns false if the row was measured with one of several random seeds, and another row has the
+ * mean over the seeds. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /* Returns true if a result was measured with quantised weights and an uncompressed KV cache. */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
@@ -63,8 +62,8 @@ typedef struct {
     char what[2 * KVD_LABEL + 64];
     /* If the value is a time: device that was timed, such as "NVIDIA H200". Otherwise "". */
     char device[64];
-    /* If the value is the largest compression that keeps a score: name of this score, such as
-     * "top1". "" for other values. */
+    /* If the value is the strongest compression that keeps 99 % of a score: name of the score, such
+     * as "top1". Else "". */
     char metric[48];
     /* true if the simulated server's queue grew, because requests arrived faster than it
      * answered */
@@ -75,7 +74,8 @@ typedef struct {
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
     /* null range: range of values that is expected if the paper's claim is false; NaN if unknown */
     double null_lo, null_hi;
-    /* source of null_lo and null_hi, such as "a flat spectrum of independent rows"; may be NULL */
+    /* source of the range expected if the paper's claim is false, such as "a flat spectrum of
+     * independent rows"; may be NULL */
     const char *null_name;
     /* request rate as a fraction of the highest rate that the baseline method sustains; NaN if no
      * server was simulated */
@@ -122,8 +122,8 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
 /* Returns true if `name` is a measure of the strongest compression that keeps 99 % of a score, such
  * as "p99-zack". docs/definitions.md lists these measures. */
 bool kvd_rate_measure_known(const char *name);
-/* Computes a measure of the strongest compression that keeps 99 % of a score. Reads only results on
- * texts or tasks whose names contain `text`. */
+/* Computes a measure such as "p99-zack": the strongest compression that keeps 99 % of a score.
+ * Reads only results on texts or tasks whose names contain `text`. */
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err);
 
@@ -137,9 +137,8 @@ int kvd_setting_measure(const kvd_results *r, const char *name, kvd_measured *ou
 bool kvd_token_measure_known(const char *name);
 int kvd_token_measure(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Parameters that kvdim-fit --regression proposed for an allowed loss, and the loss and cache size
- * that were measured with these parameters (ZDC paper, section 8). Fields oracle_* are for caches
- * with other parameters. */
+/* Compression parameters that kvdim-fit --regression proposed for an allowed loss, and the measured
+ * loss and cache size. Fields oracle_* describe the smallest cache measured with any parameters. */
 
 typedef struct {
     const kvd_result *file;     /* kvdim/rates file with the proposed parameters */
@@ -155,8 +154,8 @@ typedef struct {
     /* Size of the smallest cache whose loss is at most `measured`, as a fraction of a 16-bit cache,
      * or NaN. */
     double oracle_measured;
-    /* Sizes of the smallest caches whose loss is at most the lower or the upper end of the
-     * confidence interval of `measured`. They are fractions of a 16-bit cache, or NaN. */
+    /* sizes of the smallest caches with a loss of at most measured.lo and measured.hi, as fractions
+     * of a 16-bit cache, or NaN */
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
@@ -164,8 +163,8 @@ typedef struct {
  * equal or lower loss. The caller frees *all [n]. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
-/* Computes by how many percent caches with parameters from kvdim-fit exceed the best measured
- * caches. The best cache is the smallest one of equal or lower loss. */
+/* Computes by how many percent caches with parameters from kvdim-fit are larger than the smallest
+ * measured caches of equal or lower loss. */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
 /* smallest number of results from which a method's saved cache bytes are estimated */
@@ -184,8 +183,8 @@ void kvd_target_from_points(const kvd_accuracy_entries *all, size_t first, size_
 /* Returns true if the calibration left out sequences of its text, or replaced tokens by K-means
  * centroids. */
 bool kvd_calibration_reduced(const kvd_spectrum *s);
-/* Returns true if a calibration file serves only to compare ways of calibrating (ZDC paper, Fig. 15
- * and 26), so that other measures do not use it. */
+/* Returns true if a calibration serves only to compare ways of calibrating (ZDC paper, Fig. 15 and
+ * 26), and must be ignored in all other comparisons. */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
 /* Returns the calibration that equals *s except that it used all sequences of the text, or NULL if

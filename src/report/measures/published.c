@@ -170,8 +170,11 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
     return one_epsilon(m, as_printed);
 }
 
-/* Permutes order[k] and all later elements in every way. *n counts the permutations, *fit the
- * permutations for which one number x satisfies delta = |epsilon - x| everywhere. */
+/* Tries all permutations of order[k] and later elements.
+ *
+ * - n: counts the permutations
+ * - fit: counts the permutations for which one number x satisfies |epsilon - x| = delta in each
+ *   pair of published numbers (epsilon, delta) */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {
@@ -368,7 +371,8 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* Index of this pair of models in *out, or *n if the pair is new. */
+                    /* index in *out of these two models with equal published numbers, or *n if they
+                     * are new */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

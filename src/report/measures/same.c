@@ -255,7 +255,7 @@ static bool file_of(const kvd_result *x, size_t k, named_file *f)
            is_benchmark(x->accuracy.rows, f->path, &f->name);
 }
 
-/* Fails if two results use one name for input files with different contents. */
+/* Fails if two results refer by the same name to input files with different contents. */
 static int same_files(const kvd_result *x, const kvd_result *y, kvd_err *err)
 {
     named_file a, b;

@@ -11,7 +11,8 @@
 
 static const char *const words[] = {"rate", "top", "ttft", "tbt", "jct", "throughput", "running"};
 
-/* parts of the name of a measure, which has the form "serving-WHAT-A-over-B:TRACE" */
+/* parts of the name of a measure, such as "serving-ttft-zack-over-none:arxiv": quantity, methods a
+ * and b, request trace */
 typedef struct {
     char what[12], a[48], b[48], trace[32];
 } question;

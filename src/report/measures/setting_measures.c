@@ -28,9 +28,10 @@ static bool is(const kvd_result *x, size_t row, size_t none, const char *method)
            !kvd_rows_differ(x, none, x, row, "method,settings,rule,widths,bases");
 }
 
-/* Finds two results, *a and *b, of the quantisation method hetero for the model and text of the
- * uncompressed result `none`. bits: settings of K and V in *a, then of K and V in *b, such as
- * "hetero.k=2". */
+/* Finds results *a and *b of the quantisation method hetero with the given numbers of bits.
+ *
+ * - none: uncompressed result of the same model and text
+ * - bits: required parameters, such as "hetero.k=2": of K and V in *a, then of K and V in *b */
 static bool find_mirrored(const kvd_result *x, size_t none, const char *const bits[4], size_t *a,
                           size_t *b)
 {
@@ -47,8 +48,8 @@ static bool find_mirrored(const kvd_result *x, size_t none, const char *const bi
 }
 
 /* Returns the KL divergence of one result of the method hetero divided by the KL divergence of
- * another. bits: settings of K and V in the numerator, then of K and V in the denominator, such as
- * "hetero.k=2". */
+ * another. bits: parameters, such as "hetero.k=2", of K and V in the first result, then in the
+ * second. */
 static double mirrored(const kvd_result *x, size_t none, const char *const bits[4])
 {
     size_t a, b;
@@ -493,9 +494,8 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* The interval is for the percentage by which the proposed cache exceeds the smallest cache
-         * of equal loss. The smallest plausible loss needs the largest cache, oracle_lo, and gives
-         * the lower end. */
+        /* oracle_lo is a larger cache size than oracle_hi, so it gives the lower end of the
+         * interval. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

@@ -1,4 +1,5 @@
-/* Computes measures of singular values, and of differences between rotations, from result files. */
+/* Computes, from result files, statistics of singular values and differences between calibrated
+ * rotation matrices. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,8 +116,8 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/* Sets *mean to result all[i], averaged over all reference texts. Returns false if there is only
- * one reference text, or if the result is missing for a reference text. */
+/* Averages result all[i], a comparison with a reference text, over all reference texts. Returns
+ * false if there is only one reference text, or if a result is missing. */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;

@@ -33,7 +33,8 @@ static double value_of(const kvd_accuracy_entry *e)
 
 enum { KEYS = 32, KEY = 64 };
 
-/* a method's parameters, parsed from text such as "zack.p=0.5"; values without a number are 0 */
+/* parameters of a method, parsed from text such as "zack.p=0.5"; a parameter without "=" has value
+ * 0 */
 typedef struct {
     char key[KEYS][KEY];
     double value[KEYS];

@@ -1,5 +1,5 @@
-/* Computes measures of the attention scores and important tokens that kvdim/tokens files
- * contain. */
+/* Computes statistics from kvdim/tokens files: attention scores, and how far layers agree on
+ * important tokens. */
 #include "report/measures/measures.h"
 
 #include <math.h>
@@ -136,8 +136,8 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /* Returns the largest value of the measure that is expected by chance if all layers, or all
-     * heads, are equal. NULL if no such limit is known for the measure. */
+    /* largest value of `compute` that chance explains if layers, or heads, do not really differ;
+     * NULL if unknown */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -191,8 +191,8 @@ static double value_of(const kvd_tokens *t, int which)
     return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
 }
 
-/* Finds the smallest and largest value of a measure for the model of `trained`, but with random
- * weights. Returns false if no such result exists. */
+/* Finds the smallest and largest value of a measure in results of the same model with random
+ * weights. Returns false if there are no such results. */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
 {

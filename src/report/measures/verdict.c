@@ -126,8 +126,8 @@ static double part_between(double a, double b, double lo, double hi)
     return to > from ? to - from : 0;
 }
 
-/* Fractions, 0 to 1, of the tested range of request rates in which a curve passes a test (`passed`)
- * and fails it (`failed`). */
+/* fractions, 0 to 1, of the tested range of request rates in which a paper's claim holds (`passed`)
+ * and does not hold (`failed`) */
 typedef struct {
     double passed, failed;
 } held_loads;

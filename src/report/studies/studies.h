@@ -18,8 +18,8 @@ int kvd_study_spectra(const kvd_results *r, kvd_report *report, kvd_err *err);
 kvd_table *kvd_section_spectra(kvd_section *s, const char *name, const char *title);
 /* Appends the singular values in a spectrum file, as means over the heads, to the table. */
 void kvd_table_spectrum(kvd_table *t, const char *series, const kvd_spectrum *x);
-/* Adds a note below the latest figure of the section: how many singular values it omits because
- * they are 0. a, b: the matrices whose singular values the figure shows. */
+/* Adds a note below the latest figure of the section: how many singular values the figure omits
+ * because they are 0. a, b: the matrices whose singular values it shows. */
 void kvd_section_spectra_panels(kvd_section *s, const kvd_table *t, kvd_pair a, kvd_pair b);
 /* Adds a report section that compares rotation matrices computed from different texts. */
 int kvd_study_similarity(const kvd_results *r, kvd_report *report, kvd_err *err);
@@ -38,8 +38,8 @@ int kvd_study_transfer(const kvd_results *r, const kvd_accuracy_entries *all, kv
 /* Adds a table of each method's smallest cache within fixed limits on the loss, such as 95 % of the
  * uncompressed model's top-1 accuracy. */
 void kvd_study_settings(const kvd_accuracy_entries *all, kvd_section *s);
-/* Adds a comparison of `method` with every other method on the same sequences, by cache bytes and
- * KL divergence. If `method` is NULL, adds nothing. */
+/* Compares `method` with every other method that was measured on the same sequences: cache bytes
+ * and KL divergence. If `method` is NULL, adds nothing. */
 int kvd_study_paired(const kvd_accuracy_entries *all, const char *method, kvd_section *s,
                      kvd_err *err);
 
@@ -64,8 +64,8 @@ typedef struct {
 } kvd_paired_bytes;
 
 /* Interpolates the cache bytes of two methods at KL divergence `kl` (nats per prediction). Writes
- * NaN for a method that was not measured below and above `kl`. Intervals have 95 % confidence.
- * predictions [n]: number of predictions in each sequence. */
+ * NaN for a method unless it was measured both below and above `kl`. Intervals have 95 %
+ * confidence. predictions [n]: number of predictions in each sequence. */
 int kvd_paired_bytes_at(const kvd_paired_curve *a, const kvd_paired_curve *b,
                         const double *predictions, size_t n, double kl, kvd_paired_bytes *out,
                         kvd_err *err);

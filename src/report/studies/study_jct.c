@@ -113,8 +113,8 @@ static void shares_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/* Returns the jobs whose phases, such as attention, were timed, ordered by input and output length.
- * The caller frees the array. */
+/* Returns the timed jobs (batches of requests) for which phases, such as attention, were timed
+ * separately. They are ordered by input and output length. The caller frees the array. */
 static const kvd_report_row **bars_of(const kvd_report_rows *all, size_t first, size_t end,
                                       size_t *n, kvd_err *err)
 {
@@ -231,8 +231,8 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/* Adds the job completion times for one panel of a figure. other: input length of all jobs in the
- * panel, or their output length if `output` is false. */
+/* Adds job completion times to a panel of a figure: jobs with input length `other` or, if `output`
+ * is false, with output length `other`. */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {

@@ -100,7 +100,7 @@ static void schedule_table(const kvd_report_rows *all, kvd_section *s)
     }
 }
 
-/* Returns true if the row has the speed-up of a kernel with compressed heads over cuDNN. */
+/* Returns true if the row has the speed-up of a compressed attention kernel, relative to cuDNN. */
 static bool on_curve(const kvd_report_row *e)
 {
     return strcmp(kvd_report_text(e, "runs"), "dense") && !isnan(kvd_report_real(e, "speedup"));

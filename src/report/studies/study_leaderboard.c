@@ -65,8 +65,8 @@ static size_t task_of(const leaderboard *b, const char *label)
     return k;
 }
 
-/* Returns true if two results of one task scored equal items in the same way. Prompts have other
- * lengths in the tokens of another model. */
+/* Returns true if two results of one task have equal items and metrics. Prompt lengths are compared
+ * only if the models are equal, because tokenizers differ. */
 static bool same_task(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b)
 {
     return same_number(a, b, "n_items") &&
@@ -117,7 +117,8 @@ static int by_method(const void *a, const void *b)
     return c ? c : strcmp(kvd_entry_text(x->all, "settings"), kvd_entry_text(y->all, "settings"));
 }
 
-/* Set of benchmark tasks. first: a result with exactly these tasks; n: number of such results. */
+/* Set of benchmark tasks. first: earliest result with scores of exactly these tasks; n: number of
+ * such results. */
 typedef struct {
     const standing *first;
     size_t n;
@@ -354,7 +355,8 @@ static int by_score(const void *a, const void *b)
 static int best_table(const leaderboard *b, double (*size)(const standing *), const char *name,
                       const char *title, kvd_section *s, kvd_err *err)
 {
-    /* limits on the cache as fractions of a 16-bit cache: 1.1 / 2, 1.1 / 4, 1.1 / 8, 1.1 / 16 */
+    /* largest allowed cache sizes as fractions of a 16-bit cache: 10 % above 1/2, 1/4, 1/8 and
+     * 1/16 */
     static const double shares[] = {0.55, 0.275, 0.1375, 0.06875};
     enum { MOST = 6 };
     kvd_table *const t = table_of(b, name, title, s);
@@ -580,7 +582,8 @@ static void steps_figure(const leaderboard *b, const timed *all, size_t n, kvd_s
     kvd_section_panels(s, t, &panel, 1);
 }
 
-/* Draws scores against times of decode steps, if at least two methods have both. */
+/* Adds a figure of benchmark scores against decode-step times, if at least two methods have
+ * both. */
 static int steps(const leaderboard *b, const kvd_results *r, kvd_section *s, kvd_err *err)
 {
     kvd_report_rows steps = {0};
@@ -635,7 +638,8 @@ static void say_cut(const leaderboard *b, kvd_section *s)
     kvd_text_raw(&s->words, n ? ".</p>\n" : "<p>No prompt was cut.</p>\n");
 }
 
-/* Fails if the user gave --link-bandwidth, which needs benchmark scores of two or more settings. */
+/* Called without enough benchmark scores for a leaderboard: fails if option --link-bandwidth, which
+ * needs one, was given. */
 static int no_leaderboard(double link, kvd_err *err)
 {
     return isnan(link) ? 0

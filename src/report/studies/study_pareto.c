@@ -25,8 +25,8 @@ static bool usable(const kvd_accuracy_entry *e)
            !kvd_entry_is_search_point(e);
 }
 
-/* Returns true if the run stored unquantised numbers in at most 16 bits each. Cache sizes are
- * computed for 16 bits. */
+/* Returns true if the run stored unquantised numbers in at most as many bits as its computed cache
+ * size assumes. */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "stored_element_bytes") <= kvd_entry_real(e, "element_bytes");

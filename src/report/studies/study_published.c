@@ -176,8 +176,8 @@ static void extend(range *r, double x)
     r->n++;
 }
 
-/* Returns the smallest and largest relative difference between rotation matrices of two texts. If
- * `random` is true, one of the two texts consists of random token ids. */
+/* Returns the range, over pairs of texts, of the relative difference between their rotation
+ * matrices. random: true if one text of each pair consists of random token ids. */
 static range measured(const kvd_results *r, const char *hash, kvd_pair pair, int reading,
                       bool random)
 {

@@ -393,8 +393,8 @@ static size_t count_models(const kvd_accuracy_entries *all)
     return n;
 }
 
-/* Appends a sentence that names the methods that are not in the summary, because they were measured
- * under other conditions than those in it. */
+/* Appends a sentence that names the methods that the summary leaves out because they were measured
+ * on another text or under other conditions. */
 static void say_elsewhere(const kvd_accuracy_entries *all, const candidates *some, kvd_text *words)
 {
     enum { MOST_NAMES = 8 };

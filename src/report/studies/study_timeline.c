@@ -12,8 +12,8 @@
 
 enum { ITERATIONS = 48 };
 
-/* Events of one job in a timeline file. Jobs of the same file have different process ids `pid`; the
- * figure shows the first job. */
+/* Events of one job in a timeline file. pid: process id, by which events of different jobs are
+ * distinguished. */
 typedef struct {
     const char *path;
     json_t *events;

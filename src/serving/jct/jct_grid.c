@@ -204,8 +204,8 @@ static int steps(bench *b, size_t n, size_t before, bool last, double *seconds, 
     return iterate(b, &it, b->next, seconds, err);
 }
 
-/* Runs decode steps for `seconds`, the time of a prompt. They keep the GPU busy, so that its clock
- * rate does not change. */
+/* Keeps the GPU busy with decode steps for `seconds`, so that its clock rate does not change
+ * between measurements. */
 static int steps_between(bench *b, const kvd_jct_point *p, double seconds, kvd_err *err)
 {
     const size_t n = smaller(LEAST, p->piece), most = p->tokens + p->piece - n;

@@ -44,7 +44,7 @@ uint32_t kvd_jct_id(uint64_t seed, size_t r, size_t p, size_t vocab);
 double kvd_jct_now(void);
 
 /* Runs `batch` requests of equal lengths that arrive together, but computes only `steps` of their
- * decode steps. Scales the step times in out->run to all output - 1 decode steps.
+ * decode steps. Extrapolates the step times in out->run to all decode steps.
  *
  * Requires room for all requests in the cache. The engine must be able to compute a decode step
  * without computing the steps before it (facts.anywhere). */

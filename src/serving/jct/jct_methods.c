@@ -156,8 +156,7 @@ int kvd_jct_methods_warn(kvd_jct_methods *m, const kvd_jct_options *cfg, const c
     if (cfg->spread && !kvd_jct_wants_spread(cfg))
         fprintf(stderr, "%s: warning: no method here has a use for --spread '%s'\n", program,
                 cfg->spread);
-    /* Warns if a file's kept dimensions were chosen for rotation matrices other than those in
-     * use. */
+    /* Warns if a file of each head's kept dimensions was made for other rotation matrices. */
     for (size_t i = 0; !m->made && i < cfg->n_methods; i++)
         if (kvd_method_warn_bases(&cfg->method[i], program, err))
             return -1;

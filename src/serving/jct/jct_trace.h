@@ -17,7 +17,7 @@ typedef struct {
     bool any;
 } kvd_jct_trace;
 
-/* Creates the timeline file. If this function is never called, t->f is NULL and the other functions
+/* Creates the timeline file. If this function is never called, functions that add to the timeline
  * do nothing. */
 int kvd_jct_trace_open(kvd_jct_trace *t, const char *path, kvd_err *err);
 int kvd_jct_trace_close(kvd_jct_trace *t, kvd_err *err);

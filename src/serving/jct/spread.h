@@ -19,13 +19,15 @@ typedef struct {
     double *sigma[KVD_N_PAIRS];
 } kvd_spread;
 
-/* Reads singular values from a CSV file with columns pair (matrix, such as "qk"), dim, and one per
- * head. Fails if the singular values of a head are not in falling order. */
+/* Reads singular values from a CSV file. Columns: pair (name of the decomposed matrix, such as
+ * "qk"), dim, and one column per head. Fails if the singular values of a head are not in falling
+ * order. */
 int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err);
 void kvd_spread_release(kvd_spread *s);
 
-/* Fills the entry of *b for decomposed matrix `pair`, such as V, with one random rotation for all
- * heads. Each head gets the singular values of a random head of *s; all are 1 if s is NULL. */
+/* Makes up the decomposition of matrices `pair`, such as Q and K, in *b, with one random rotation
+ * for all heads. Each head gets the singular values of a random head of *s; all are 1 if s is
+ * NULL. */
 int kvd_spread_pair(const kvd_spread *s, kvd_spectrum *b, kvd_pair pair, uint64_t seed,
                     kvd_err *err);
 

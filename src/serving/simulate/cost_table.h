@@ -26,8 +26,8 @@ typedef struct {
     double *v, *seconds;
 } kvd_cost_table;
 
-/* Sorts the measured points by u, then by v, and computes the fields u, start, n, v and seconds
- * from them. Fails if two points are equal or if all u are equal. `first`, `second`: names of u and
+/* Prepares interpolation between the measured points: sorts them and fills all other fields. Fails
+ * if two points are equal or if all u are equal. `first`, `second`: names of the coordinates u and
  * v in error messages. */
 int kvd_cost_table_sort(kvd_cost_table *t, const char *first, const char *second, kvd_err *err);
 void kvd_cost_table_release(kvd_cost_table *t);

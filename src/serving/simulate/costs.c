@@ -12,7 +12,8 @@
 struct kvd_costs {
     /* seconds, without attention, to process u tokens of a prompt after v earlier tokens */
     kvd_cost_table prompts;
-    /* seconds, without attention, to process whole prompts that have u tokens in total */
+    /* seconds, without attention, to process one or more whole prompts, by their total number of
+     * tokens */
     kvd_cost_table products;
     /* seconds of a decode step of u requests with v cached tokens each */
     kvd_cost_table steps;
@@ -98,8 +99,8 @@ static int same_setting(const kvd_rows *s, size_t first, size_t row, kvd_err *er
     return 0;
 }
 
-/* Adds a measured iteration to a table: c->prompts (part of a prompt), c->products (several whole
- * prompts) or c->steps (decode step). */
+/* Adds a measured iteration to the table of its kind: part of a prompt, several whole prompts, or
+ * decode step. */
 static int add_point(kvd_costs *c, const kvd_rows *s, size_t row, kvd_err *err)
 {
     const bool piece = kvd_row_real(s, row, "piece") > 0,
@@ -124,8 +125,8 @@ static double pairs(double tokens, double before)
     return tokens * (before + tokens / 2);
 }
 
-/* Returns the seconds that attention takes per pair of a query and a key. If only whole prompts
- * were measured, fits a quadratic polynomial in the number of tokens to their times. */
+/* Returns the attention time in seconds per pair of a query and a key. If only whole prompts were
+ * measured, estimates it from how their time grows with length. */
 static double pair_seconds(const kvd_cost_table *t)
 {
     double least = HUGE_VAL;

@@ -81,8 +81,8 @@ static size_t count(const sorted *s, int b, double x)
     return lo - s->start[b];
 }
 
-/* Returns the latency with index k, in rising order, of a bootstrap resample. The resample has the
- * latencies of request block b weight[b] times. */
+/* Returns element k of a bootstrap resample's sorted latencies. weight: how often the resample
+ * contains each block of requests. */
 static double order_statistic(const sorted *s, const int *weight, size_t k)
 {
     size_t lo = 0, hi = s->n - 1;

@@ -46,10 +46,10 @@ typedef struct {
 int kvd_serve_measure(const kvd_serve_setting *s, const kvd_requests *requests, double rate,
                       kvd_serve_point *out, kvd_err *err);
 
-/* Finds the highest request rate, within 0.2 %, at which the mean of job completion time / output
- * tokens is at most `bound` seconds. base_rate: rate of `requests`, per second.
+/* Finds the highest request rate, within 0.2 %, with a mean job completion time per output token of
+ * at most `bound` seconds. base_rate: rate of `requests`, per second.
  *
- * *rate is 0 if all rates exceed `bound`, and infinite if no rate does. */
+ * *rate is 0 if every rate is too high, and infinite if no rate is too high. */
 int kvd_serve_max_rate(const kvd_serve_setting *s, const kvd_requests *requests, double base_rate,
                        double bound, double *rate, kvd_err *err);
 

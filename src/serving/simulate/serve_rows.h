@@ -21,8 +21,8 @@ typedef struct {
     double measured, simulated; /* in seconds */
 } kvd_serve_comparison;
 
-/* Adds a result row for simulation *p. bound: latency bound for which --max-rate searched the
- * highest request rate; NaN for a given rate. */
+/* Adds a result row for simulation *p. bound: latency bound with which --max-rate searched for its
+ * request rate; NaN if the user gave the rate. */
 int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                         double bound, kvd_err *err);
 /* Adds a row of kind "validation" that compares a measured time with a simulated time. *c: the two

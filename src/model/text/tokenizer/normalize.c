@@ -425,8 +425,8 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
 /* Writes Unicode normal form k of `in` to `out`.
  *
  * - open: if true, leaves out the end of the text, which may combine with later text
- * - first: length in bytes of the document's first character, in `in` on entry and in `out` on
- *   return */
+ * - first: on entry, length in bytes of the document's first character in the input; on return, its
+ *   length in the output */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {

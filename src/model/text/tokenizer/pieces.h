@@ -1,4 +1,5 @@
-/* Text that is being tokenized, in pieces: ranges of bytes or ids of added tokens. */
+/* Text that is being tokenized, in pieces. A piece is a range of bytes, or the id of an added
+ * token. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 #define KVD_MODEL_TEXT_TOKENIZER_PIECES_H
 

@@ -282,7 +282,7 @@ static int split(const step *s, kvd_pieces *p, kvd_err *err)
             }
             done = end;
         }
-        /* If the piece of text is complete, emits the part after the pattern's last match. */
+        /* Unless more text may follow, emits the text after the last match of the pattern. */
         if (!rc && !piece.open &&
             ((done < piece.len && kvd_splitter_feed(&cut, done, piece.len, s->invert, err)) ||
              kvd_splitter_end(&cut, err)))

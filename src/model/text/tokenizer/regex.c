@@ -458,8 +458,8 @@ static double processor_seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Fails if the regex search is too slow or interrupted. Adapts s->window, the number of bytes in
- * which one call of PCRE2 looks for the beginning of a match. */
+/* Fails if the regex search is interrupted or too slow. Lets each call of PCRE2 search fewer bytes
+ * (s->window) if calls are slow. */
 static int check_speed(kvd_scan *s, size_t at, kvd_err *err)
 {
     const double now = processor_seconds();

@@ -24,16 +24,17 @@ typedef struct {
     const char *text;
     size_t len, at, last_end;
     bool matched_before, open;
-    /* after kvd_scan_next returned 0: first byte where a match may begin if more text follows */
+    /* valid after kvd_scan_next returned 0: if more text follows, the next match begins at this
+     * byte or later */
     size_t known;
     size_t window;
     size_t searches;
-    /* processor time in seconds at the first speed check of this regex search; 0 before the
-     * check */
+    /* processor time in seconds when the speed of this regex search was first measured; 0 before
+     * that */
     double clock;
-    /* byte position in the text at the first speed check of this regex search */
+    /* byte position in the text when the speed of this regex search was first measured */
     size_t clock_at;
-    /* processor time in seconds at the last speed check of this regex search */
+    /* processor time in seconds when the speed of this regex search was last measured */
     double checked;
 } kvd_scan;
 

@@ -1,6 +1,8 @@
-/* Steps of a tokenizer, and tokenizers of llama2.c and GGUF.
+/* Steps of tokenization, such as splitting and merging, and tokenizers from llama2.c and GGUF
+ * files.
  *
- * If `open` is true, the text may continue, and only results that cannot change are produced. */
+ * If the parameter `open` is true, more text may follow; output that it could change is left
+ * out. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 #define KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 
@@ -120,8 +122,8 @@ typedef struct {
     size_t n, capacity;
 } kvd_template;
 
-/* Reads a post-processor; if `spec` is JSON's null, there is none. The caller releases *t, also
- * after a failure. */
+/* Parses the "post_processor" of tokenizer.json, which puts special tokens around a text; JSON
+ * null: none. The caller releases *t, also after a failure. */
 int kvd_template_parse(const json_t *spec, kvd_template *t, kvd_err *err);
 void kvd_template_release(kvd_template *t);
 
