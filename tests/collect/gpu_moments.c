@@ -33,7 +33,8 @@ static const test_case cases[] = {
     {"many heads", KVD_BF16, 96, 96, 64, 0, 1, false, {130}},
 };
 
-/* Second moments of layers FIRST_LAYER and FIRST_LAYER + 1 are recorded. WIDTH is d_model. */
+/* LAYERS: layers of the test model. FIRST_LAYER: first of the two layers whose second moments, such
+ * as K^T K, are summed. WIDTH: d_model. */
 enum { LAYERS = 3, FIRST_LAYER = 1, WIDTH = 96 };
 
 static kvd_err err;

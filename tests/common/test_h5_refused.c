@@ -1,4 +1,5 @@
-/* Tests that damaged, foreign, newer and unfinished HDF5 files are refused. */
+/* Tests that HDF5 files are refused if they are damaged, unfinished, or of an unknown or a newer
+ * schema. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -241,8 +241,8 @@ TEST(test_outputs_are_distinct)
     OK(kvd_output_distinct(apart, 3, &err));
     const kvd_output_name plain[] = {{"-o", at[0], NULL}, {"--x", at[5], NULL}};
     OK(kvd_output_distinct(plain, 2, &err));
-    /* Suffixes of the temporary files of outputs o.h5 and o.h5.state. They make the same file name,
-     * o.h5.state.new. */
+    /* Two outputs would share the temporary file o.h5.state.new: o.h5 with suffix .state.new, and
+     * o.h5.state with suffix .new. */
     static const char *const new_state[] = {".state.new", NULL}, *const new[] = {".new", NULL};
     const kvd_output_name both[] = {{"-o", at[0], new_state}, {"--x", at[5], new}};
     assert_int_equal(kvd_output_distinct(both, 2, &err), -1);

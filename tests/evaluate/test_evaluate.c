@@ -511,7 +511,7 @@ TEST(test_error_scan)
     assert_true(t.error[((1 * 3 + 1) * 2 + 0) * 7 + 3] == q.kl / q.n);
     kvd_choice_release(&c);
     kvd_dims_release(&d);
-    /* With little memory, heads are measured one at a time. The measured losses must not change. */
+    /* The losses must not change if memory allows only one head to be measured at a time. */
     kvd_error_table alone;
     b.runner->spare = nothing_to_spare;
     OK(kvd_error_scan(&b.e, &method, &spectrum.model, KVD_F32, NULL, &alone, &err));

@@ -168,8 +168,10 @@ static void add_advance(void *ctx, double n)
     *(double *)ctx += n;
 }
 
-/* Generates answers to all prompts. `fail_at`: number of the forward pass that runs out of memory
- * (0: none, -1: all). `grown`: 0 if memory has room for all prompts at first, 1 if only for two. */
+/* Generates answers to all prompts.
+ *
+ * - fail_at: number of the forward pass that runs out of memory; 0: none, -1: all
+ * - grown: 1 if only two prompts may run at once from the beginning, 0 if all may */
 static int run_short(int fail_at, int grown, divided *d, double *advanced, short_path *s,
                      kvd_err *err)
 {

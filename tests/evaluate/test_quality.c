@@ -121,8 +121,8 @@ TEST(test_refuses)
           "sequence 0 has 3 predictions, the reference 4");
 }
 
-/* About 95 % of the confidence intervals must contain the true value. Intervals of the ratio of two
- * models' accuracies must be relatively shorter than those of one model's accuracy. */
+/* About 95 % of the confidence intervals must contain the true value. Relative to its value, the
+ * ratio of two models' accuracies must have narrower intervals than one model's accuracy. */
 TEST(test_intervals)
 {
     enum { SEQUENCES = 40, TRIALS = 150 };

@@ -504,7 +504,7 @@ static void refused(const kvd_ruler_settings *s, const char *text)
     kvd_benchmark_release(&b);
 }
 
-/* With one token per byte, the solved example in RULER's prompts exceeds its limit of 500
+/* If each byte is a token, the solved example in the prompt is longer than the allowed 500
  * tokens. */
 TEST(a_tokenizer_of_bytes_is_refused)
 {

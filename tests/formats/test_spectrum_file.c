@@ -241,7 +241,8 @@ TEST(test_shape_must_fit_the_model)
     kvd_spectrum_release(&s);
 }
 
-/* A calibration file must load even if too few tokens left its matrices without full rank. */
+/* A calibration file must load even if its matrices lack full rank, because they come from few
+ * tokens. */
 TEST(test_balanced_bases_of_few_tokens)
 {
     kvd_err err;

@@ -20,8 +20,8 @@ typedef struct {
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     /* r_qk: 1 if the kernel rotates Q and K by matrices; r_v: 1 if it rotates V */
     int r_qk, r_v;
-    /* index of a list of requests' lengths; -1: 256 requests with 1 new token each, -2: 37 requests
-     * with 1 to 40 new tokens each */
+    /* which of the lists of request lengths is used; -1: 256 requests with 1 new token each, -2: 37
+     * requests with 1 to 40 new tokens each */
     int lengths;
 } scenario;
 

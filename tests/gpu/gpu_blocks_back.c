@@ -21,7 +21,8 @@ static double term_distance(const array *got, const double *want, const double *
 }
 
 /* Computes dx [d], the gradient of a norm's input, from dy [d], the gradient of its output.
- * dy_terms and terms [d]: scales of the rounding errors of dy and of dx. */
+ * dy_terms and terms [d]: dy and dx computed with absolute values of all summands, to bound
+ * rounding errors. */
 static void reference_norm(kvd_norm kind, const float *x, const float *gain, double eps, size_t d,
                            const double *dy, const double *dy_terms, double *dx, double *terms)
 {
@@ -140,8 +141,11 @@ typedef struct {
     int rope; /* kvd_rope_layout; -1: no RoPE */
 } qkv_case;
 
-/* Computes gradients of a query or key head: pre before RoPE, raw before the norm. Each array has
- * c->d gradients, followed by the scales of their rounding errors. */
+/* Computes gradients of a query or key head. Each output has c->d gradients, then c->d magnitudes
+ * that bound their rounding errors.
+ *
+ * - pre: gradient of the vector before RoPE
+ * - raw: gradient of the vector before the norm */
 static void reference_head(const qkv_case *c, const float *d, const float *taken, const float *bias,
                            const float *gain, const float *cosine, const float *sine, bool turned,
                            double *pre, double *raw)
@@ -335,13 +339,14 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
             worst = INFINITY;
         const uint32_t want = none || !fits || !draws ? target[i] : got[i];
         const double nats = none ? 0 : log(sum) + top - (double)row[want];
-        /* The factor 1e6 makes the limit for the float64 loss a millionth of the limit for
-         * gradients. */
+        /* Scales the error of the loss by 1e6: the float64 loss must be a million times more
+         * accurate than gradients. */
         worst = worse(worst, fabs(loss[i] - nats) / (1 + fabs(nats)) * 1e6);
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;
             x[i * vocab + j] = none ? 0 : (float)(j == want ? expm1(-nats) : p);
-            /* Errors are divided by the gradient, but at least by 1e-8 (target token) or 1e-30. */
+            /* Divides errors by the gradient or, if it is smaller, by 1e-8 (target token) or 1e-30
+             * (other tokens). */
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), j == want ? 1e-8F : 1e-30F);
         }
     }

@@ -1,6 +1,8 @@
 /* usage: gpu_cudnn [CASE | time [prefill | decode]] [-v]
- * Compares cuDNN attention with a reference in double precision. "time" instead measures prompts of
- * 8192 and 16384 tokens, and decode steps after 8192 and 131072 tokens. */
+ * Compares cuDNN attention with a reference in double precision.
+ * CASE  number of the only test case to run
+ * time  measures times instead: prompts (prefill) and decode steps of 8192 tokens and more
+ * -v    prints more */
 #include <math.h>
 
 #include "common/stats.h"

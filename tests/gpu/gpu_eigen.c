@@ -15,7 +15,8 @@ enum { RANDOM, ILL, DEFICIENT, IDENTITY, DIAGONAL, ZERO, N_KINDS };
 static const char *const kind_name[N_KINDS] = {"random",   "condition 1e8", "rank d/2",
                                                "identity", "diagonal",      "zero"};
 
-/* Computes G = X^T X of m random vectors. `condition`: ratio of X's singular values. */
+/* Computes G = X^T X of m random vectors. `condition`: ratio of X's largest to its smallest
+ * singular value. */
 static void gram_of_rows(double *G, size_t d, size_t m, double condition, kvd_rng *r)
 {
     double *X = need(m * d * sizeof *X);
@@ -57,7 +58,8 @@ static void make(double *G, size_t d, int kind, uint64_t stream)
 }
 
 typedef struct {
-    /* largest errors over all matrices; check_matrix() computes them */
+    /* largest errors over all matrices: of eigenvectors (orthogonality, residual), eigenvalues
+     * (lambda) and singular values (sigma) */
     double orthogonality, residual, lambda, sigma;
     size_t wrong_signs, rising;
 } errors;

@@ -143,8 +143,8 @@ static void test_softmax(kvd_dtype type, const softmax_case *c, bool in_place)
     array_free(&sinks);
     const bool intact = fetch(&scores) && fetch(&prob);
     array *const got = in_place ? &scores : &prob;
-    /* Errors are divided by the probability, but at least by 1e-6: rounding an exponent near -100
-     * already changes e^x by 1e-5 of its size. */
+    /* Divides errors by the probability or, if it is smaller, by 1e-6; tiny probabilities have
+     * larger relative errors. */
     float *floor = need(n * sizeof *floor);
     for (size_t i = 0; i < n; i++)
         floor[i] = fabsf(want[i]) > 1e-6F ? want[i] : 1e-6F;

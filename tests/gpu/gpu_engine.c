@@ -409,8 +409,8 @@ static void test_nonfinite(void)
     static const struct {
         const char *tensor;
         size_t i;
-        /* text that the error message of prompts, or of a decode step, must contain; NULL: no
-         * error */
+        /* expected text in the error message when prompts run, and when a decode step runs; NULL:
+         * no error */
         const char *prompts, *step;
     } bad[] = {
         {"model.embed_tokens.weight", 17 * 64 + 3, NULL,

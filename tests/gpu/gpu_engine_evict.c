@@ -23,8 +23,8 @@ static void against_cpu(const kvd_checkpoint *c, const load *l, const char *text
     const bool moves = selects(plan.tokens) &&
                        plan.tokens->read_rule(&plan.tokens_values).threshold > 0,
                numbers = is_uneven(plan.tokens) || moves;
-    /* Required fraction of tokens kept by both engines. It is lower if the method also selects
-     * tokens to read. */
+    /* Fraction of kept tokens that GPU and CPU must have in common. It is lower if the method also
+     * selects tokens to read. */
     const double share = selects(plan.tokens) && drops(plan.tokens) ? 0.92 : 0.95;
     for (size_t i = 0; i < (selects(plan.tokens) && !drops(plan.tokens) ? 4 : 3); i++) {
         double median = 0, most = 0, mean = 0, least = 0;
@@ -79,8 +79,12 @@ static void all_stay(const kvd_checkpoint *c, const load *l, const char *text, c
     result_release(&got);
 }
 
-/* Tests an eviction method combined with smaller heads: `text` with projections `dims` or, if dims
- * is NULL, the combined method `with`. Each head must keep as many tokens as with `text` alone. */
+/* Tests an eviction method combined with smaller heads. Each head must keep as many tokens as with
+ * the eviction method alone.
+ *
+ * - text: the eviction method alone, such as "h2o"
+ * - dims: projections that make heads smaller; NULL: uses the combined method `with`, such as
+ *   "h2o+palu" */
 static void with_dims(const kvd_checkpoint *c, const load *l, const char *text,
                       const kvd_dims *dims, const char *with)
 {

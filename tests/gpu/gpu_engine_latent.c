@@ -60,8 +60,8 @@ static int watch(void *ctx, kvd_engine *e, const kvd_iteration *it, const uint32
     return 0;
 }
 
-/* Compares the engine's logits with l->want and the cache bytes with `each`. `fused`: decode steps
- * must use the kernel palu_decode. */
+/* Compares the engine's logits with l->want, and its cache bytes with `each`, the expected bytes
+ * per token and per request. fused: decode steps must use the kernel palu_decode. */
 static void test(const kvd_checkpoint *c, const char *name, const load *l, const kvd_plan *plan,
                  bytes each, bool fused, const setting *set)
 {

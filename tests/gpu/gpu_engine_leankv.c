@@ -41,8 +41,11 @@ static apart compare(const load *l, const served *x, const served *y, int steps_
     return a;
 }
 
-/* Returns true if the logits of GPU and CPU are close enough. is: distance of GPU and CPU logits;
- * rounding: the same distance without a method; does: change of the CPU's logits by the method. */
+/* Returns true if the logits of GPU and CPU are close enough.
+ *
+ * - is: distance between the logits of GPU and CPU
+ * - rounding: this distance with an uncompressed cache
+ * - does: distance between the CPU's logits with the method and with an uncompressed cache */
 static bool near(const apart *is, const apart *rounding, const apart *does)
 {
     return is->mean < 2 * rounding->mean + does->mean / 2 &&

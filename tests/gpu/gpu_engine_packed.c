@@ -7,7 +7,8 @@
 #include "methods/method.h"
 #include "tensor_scales.h"
 
-/* projections to fewer dimensions that are combined with the tested method; NULL for none */
+/* projections of K and V to fewer dimensions, used together with the tested method; NULL for
+ * none */
 static const kvd_dims *cut;
 
 static int open_plan(const kvd_config *c, const char *method, const load *l, kvd_plan *plan,
@@ -33,8 +34,8 @@ static int run_with(const load *l, size_t slots, const char *method, int gpu, in
     const setting set = {.max_batch = slots, .graphs = graphs, .phases = graphs};
     kvd_engine_spec spec = spec_of(&set, l->max_len, 4 * l->max_len);
     kvd_plan plan;
-    /* `outliers` also sets the memory for entropy-coded blocks, which this test's random frequency
-     * tables make long. */
+    /* Reserves memory for long entropy-coded blocks, which the random frequency tables of this test
+     * produce. */
     spec.outliers = strstr(method, "block=64") || strstr(method, "lanes=1") ? 14336 : 0;
     spec.exact_prompts = gpu && exact;
     if (open_plan(kvd_checkpoint_config(l->c), method, l, &plan, err))
@@ -173,8 +174,8 @@ static void test_unwritten(const char *method)
     kvd_checkpoint_close(c);
 }
 
-/* Tests engines in which prompts attend to projected K and V, as in measurements of kvdim-jct. CUDA
- * graphs must not change the logits. */
+/* Tests engines whose prompts attend to K and V after projection to fewer dimensions. CUDA graphs
+ * must not change the logits. */
 static void test_timed(const load *l, size_t slots, const char *method)
 {
     kvd_err err = {""};

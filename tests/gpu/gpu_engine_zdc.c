@@ -46,8 +46,8 @@ static double entry_bytes(const kvd_dims *d, int layer, bool stock_attention)
     return 2.0 * (stock_attention ? d->n_kv_heads * (most[0] + most[1]) : sum);
 }
 
-/* Returns the expected cache bytes of a request. In each layer, low[layer] of the request's tokens
- * keep fewer dimensions. */
+/* Returns the expected cache bytes of a request. low: for each layer, number of the request's
+ * tokens that keep fewer dimensions. */
 static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low, const setting *set)
 {
     double bytes = 0;
@@ -79,13 +79,13 @@ typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
-    /* layer whose important tokens a layer uses; 0: itself, 1: layer 0, -1: itself or an earlier
-     * layer */
+    /* which layer chooses a layer's important tokens; 0: the layer itself, 1: layer 0, -1: the
+     * layer itself or an earlier one */
     int lent;
     /* [outputs][vocab] logits of all output tokens */
     float *logits;
     double held[MOST];
-    /* number of unimportant tokens [request][layer] */
+    /* number of tokens [request][layer] that keep fewer dimensions, because they are unimportant */
     size_t low[MOST][256];
     wrongs *wrong;
 } watched;
@@ -158,8 +158,11 @@ typedef struct {
     int lent;
 } variant;
 
-/* Compares GPU and CPU logits of variant v of the method zdc. whole: CPU logits if all tokens are
- * important; bar: distance between GPU and CPU logits if all tokens are important. */
+/* Compares GPU and CPU logits of the method zdc with parameters v->text.
+ *
+ * - bar: distance between GPU and CPU logits if all tokens are important; for zdc, it may be twice
+ *   as large
+ * - whole: CPU logits if all tokens are important */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)
 {

@@ -201,8 +201,8 @@ static void reference(const fixture *f, float *lse, double *want)
     }
 }
 
-/* Records the relative error of a score that the GPU computed. If scores are logarithms, compares
- * their exponentials. */
+/* Records the relative error of a score from the GPU. If scores are logarithms, records the error
+ * of their exponentials. */
 static void note(fixture *f, double got, double want)
 {
     const bool logs = f->c->rule.ranking == KVD_EVICT_EXPECTED;

@@ -169,8 +169,8 @@ static void close_run(method_run *r)
 }
 
 /* Compares mass [n_heads][n_q8], the sum of attention probabilities that each token receives, with
- * the CPU. For KVD_EVICT_PIVOTAL, mass is minus the number of queries that attend to the token less
- * than average. Also writes log-sum-exps lse. */
+ * the CPU's. With KVD_EVICT_PIVOTAL, each query that attends to the token less than to the average
+ * token adds -1 instead. Also writes log-sum-exps lse. */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
     fixture *const f = &r->f;
@@ -270,7 +270,7 @@ static void forget(method_run *r, cpu_head *h, const uint8_t *level)
     free(kept);
 }
 
-/* K and V of the tokens of a KV head, ordered by position; merged[i] is 1 if others were merged
+/* K and V of a KV head's tokens, ordered by position; merged[i] is 1 if evicted tokens were merged
  * into token i */
 typedef struct {
     size_t n, d[2];

@@ -28,8 +28,8 @@ static size_t bytes_of(const pieces *x, int a, int b, int i)
     return some[(size_t)(7 * a + 3 * b + 5 * i + 4 * x->round) % (sizeof some / sizeof *some)];
 }
 
-/* Fills `list` with the messages that GPU a sends or, if `receives` is not 0, receives. Returns the
- * number of bytes that these messages take in memory, from `at` on. */
+/* Lists the messages that GPU number `a` sends (or receives, if `receives` is not 0), which are
+ * stored at address `at`. Returns how many bytes of memory they need. */
 static size_t lay_out(const pieces *x, int a, int receives, uint8_t *at, kvd_gpu_piece *list)
 {
     size_t where = 0, n = 0;
@@ -66,8 +66,8 @@ static int send_and_receive(void *ctx, int gpu, kvd_err *err)
                : 0;
 }
 
-/* Allocates memory for all blocks that GPU a sends or receives, and fills the gaps between blocks
- * with 0xff. */
+/* Allocates and fills memory for all messages that GPU number `a` sends (or receives, if `receives`
+ * is not 0). Bytes between messages are 0xff. */
 static uint8_t *image(const pieces *x, int a, int receives)
 {
     const size_t room = lay_out(x, a, receives, NULL, NULL);

@@ -8,8 +8,8 @@
 /* accepted relative distance of activations from those of Transformers; in bf16, Transformers
  * differs from float32 by up to 4 % */
 static const double bar[] = {[KVD_F32] = 2e-5, [KVD_BF16] = 5e-2};
-/* accepted relative distance of bf16 activations in models with experts, because rounding may
- * change which experts are chosen */
+/* accepted relative difference of bf16 activations from a reference, in models with experts,
+ * because rounding may select other experts */
 static const double few_choices = 0.25;
 static const kvd_dtype types[] = {KVD_F32, KVD_BF16};
 static const char folder[] = "tests/data/families";
@@ -104,8 +104,8 @@ static void test_two_parts(kvd_gpu_forward *f, const char *name, kvd_dtype type)
 
 enum { SEQUENCES = 6, LONGEST = 128 };
 
-/* Sets the offsets of several sequences; the longest has 128 tokens or the model's maximum. Returns
- * the number of tokens. */
+/* Sets the offsets of several sequences, at most 128 tokens long and not longer than the model
+ * allows. Returns the total number of tokens. */
 static size_t make_batch(const kvd_config *c, size_t *offset)
 {
     const size_t most = c->max_positions < LONGEST ? (size_t)c->max_positions : LONGEST;

@@ -366,8 +366,8 @@ static void check_steps(fixture *f, char *page)
             n[1] += x.head.n[1];
             free(x.item);
         }
-    /* The kernel multiplies quantised keys to which 1024 was added, as float16, and later subtracts
-     * the added part. This gives the log-sum-exp an error of about 1e-4. */
+    /* The kernel adds 1024 to quantised keys in float16, which gives the log-sum-exp an error of
+     * about 1e-4. */
     test_result(
         r.out < 1.5e-2 && r.lse < 5e-4 && r.score < 1e-4 && !r.wrong && !r.codes && !r.lost &&
             r.lowered + r.dropped > 0 && r.close <= f->s->steps && n[0] == state.entries[0] &&

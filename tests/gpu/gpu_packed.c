@@ -246,8 +246,8 @@ static void make_allot(bench *w)
                                         sizeof(float));
 }
 
-/* Makes random queries and, for each token, a random sum of the attention that it receives. Methods
- * use these data to give important tokens more bits. */
+/* Makes up random queries and, for each token, the total attention that it received. Methods give
+ * tokens that received more attention more bits. */
 static void make_classes(bench *w, size_t slots)
 {
     kvd_packed_class_codes *const c = &w->a.classes;
@@ -871,7 +871,7 @@ static void test_windows(bool quick)
 /* usage: gpu_packed [quick] [windows | METHOD] [I/N]
  * quick    small cases, for compute-sanitizer
  * windows  sliding windows and attention sinks
- * METHOD   part of the text of methods to test, such as kivi,bits=4
+ * METHOD   only methods that contain this text, such as kivi,bits=4
  * I/N      part I of N of the test cases, from 1 on */
 int main(int argc, char **argv)
 {

@@ -115,7 +115,8 @@ static int static_lists_whole(const layer *l, const lists *r)
     return ok;
 }
 
-/* Returns 1 if each head's tiles are ordered from many keys to few, up to a tolerance. */
+/* Returns 1 if, in each head, later tiles have fewer keys than earlier tiles, apart from small
+ * deviations. */
 static int ours_falls(const layer *l, const lists *r)
 {
     const size_t n_heads = (size_t)l->heads->n_heads;

@@ -113,8 +113,9 @@ static void test_choice(fixture *f)
     free(before);
 }
 
-/* Returns the index in the pages of element i of a token's K (side 0) or V (side 1). The token is
- * number `place` of the important (KVD_ZDC_HIGH) or unimportant tokens (KVD_ZDC_LOW). */
+/* Returns the index, in the memory of all pages, of element i of a token's K (side 0) or V (side
+ * 1). place: index of the token among the important (KVD_ZDC_HIGH) or among the unimportant tokens
+ * (KVD_ZDC_LOW). */
 static size_t cell(const fixture *f, int b, int g, int side, int store, int page0, int place, int i)
 {
     const int w = f->head[g].width[store][side];

@@ -269,7 +269,7 @@ TEST(test_refused)
     kv_len[1] = -7;
     refused(&fine, &good, "request 1: q_len is 1 and kv_len is -7, want 1 <= q_len <= kv_len");
 
-    /* The rows of two requests of 2^31 - 1 tokens do not fit in memory. */
+    /* Q, K and V of two requests of 2^31 - 1 tokens do not fit in memory. */
     int32_t longest[] = {INT32_MAX, INT32_MAX};
     bad = fine;
     bad.d_qk[1] = INT_MAX;

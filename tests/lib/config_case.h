@@ -6,7 +6,7 @@
 #include "model/checkpoint/config.h"
 #include "unit.h"
 
-/* Parses a config.json. ' is read as a double quote. */
+/* Parses a config.json in which single quotes mean double quotes. */
 static inline int parse_config(const char *text, kvd_config *c, kvd_err *err)
 {
     const char *const json = double_quotes(text);

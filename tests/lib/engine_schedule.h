@@ -52,8 +52,8 @@ static inline void load_release(load *l)
     free(l->want);
 }
 
-/* Returns the index of the last token in *s, which is a range of one request's tokens. The index
- * counts the tokens of all requests. */
+/* Returns the index of the last token of *s, a range of one request's tokens, in the concatenation
+ * of all requests. */
 static inline size_t token_row(const load *l, const kvd_slice *s)
 {
     return l->offset[s->request] + s->before + s->n - 1;
@@ -203,8 +203,8 @@ static inline int step_uncomputed(kvd_engine *e, uint32_t token[2], kvd_err *err
     return e->step(e, &it, id, token, NULL, err);
 }
 
-/* Tests that a decode step gives the same tokens when it is run twice. K and V of the preceding
- * tokens were never computed. A NULL engine fails the test with the message in err. */
+/* Tests that running a decode step twice gives the same tokens, even if K and V of earlier tokens
+ * were never computed. A NULL engine fails the test with the message in err. */
 static inline void test_uncomputed(kvd_engine *e, const char *name, kvd_err *err)
 {
     uint32_t first[2] = {0}, second[2] = {1};

@@ -26,11 +26,10 @@ typedef struct {
     float factor; /* factor of RoPE's cosines and sines */
 } test_case;
 
-/* Macros that fill fields of test_case. REQUESTS: numbers of heads and prompt lengths. ONE_WIDTH:
- * d_qk and d_v of all KV heads. TWO_WIDTHS: d_qk and d_v of even KV heads, d_qk and d_v of odd KV
- * heads. */
+/* fields of a test_case: numbers of query heads and of KV heads, prompt length of each request */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
+/* d_qk and d_v of all KV heads; TWO_WIDTHS: first of even KV heads, then of odd KV heads */
 #define ONE_WIDTH(k, v)          {{k, v}}, 1
 #define TWO_WIDTHS(k, v, k1, v1) {{k, v}, {k1, v1}}, 2
 #define RULE(...)                                                                                  \

@@ -307,8 +307,8 @@ typedef struct {
      * mean over heads, or NULL */
     const double *want;
     double entry;
-    /* Number of cached tokens of each request. here: in one KV head without a sliding window. near:
-     * summed over all KV heads with a sliding window. */
+    /* Cached tokens of each request. here: per KV head of layers without a sliding window. near:
+     * total over the KV heads of layers with a sliding window. */
     double here[MOST], near[MOST];
     /* true if the method evicts tokens in decode steps; the cache then stores each token's score
      * and position */

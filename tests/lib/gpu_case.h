@@ -258,7 +258,8 @@ static inline void *round_to(kvd_dtype type, float *x, size_t n)
     return narrow;
 }
 
-/* Returns normal numbers of standard deviation `size`, rounded to `type`, as float32. */
+/* Returns n normally distributed numbers with standard deviation `size`, rounded to `type` and
+ * stored as float32. */
 static inline float *rounded_numbers(kvd_rng *r, kvd_dtype type, size_t n, double size)
 {
     float *const x = need(n * sizeof *x);

@@ -10,7 +10,8 @@
 #include "kernels/attention_ref.h"
 #include "methods/tokens/cuda/leankv.h"
 
-/* requests, layers, tested layer, largest dimensions, largest query heads per KV head */
+/* sizes of the tests: requests, layers, layer that is tested, largest head dimension, most query
+ * heads per KV head */
 enum { ROWS = 3, LAYERS = 2, LAYER = 1, D_MAX = 128, GROUP_MAX = 8 };
 
 typedef struct {
@@ -249,8 +250,7 @@ static const item *at_position(const section *x, int position)
     return NULL;
 }
 
-/* Quantises a token's K and V by the CPU reference. Returns how many numbers differ from those that
- * the GPU stored. */
+/* Returns how many elements of a token's K and V the GPU quantised differently from the CPU. */
 static int other_codes(const fixture *f, const item *e, const float *k, const float *v)
 {
     const size_t d = (size_t)f->s->d;

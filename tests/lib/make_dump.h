@@ -182,7 +182,7 @@ static void dump_plan_init(dump_plan *p, size_t n_tokens, uint64_t seed)
     a->dtype = KVD_F32;
 }
 
-/* Writes and opens a file of 300 tokens, also with Q and K before RoPE. */
+/* Writes and opens a file of 300 tokens' activations, which include Q and K before RoPE. */
 static inline int open_made_dump(const kvd_config *c, const char *path, kvd_activations *to,
                                  kvd_err *err)
 {

@@ -13,7 +13,7 @@
 #include "common/run.h"
 
 static char temp_folder_path[] =
-    /* Short, because paths in the folder must fit into small arrays. */
+    /* The path of the folder is short, so that paths of files in it fit into small arrays. */
     "/tmp/kvdim-test.XXXXXX";
 static pid_t temp_folder_owner;
 

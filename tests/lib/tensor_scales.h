@@ -8,7 +8,8 @@
 #include "methods/bits/bits.h"
 #include "methods/plan.h"
 
-/* Opens fp8 or nvfp4 with scales per layer (scale=1) or per head (scale=2). */
+/* Opens the plan of the quantisation method fp8 or nvfp4 with made-up scales, per layer (scale=1)
+ * or per head (scale=2). */
 static inline int open_with_scales(kvd_plan *plan, const kvd_method_setup *setup, kvd_err *err)
 {
     const size_t heads = (size_t)setup->config->n_kv_heads,

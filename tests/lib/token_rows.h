@@ -40,7 +40,8 @@ static inline kvd_stepwise_account run(const char *text, int layer, size_t promp
     return kept_tokens(text, &in, prompt, kept, out);
 }
 
-/* Returns n float16 numbers of tensor `name` of the test file: 1 for kept tokens, else 0. */
+/* Returns tensor `name` [n] of the test file, whose float16 elements are 1 for kept tokens and 0
+ * for others. */
 static inline const uint16_t *set(const char *name, size_t n)
 {
     return tensor_of(file, name, n);
@@ -70,7 +71,7 @@ static inline kvd_stepwise_account same_outputs(const char *text, const char *na
     return a;
 }
 
-/* Checks which prompt tokens the method `text` keeps in a layer: those for which want [KV
+/* Checks that the method `text` keeps exactly the prompt tokens whose element of want [KV
  * heads][PROMPT] is not 0. */
 static inline void same_prompt(const char *text, int layer, const uint16_t *want)
 {

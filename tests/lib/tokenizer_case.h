@@ -32,7 +32,8 @@ static inline void end_tokenizer(void *t)
     kvd_tokenizer_free(t);
 }
 
-/* Parses JSON, with ' read as a double quote; freed at the end of the test. */
+/* Parses JSON in which single quotes mean double quotes. The result is freed at the end of the
+ * test. */
 static inline json_t *json_of(const char *text)
 {
     json_error_t why;

@@ -68,9 +68,8 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
 }
 
-/* Compares the tokens that the GPU keeps with the tokens that the CPU keeps (c->level). Returns the
- * number of differences, except tokens before position `old` whose scores are equal up to
- * rounding. */
+/* Counts tokens that only the GPU or only the CPU (c->level) keeps. Ignores tokens before position
+ * `old` if rounding explains the difference. */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
 {

@@ -13,8 +13,8 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    /* Value of `overlap` with which no layer reuses the important tokens of an earlier layer. Real
-     * overlaps are at most 1. */
+    /* required overlap that no two layers can have, so that no layer reuses another layer's
+     * important tokens */
     NEVER_LENT = 2
 };
 

@@ -160,8 +160,8 @@ static double merge(on_gpu *g, const layers_case *c, uint16_t *const layer[2], d
     return sum;
 }
 
-/* Writes the newest tokens' K and V to layer l's pages on the GPU. Then rebuilds K and V of all
- * tokens of layer l from vectors merged with another layer, and copies them to `got`. */
+/* Writes the newest tokens' K and V to layer l's pages on the GPU. Then restores K and V of all
+ * tokens in layer l from vectors that two layers share, and copies them to `got`. */
 static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *layer, uint16_t *got)
 {
     copy_pages(got, g->stored[l], c);
@@ -178,8 +178,8 @@ static void restore(on_gpu *g, const layers_case *c, int l, const uint16_t *laye
     copy_rows(got, g->args.rows, c);
 }
 
-/* Rebuilds K and V of the prompts in layer l from vectors merged with another layer, and copies
- * them to `got`. */
+/* Restores K and V of the prompts in layer l from vectors that two layers share, and copies them to
+ * `got`. */
 static void restore_prompts(on_gpu *g, const layers_case *c, int l, uint16_t *got)
 {
     fill_bytes(g->args.rows, 0xff, PAGES * page_elements(c) * sizeof *got);
@@ -370,8 +370,8 @@ static void fill_span(const span_case *c, uint16_t *x)
     host_free(u, v);
 }
 
-/* Projects the rows of x [n][wide] onto the span of b's columns. Returns the sum of squares of the
- * remainder; *all: that of x. */
+/* Returns the squared norm of the part of x [n][wide] outside the span of b's columns. *all
+ * receives the squared norm of x. */
 static double outside(const uint16_t *x, const span_case *c, const uint16_t *b, size_t rank,
                       double *all)
 {
@@ -402,7 +402,7 @@ static double outside(const uint16_t *x, const span_case *c, const uint16_t *b, 
     return rest;
 }
 
-/* Returns the sum of squares of x that the best `width` directions leave out, computed by
+/* Returns the squared norm that x loses in its best projection to c->width dimensions, computed by
  * LAPACK. */
 static double least_outside(const uint16_t *x, const span_case *c)
 {

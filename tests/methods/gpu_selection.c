@@ -162,8 +162,8 @@ static int position_of(int n, int row, int history)
     return t;
 }
 
-/* Runs the kernel that stores attention probabilities, for each request b's queries from[b] ..
- * to[b] - 1. */
+/* Runs the kernel that stores attention probabilities. from, to [batch]: range of query positions
+ * in each request, without `to` itself. */
 static void recall_rows(const fixture *f, const kvd_selection *on, const int32_t *from,
                         const int32_t *to)
 {
@@ -255,8 +255,8 @@ static size_t check_recent(const fixture *f, const float *recent, int history, i
     return wrong;
 }
 
-/* Computes the codes of all keys on the GPU. If `codes` is NULL, computes the key bounds of all
- * pages instead. */
+/* Computes the codes of all keys on the GPU. If `codes` is NULL, computes the minimum and maximum
+ * of the keys in each page instead. */
 static void run_parts(const fixture *f, const kvd_selection *on, const kvd_selection_codes *codes)
 {
     const selection_case *const c = f->c;

@@ -23,7 +23,7 @@ typedef struct {
      * of a quantised component. */
     int kept[2], most_n;
     int n_sink, words;
-    /* number of prompt tokens of each request, and of decode steps */
+    /* number of prompt tokens of each request, and number of decode steps */
     int32_t prompt[N], steps;
     /* number of components that share a scale; 0: all components have one fixed quantisation
      * step */
@@ -52,7 +52,7 @@ typedef struct {
     uint32_t units[N + 2], *device_units;
 } problem;
 
-/* Makes random frequencies of the integers that component j can take. Integers further from 0 are
+/* Makes up how frequent each quantised value of component j of K or V is. Values further from 0 are
  * less frequent. */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)

@@ -7,8 +7,8 @@ enum { N = 2000, PLACES = LAYERS * HEADS };
 static float x[N * D], y[N * D];
 static kvd_bits_count count;
 
-/* Sets the projection matrices of Q, K and V of every head to matrix `a` [D][D]. `qk` and `v`
- * select the singular values that determine the number of bits per dimension. */
+/* Makes each head project Q, K and V by the same matrix `a` [D][D]. qk, v: decompositions whose
+ * singular values determine the number of bits per dimension. */
 static void project_with(kvd_dims *d, kvd_dims_head *head, float *a, kvd_pair qk, kvd_pair v)
 {
     for (int i = 0; i < PLACES; i++)

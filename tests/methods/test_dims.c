@@ -92,8 +92,7 @@ TEST(test_biorthogonal_cut)
     for (int i = 0; i < 4; i++) {
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
-        /* Restoring a projected vector and projecting it again must change nothing, so B_v A_v and
-         * A_k^T A_q are identities. */
+        /* The products B_v A_v and A_k^T A_q must be identity matrices. */
         identity(h->b_v, 8, 1, h->a_v, h->d_v);
         identity(h->a_k, 1, h->d_qk, h->a_q, h->d_qk);
     }
@@ -287,8 +286,8 @@ TEST(test_method_text)
     assert_string_equal(m.settings,
                         "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
                         "importance.mean=0,importance.layers=0");
-    /* In the method zdc, the fraction of removed dimensions has four values: of Q-K and of V, each
-     * for important and for other tokens. */
+    /* Q-K and V lose the same fraction of their dimensions; for unimportant tokens this fraction
+     * has a value of its own. */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     OK(kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err));
     assert_true(isnan(m.p) && isnan(m.p_low) && m.p_side[0] == 0.5 && m.p_side[1] == 0.2 &&

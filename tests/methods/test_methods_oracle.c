@@ -237,8 +237,8 @@ TEST(weighted)
                            *const weight = tensor_of(file, names[side][1], ROWS * WIDE),
                            *const apart = tensor_of(file, names[side][2], ROWS * WIDE),
                            *const want = tensor_of(file, names[side][3 + scaled], ROWS * WIDE);
-        /* squared errors of the method kvquant with gradients as weights, of kvquant without
-         * weights, and of SciPy with these weights */
+        /* weighted squared errors of quantised K or V: by kvquant with weights, by kvquant without
+         * weights, by levels from SciPy */
         double error[3] = {0, 0, 0};
         const kvd_method_setup with = {.config = &config, .calibration = &dump, .fisher = &fisher};
         for (int plain = 0; plain < 2; plain++) {
@@ -265,8 +265,8 @@ TEST(weighted)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /* Weight of a squared error: the squared gradient. If `scaled` is false, it is
-                     * divided by half[j] squared. */
+                    /* The weight is the squared gradient; unless `scaled`, divided by the square of
+                     * half the value range. */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)

@@ -78,8 +78,8 @@ TEST(levels_are_a_stream)
         }
 }
 
-/* Tests the order of numbers in a lane. Number 8 k + 2 r + e must be in operand k, register r, half
- * e of the instruction mma.m16n8k16. */
+/* Tests the order in which a lane stores numbers of K or V. Number 8 k + 2 r + e must be half e of
+ * register r in operand k of the instruction mma.m16n8k16. */
 TEST(numbers_are_fragments)
 {
     for (int t = 0; t < TOKENS; t++)

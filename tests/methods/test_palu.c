@@ -98,8 +98,8 @@ TEST(palu_of_single_heads)
     kvd_plan_close(&plan);
 }
 
-/* If KV heads drop different tokens, they share latents only if the parameter `heads` asks for
- * that. */
+/* If each KV head drops other tokens, as in "h2o+palu", KV heads share latent vectors only if the
+ * parameter `heads` is set. */
 TEST(palu_after_dropped_tokens)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};
@@ -157,12 +157,13 @@ TEST(palu_gives_ranks_by_information)
     values[1] = values[2] = 3;
     values[3] = 5;
     assert_int_equal(searched("palu,p=0.5,heads=1,search=1", &f, NULL, rank), 32);
-    /* The five matrices with Fisher information 1 share 12 ranks: 2 each, and 2 that another matrix
-     * cannot use. */
+    /* The five matrices with Fisher information 1 get 12 ranks in total: 2 each, and 2 that are
+     * left over. */
     assert_int_equal(rank[0][0][KVD_KEYS] + rank[0][1][KVD_KEYS] + rank[1][0][KVD_KEYS] +
                          rank[1][1][KVD_KEYS] + rank[0][0][KVD_VALUES],
                      12);
-    /* The share of this matrix is rank 10, but its full rank is 8. */
+    /* In proportion to its Fisher information, this matrix would get rank 10, but its full rank is
+     * 8. */
     assert_int_equal(rank[1][1][KVD_VALUES], 8);
     const char *const text[] = {"palu,p=0.1,heads=1,search=1", "palu,p=0.7,heads=1,search=1",
                                 "palu,p=0.95,heads=1,search=1", "palu,p=0.6,heads=2,search=1"};

@@ -1,4 +1,5 @@
-/* Tests the first forward pass over prompts, which methods use to choose tokens. */
+/* Tests the pass over prompts that precedes the actual forward pass, so that methods can choose
+ * tokens. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

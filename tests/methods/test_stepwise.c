@@ -1,5 +1,5 @@
-/* Compares methods that process one token after another with dense attention, and with a cache that
- * stores blocks of tokens. */
+/* Tests a cache to which tokens are added one after another. References: dense attention, and a
+ * cache that stores blocks of tokens. */
 #include "model/pass/blocks.h"
 #include "stepwise_case.h"
 
@@ -332,8 +332,8 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* Checks only outputs at even positions, because tokens at odd positions attend to their
-         * own unreduced K and V. */
+        /* Skips odd positions: their tokens attend to their own K and V before these lose
+         * dimensions. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

@@ -243,8 +243,8 @@ TEST(pruned_channels)
     kvd_plan_close(&plan);
 }
 
-/* Multiplies `from` by R_p R_p^T, where R_p are the first `width` right singular vectors of the
- * prompt's rows. */
+/* Projects the K or V of one head, `from`, onto the first `width` right singular vectors of the K
+ * or V of its prompt tokens. */
 static void project_all(const float *from, size_t s, size_t g, size_t prompt, size_t width,
                         float *x)
 {

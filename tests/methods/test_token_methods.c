@@ -324,8 +324,8 @@ static void same_budgets(const char *text, size_t shorter)
         for (size_t j = 0; j < (size_t)PROMPT * HEADS * D; j++)
             q[j] = ldexpf(in.q[j], l - 1);
         assert_int_equal(t->observe(self, &r, observed + (size_t)l * each, &err), 0);
-        /* The method cake weights layers by entropy * variance of attention. `observed` is this
-         * product already; it is passed as the entropy, with variance 1. */
+        /* Method cake expects entropy and variance of attention; `observed` is their product, so
+         * the variance is set to 1. */
         pair[l][0] = each ? observed[(size_t)l * each] : 0;
         pair[l][1] = 1;
     }

@@ -1,4 +1,4 @@
-/* Compares eviction methods with plain loops, on random attention probabilities. */
+/* Compares eviction methods with simple reference loops, for random attention probabilities. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -444,8 +444,8 @@ TEST(importance)
     assert_int_equal(common(level + PROMPT, level + 2 * PROMPT), PROMPT - 4);
     assert_int_equal(common(level + 2 * PROMPT, level + 3 * PROMPT), PROMPT);
     assert_int_equal(common(level + 3 * PROMPT, level + 4 * PROMPT), 4);
-    /* With the parameter mean = 1, a token's importance is its softmax denominator divided by its
-     * number of keys. Here all tokens are equally important, so the earlier tokens are chosen. */
+    /* With parameter mean = 1, all tokens are equally important here, so the first tokens of the
+     * prompt are preferred. */
     for (size_t i = 0; i < (size_t)DEPTH * PROMPT; i++)
         d[i] = log((double)(i % PROMPT) + 1);
     const kvd_parameter_values mean = {.value = {0.5, 0, 0.95, 1}};

@@ -34,8 +34,8 @@ TEST(test_keep_at_the_limits)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/* Removes as many of the smallest singular values as sum to at most r times the sum of all. Returns
- * how many are kept. */
+/* Removes the smallest singular values while the removed ones sum to at most r times the sum of
+ * all. Returns how many singular values are kept. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;

@@ -215,12 +215,12 @@ TEST(edited_templates_are_unknown)
         if (!is_form(text, name))
             fail_msg("%s is not recognised", name);
         for (k = 0; k < sizeof edits / sizeof *edits; k++) {
-            /* Edits 6 to 10 of the chat template have no effect on conversations of a single
-             * turn. */
+            /* Some edits of the template change nothing in conversations of one turn, so they
+             * cannot be detected. */
             if (c->one_turn && k >= 6 && k <= 10)
                 continue;
-            /* Skips edits that cannot be detected in this chat format. Edit 8 removes white space
-             * around answers, edit 9 removes reasoning. */
+            /* This chat format cannot show if a template removes white space around answers, or
+             * removes reasoning. */
             if ((k == 8 && (c->trim || c->mark)) || (k == 9 && c->mark))
                 continue;
             if (is_form(edited(text, edits[k][0], edits[k][1]), name))

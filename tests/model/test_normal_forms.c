@@ -22,9 +22,10 @@ static void put(kvd_buffer *text, uint32_t c)
     OK(kvd_buffer_add(text, utf8, kvd_utf8_encode(c, utf8), &err));
 }
 
-/* Writes the normalizer's result for character c to `text`. If `lower` is true, its input is c
- * alone, and an unchanged c gives "". If `lower` is false, its input has c twice, before combining
- * marks. */
+/* Writes the normalised form of a test text to `text`.
+ *
+ * - lower: if true, the test text is c, and the result is "" if c does not change; if false, c
+ *   appears twice, each time followed by a combining mark */
 static void result(const kvd_normalizer *n, bool lower, uint32_t c, kvd_buffer *text,
                    kvd_buffer *scratch)
 {

@@ -75,9 +75,8 @@ static uint32_t next_random(uint32_t below)
     return (uint32_t)(random_state >> 33) % below;
 }
 
-/* Encodes prefixes of random texts and checks that the ids are the first ids of the whole text.
- * Returns the number of the prefixes' ids divided by the number expected from the prefixes'
- * lengths. */
+/* Checks that prefixes of random texts give the first ids of the whole text. Returns the ratio of
+ * the number of these ids to the number expected for the prefixes' lengths. */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
 {

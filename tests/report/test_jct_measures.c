@@ -172,7 +172,7 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* Job time 9 exceeds all job times of zack, so streaming is compared with zack's lowest
+    /* The job of streaming takes longer than all jobs of zack, so it is compared with zack's lowest
      * perplexity, 10. */
     add(rows, "streaming", 1, 1000, 9, 0, 0);
     add_score(ppl, "streaming", "streaming.sink=4,streaming.recent=0.2", NAN, 11);
@@ -207,8 +207,8 @@ TEST(test_shared_prompts)
     assert_non_null(rows);
     add_shared(rows, "none", "none", 2, 1000, "sequence", 4);
     add_shared(rows, "none", "none", 4, 1000, "sequence", 2);
-    /* Results of GPUs that divide the heads ("tensor"), not the prompt ("sequence"), must be
-     * ignored. */
+    /* Results with "tensor" (GPUs divide the heads) must be ignored; results with "sequence" (GPUs
+     * divide the prompt) count. */
     add_shared(rows, "none", "none", 4, 1000, "tensor", 8);
     add_shared(rows, "none", "none", 1, 1000, "tensor", 0);
     add_shared(rows, "zack,p=0.3", "zack", 2, 1000, "sequence", 3);

@@ -47,7 +47,8 @@ static int make_figures(void **state)
     return 0;
 }
 
-/* singular values of two heads; the largest, 6 and 10, have mean 8, standard deviation 2 sqrt 2 */
+/* four singular values of each of two heads; the heads' largest values have mean 8 and standard
+ * deviation 2 sqrt 2 */
 static double sigma_k[] = {6, 2, 1, 0.5, 10, 2, 1, 0.5};
 
 static kvd_result spectrum(char *name)
@@ -68,8 +69,8 @@ static double expected_cv(void)
     return 100 * 2 * sqrt(2) / 8;
 }
 
-/* Writes a CSV file whose only row is `row`, or without rows if `row` is "". Adds columns before
- * and after a `row` that does not end with a newline. */
+/* Writes ledger.csv with the single claim `row`; "": without a claim. Adds columns that are equal
+ * in all tests, unless `row` ends with a newline. */
 static void put_claim(const char *row)
 {
     char line[200];
@@ -198,8 +199,8 @@ TEST(test_verdicts)
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
     /* The measured value, 13 %, is within the range that a flat spectrum can give, 0 to 50 %. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
-    /* The claim asks for a comparison with a model with random weights, but there is no result of
-     * such a model. kvdim uses the range of a flat spectrum instead. */
+    /* No result with random weights exists, so the text must name the range for a flat spectrum
+     * instead. */
     expect_words(",,,,%,trailing-share:k,below-null,,,,,,the same model with random weights", &r,
                  "; null: 0 to 50 % (a flat spectrum of independent rows)");
     expect_words(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, "; null: 36 to 37 % (words)");
@@ -212,8 +213,8 @@ TEST(test_verdicts)
     expect_verdict(",,99,,%,cv:qk,at-most,99,cv:k,at-most,99,,", &r, KVD_NOT_MEASURED);
 }
 
-/* Tests a paper's claim that is judged by two measures, one for the published number and one for
- * the trend. The result's text must name the measure of the trend. */
+/* Tests a claim with two measures: one is compared with the published number, the other only with
+ * the claimed trend. The text of the result must name the second measure. */
 TEST(test_trend_is_shown)
 {
     char name[] = "text", shown[160];
@@ -305,12 +306,12 @@ TEST(test_similarity)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                /* percentage: energy that a rotation from another text keeps, relative to a
-                 * rotation from the same text */
+                /* squared norm kept by a projection calibrated on another text, in percent of that
+                 * kept after calibration on the same text */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* percentage: energy that a rotation from random tokens keeps, relative to a
-                 * rotation from the same text */
+                /* squared norm kept by a projection calibrated on random tokens, in percent of that
+                 * kept after calibration on the text */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -622,7 +623,7 @@ TEST(test_shipped_ledger)
         "ZACK Fig. 5 (K)", "ZACK Fig. 10 (Q-K)", "ZACK Fig. 18 (Q-K)", "ZACK Table 4",
         "ZACK Table 5", "ZACK Table 6", "ZACK Table 7", "FDC Fig. 3", "FDC Fig. 14", "FDC Table 2",
         "FDC Table 3", "FDC Table 4", "ZDC Fig. 13 (a)", "ZDC Fig. 13 (b)", "ZDC Fig. 14",
-        /* claims of the papers about a single text, named in parentheses */
+        /* claims about a single data set, which is named in parentheses */
         "FDC Fig. 12, AC (arXiv)", "FDC Fig. 12, AC (Cocktail)", "FDC Fig. 12, AC (HumanEval)",
         "FDC Fig. 12, AC (PG-19)", "FDC Fig. 13, AC (Cocktail)",
         "ZACK Fig. 14, Keyformer-Z (HumanEval)", "ZACK Fig. 15, Keyformer-Z (HumanEval)",
@@ -639,8 +640,8 @@ TEST(test_shipped_ledger)
         assert_int_equal(l.entry[k].verdict, KVD_NOT_MEASURED);
         assert_true(strlen(l.entry[k].rule) >= 11);
         assert_true(strlen(l.entry[k].needs) > 10 && strlen(l.entry[k].claim) > 10);
-        /* Without SHAPE, this command would measure times of a CPU, which are not compared with the
-         * paper's. */
+        /* The command must name a model with SHAPE; without it, the command would measure times on
+         * a CPU. */
         if (strstr(l.entry[k].needs, "make -C experiments/serving"))
             assert_non_null(strstr(l.entry[k].needs, "SHAPE=llama-3.1-8b TRACES="));
         if (strcmp(l.entry[k].id, "ZACK Table 4") == 0) {

@@ -40,8 +40,8 @@ TEST(test_triangle)
         const char *rows;
         size_t violated;
     } want[] = {{"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,6.0e-4\n", 0},
-                /* no violation: 5.10e-2 - 5.00e-2 exceeds 4.0e-4 + 5.0e-4 by no more than rounding
-                 * errors */
+                /* allowed, because rounding errors explain that 5.10e-2 - 5.00e-2 is larger than
+                 * 4.0e-4 + 5.0e-4 */
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,5.0e-4\n", 0},
                 {"x,m,a,5.00e-2,4.0e-4\nx,m,b,5.10e-2,3.0e-4\n", 1}};
     for (size_t i = 0; i < 3; i++) {
@@ -57,8 +57,9 @@ TEST(test_triangle)
     }
 }
 
-/* Column 4: epsilon, mean |element| of a rotation matrix; column 5: delta, its mean |difference|
- * from a reference matrix. Tests if all deltas of a model are |epsilon - x| for one number x. */
+/* Column 4: mean |element| of a rotation matrix (epsilon); column 5: mean |difference| from a
+ * reference matrix (delta). Tests if one number x gives delta = |epsilon - x| in all rows of a
+ * model. */
 TEST(test_one_epsilon)
 {
     kvd_published_table t = table(

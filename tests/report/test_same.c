@@ -249,9 +249,10 @@ TEST(test_pairs_at_equal_p)
                {"zack", 0.8, 0, 24},
                {"zack", 0, 0.801, 24.6}};
     static const struct {
-        /* number of results that are taken from `row`, and expected number of compared pairs */
+        /* number of results in this test, from the beginning of array `row`, and expected number of
+         * compared pairs of results */
         size_t n, pairs;
-        /* text appended to the settings of results that remove dimensions of V */
+        /* text appended to the parameters of results with fewer dimensions of V */
         const char *other;
     } want[] = {{3, 0, ""}, {5, 1, ""}, {5, 0, ",zack.online=1"}};
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
@@ -395,8 +396,8 @@ static kvd_result spectrum(const char *path, const char *label, const char *hash
     return r;
 }
 
-/* Two results may have the same text label only if their texts begin equally. Texts with equal
- * labels and equal numbers of tokens must be equal. */
+/* Two results may use one name for two texts only if the first bytes of the texts are equal. Texts
+ * with equal names and equal lengths must be equal. */
 TEST(test_beginnings)
 {
     static const struct {

@@ -91,9 +91,11 @@ static void is(const kvd_results *r, const char *name, const char *trace, size_t
     kvd_values_release(&v);
 }
 
-/* Checks measures of made-up serving results of method zack, relative to the uncompressed cache.
- * own: highest request rate of the uncompressed cache. load [n]: expected request rates, divided by
- * `own`. */
+/* Checks measures that compare the method zack with the uncompressed cache, on made-up serving
+ * results.
+ *
+ * - own: highest request rate of the uncompressed cache
+ * - load [n]: expected request rates / own */
 static void check(double own, size_t n, const double *load, const double *ttft, const double *rate)
 {
     file x;
@@ -137,7 +139,7 @@ TEST(test_loads)
 }
 
 /* Sets `column` in the result of method zack to `value`. Returns true if an uncompressed result is
- * still found that may be compared with that of zack. */
+ * still found with which it may be compared. */
 static bool has_uncompressed(const char *column, int value)
 {
     kvd_err err = {""};

@@ -110,8 +110,8 @@ TEST(no_share)
 
 TEST(grid)
 {
-    /* These results differ in two parameters, m.a and m.b, so they have no order. The search must
-     * consider all of them and must not stop at the first one whose accuracy is too low. */
+    /* Two parameters, m.a and m.b, vary in these results, so the search must consider all of
+     * them. */
     static const point two[] = {{"m.a=1,m.b=1,m.c=5", 0.1, 0.1, 0.90, 0, 0},
                                 {"m.a=2,m.b=1,m.c=5", 0.2, 0.5, 1.02, 0, 0},
                                 {"m.a=1,m.b=2,m.c=5", 0.3, 0.6, 0.995, 0, 0},
