@@ -34,6 +34,14 @@ for folder in $(grep -l '^include ../system.mk' experiments/*/Makefile | xargs -
   ! grep -E -- '--method (minicache|xkv|scissorhands|think|[^ ]*\+kvquant)' "$D/wants" >"$D/log" && ok "$n: no method that GPUs refuse" || not_ok "$n: no method that GPUs refuse"
 done
 
+# make -C experiments: the folders that time this machine are left out, and no other one that needs no more than texts.
+run=$(make -C experiments -s -f - BIN="$bin" print 2>"$log" <<'END' || cat "$log"
+include Makefile
+print: ; @echo $(folders)
+END
+)
+is "folders of make -C experiments" "better-than-papers bytes-at-equal-loss generation precision-levels rates-at-equal-accuracy rotations-across-texts rotations-by-token-count spectra sweep-rate sweep-tokens token-studies transfer-matrix two-level-settings unseen-text weights-against-cache-bits" "$run"
+
 # experiments/leaderboard from end to end with the demo model: an estimate first, one file, a table; a second run makes nothing again.
 board() { make -C experiments/leaderboard BIN="$PWD/$B/bin" OUT="$D/out" TEXTS=data/texts/stories.txt TOKENS=1024 RULER=niah_single_1,fwe LENGTH=300 ITEMS=2 GPU= GROUPS=tokens POINTS_tokens="streaming,recent=0.5/0.25 h2o" STEPS="$PWD/data/models/kvdim-6m" STEP_BATCH=2 STEP_TOKENS=60 TASKS="--max-new-tokens 4" PLOTS=0 "$@"; }
 check "a leaderboard" board
