@@ -149,10 +149,11 @@ static const kvd_option options[] = {
      .help = "For the first N sequences, also record for each token the sum of the attention "
              "probabilities that it receives and the denominator of its softmax"},
     RECORD("fisher", fisher, fisher_file, "resume snapshots",
-           "Record squared gradients of the loss with respect to K, V and their weights, into "
-           "OUT.h5. With =FILE, write them into FILE in addition to the other outputs. Runs a "
-           "backward pass, which takes four to five times as long as a forward pass, on one GPU "
-           "at most. The CPU adds the squares"),
+           "Record squared gradients of the loss with respect to K, V and their weights, and the "
+           "products of gradients that waterfill needs, into OUT.h5. With =FILE, write them into "
+           "FILE in addition to the other outputs. Runs a backward pass, which takes four to five "
+           "times as long as a forward pass, on one GPU at most. The CPU adds squares and "
+           "products"),
     {"fisher-rows", .type = KVD_OPT_WHOLE, KVD_INTO(T, fisher_rows), .high = 281474976710656.0,
      .initial = "4096", .unit = "tokens", .requires = "fisher",
      .help = "Keep squared gradients per token for the first N tokens, with which kvquant weights "

@@ -54,9 +54,9 @@ void kvd_method_print_all(void);
                  "need them"},                                                                     \
     {                                                                                              \
         "fisher", .type = KVD_OPT_TEXT, .arg = "FILE", KVD_INTO(T, files.fisher),                  \
-                  .help = "Squared gradients of the loss (kvdim-collect --fisher), for palu's "    \
-                          "search of ranks and for kvquant. kvquant needs the gradients of the "   \
-                          "tokens of --calibration"                                                \
+                  .help = "Squared gradients of the loss (kvdim-collect --fisher), for "           \
+                          "waterfill, palu's search of ranks and kvquant. kvquant needs the "      \
+                          "gradients of the tokens of --calibration"                               \
     }
 #define KVD_OPTION_PLUGIN                                                                          \
     {                                                                                              \

@@ -433,7 +433,8 @@ TEST(test_refused_by_name)
     kvd_checkpoint *c = open_family("qwen2-moe");
     kvd_cpu_weights w;
     assert_int_equal(kvd_cpu_weights_find(&w, c, NULL, &err), -1);
-    SAYS("has routed experts, which the serving engine does not");
+    SAYS(
+        "has routed experts, which the serving engine on the CPU does not compute: use a GPU, or ");
     kvd_cpu_weights_release(&w);
 }
 

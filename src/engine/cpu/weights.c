@@ -283,8 +283,8 @@ int kvd_cpu_weights_find(kvd_cpu_weights *w, const kvd_checkpoint *c, const kvd_
                         kvd_checkpoint_path(c), config->family);
     if (config->n_experts)
         return kvd_fail(err,
-                        "'%s': a %s model has routed experts, which the serving engine does not "
-                        "compute: use kvdim-collect and kvdim-eval",
+                        "'%s': a %s model has routed experts, which the serving engine on the CPU "
+                        "does not compute: use a GPU, or kvdim-collect and kvdim-eval",
                         kvd_checkpoint_path(c), config->family);
     if (dims && kvd_dims_fits(dims, config, err))
         return -1;

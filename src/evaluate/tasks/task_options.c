@@ -291,8 +291,8 @@ static const kvd_program program = {
          "sentiment --ask ' This film is' --method h2o -o classes.h5"},
     .notes = "Past tokens are read as the cache stores them, and every method must show that it "
              "compressed the cache. On a GPU with --compute bf16 the engine of kvdim-jct runs the "
-             "methods that it has, and other bits methods alone with codes on the CPU; the cache "
-             "of the others is on the CPU.",
+             "methods that it has, and many others that store codes with these codes on the CPU; "
+             "the cache of all others is on the CPU.",
     .options = options,
     .check = check_usage};
 
