@@ -231,6 +231,8 @@ static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entr
             strcmp(rule, "eq6") == 0 || strcmp(rule, "uniform") == 0 || strcmp(rule, "none") == 0;
         char rows[48];
         scored(all, i, rows, sizeof rows);
+        if (all->models)
+            e->model_prefix = strnlen(e->file->model.name, 60) + strlen(": ");
         snprintf(e->name, sizeof e->name, "%.100s%s%s%.40s", kvd_entry_text(e, "method"), alone(e),
                  plain ? "" : " ", plain ? "" : rule);
         snprintf(e->method, sizeof e->method, "%.60s%s%.80s%s%.20s%s",

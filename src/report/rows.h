@@ -16,6 +16,9 @@ typedef struct {
     char method[KVD_LABEL];
     /* name of the result's curve in figures: "METHOD" or "METHOD calibrated on TEXT" */
     char series[KVD_LABEL];
+    /* length of "MODEL: " at the start of `method` and `series`; 0 if all results are of one
+     * model */
+    size_t model_prefix;
     /* indices, in the list of results, of the first and last result of the curve (one method on one
      * text) that contains this result */
     size_t first, last;
