@@ -60,9 +60,7 @@ bool kvd_row_is_of_target(const kvd_rows *rows, size_t row, const kvd_target_res
     return !strcmp(x->name, name);
 }
 
-/* Returns true if the cache of the row's method holds codes of few bits, or if the method is
- * unknown. */
-static bool has_codes(const kvd_rows *rows, size_t row)
+bool kvd_row_has_codes(const kvd_rows *rows, size_t row)
 {
     kvd_method m;
     kvd_err unused;
@@ -72,7 +70,7 @@ static bool has_codes(const kvd_rows *rows, size_t row)
 
 double kvd_row_saving_of_16_bits(const kvd_rows *rows, size_t row, double saving)
 {
-    return strcmp(kvd_row_text(rows, row, "cache"), "f32") || !has_codes(rows, row)
+    return strcmp(kvd_row_text(rows, row, "cache"), "f32") || !kvd_row_has_codes(rows, row)
                ? saving
                : 1 - 2 * (1 - saving);
 }
@@ -231,10 +229,10 @@ static int collect(const kvd_results *r, kvd_result_kind kind, kvd_accuracy_entr
             strcmp(rule, "eq6") == 0 || strcmp(rule, "uniform") == 0 || strcmp(rule, "none") == 0;
         char rows[48];
         scored(all, i, rows, sizeof rows);
-        if (all->models)
-            e->model_prefix = strnlen(e->file->model.name, 60) + strlen(": ");
         snprintf(e->name, sizeof e->name, "%.100s%s%s%.40s", kvd_entry_text(e, "method"), alone(e),
                  plain ? "" : " ", plain ? "" : rule);
+        if (all->models)
+            e->model_prefix = strnlen(e->file->model.name, 60) + strlen(": ");
         snprintf(e->method, sizeof e->method, "%.60s%s%.80s%s%.20s%s",
                  all->models ? e->file->model.name : "", all->models ? ": " : "", e->name,
                  all->caches ? " " : "", all->caches ? kvd_entry_text(e, "cache") : "", rows);

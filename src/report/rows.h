@@ -61,6 +61,9 @@ void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
 /* Returns true if the row and *x, the result of a search for the strongest compression, have the
  * same method. */
 bool kvd_row_is_of_target(const kvd_rows *rows, size_t row, const kvd_target_result *x);
+/* Returns true if the cache of the row's method holds codes of few bits, or if the method is
+ * unknown. */
+bool kvd_row_has_codes(const kvd_rows *rows, size_t row);
 /* Returns the fraction of the bytes of a 16-bit cache that the row's method saves. saving: fraction
  * that the method saves of a cache in the run's number type, such as f32. */
 double kvd_row_saving_of_16_bits(const kvd_rows *rows, size_t row, double saving);

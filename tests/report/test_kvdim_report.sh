@@ -557,6 +557,9 @@ for type in f16 f32; do
 done
 check "the page names 32-bit numbers" says "$D/f32/index.html" 'These runs stored numbers of 32 bits.'
 if grep -q 'numbers of 32 bits' "$D/f16/index.html"; then not_ok "the page names them only then"; else ok "the page names them only then"; fi
+check "numbers alone in f32" evaluate --prompt 64 --cache f32 --method h2o -o "$D/plain.h5"
+check "its page" "$report" "$D/plain.h5" --no-plots -q -o "$D/plain"
+if grep -q 'numbers of 32 bits' "$D/plain/index.html"; then not_ok "the page names them only with codes"; else ok "the page names them only with codes"; fi
 check "a search in f32" evaluate --prompt 32 --cache f32 --method kivi --target 0.9 -o "$D/search.h5"
 check "its page" "$report" "$D/search.h5" --no-plots -q -o "$D/search"
 is "a search against a 16-bit cache" "$(attribute "$D/search.h5" /target/kivi/saving | awk '{ printf "%.6f", 2 * $1 - 1 }')" "$(cell "$D/search/tables/target.csv" saving method=kivi | awk '{ printf "%.6f", $1 }')"

@@ -432,10 +432,16 @@ static void say_elsewhere(const kvd_accuracy_entries *all, const candidates *som
     kvd_text_release(&text);
 }
 
-/* Appends a sentence on how bytes are counted, if the runs stored numbers of 32 bits. */
+/* Appends a sentence on how bytes are counted, if the runs stored numbers of 32 bits and a method
+ * of the summary stores codes. */
 static void say_32_bits(const kvd_accuracy_entries *all, const candidates *some, kvd_text *words)
 {
-    if (!strcmp(kvd_entry_text(&all->item[some->item[0].first], "cache"), "f32"))
+    bool codes = false;
+    for (size_t i = 0; i < some->n && i < MOST_METHODS; i++) {
+        const kvd_accuracy_entry *const e = &all->item[some->item[i].first];
+        codes = codes || kvd_row_has_codes(e->rows, e->row);
+    }
+    if (codes && !strcmp(kvd_entry_text(&all->item[some->item[0].first], "cache"), "f32"))
         kvd_text_raw(words,
                      "<p class=\"soft\">These runs stored numbers of 32 bits. Bytes are compared "
                      "with a 16-bit cache: a method that stores numbers alone counts as if they "
