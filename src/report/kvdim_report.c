@@ -255,6 +255,21 @@ static int add_sections(const config *cfg, const char *paper, const kvd_results 
     return kvd_report_check(report, err);
 }
 
+static void warn_of_fonts(const kvd_report *report)
+{
+    size_t n = 0;
+    const char *first = "";
+    for (size_t i = 0; i < report->n; i++)
+        for (size_t j = 0; j < report->section[i]->n_figures; j++) {
+            const kvd_figure *const f = &report->section[i]->figure[j];
+            if (f->no_png.len && n++ == 0)
+                first = kvd_text_get(&f->no_png);
+        }
+    if (n)
+        fprintf(stderr, "%s: warning: %s%s\n", program, first,
+                n > 1 ? " Other figures lack a character, too." : "");
+}
+
 static int work(const config *cfg, kvd_err *err)
 {
     static char paper[2 * PATH_MAX], plots[2 * PATH_MAX];
@@ -296,6 +311,7 @@ static int work(const config *cfg, kvd_err *err)
     if (n_failed)
         fprintf(stderr, "%s: warning: %zu figure%s not drawn: %s\n", program, n_failed,
                 n_failed == 1 ? " is" : "s are", why.msg);
+    warn_of_fonts(&report);
     if (cfg->common.json)
         status = print_json(cfg, &r, &ledger, &report, n_outside, err);
     else

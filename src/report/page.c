@@ -12,6 +12,7 @@
 
 #include "common/progress.h"
 #include "common/run.h"
+#include "common/utf8.h"
 #include "report/report.h"
 
 /* style sheet of the page; elements of class `wide` or `draw` scroll sideways */
@@ -142,7 +143,8 @@ static int put_figure(kvd_text *out, const kvd_figure *f, bool folded, bool figu
 {
     char name[sizeof f->name + 16];
     snprintf(name, sizeof name, "figures/%s.svg", f->name);
-    if (kvd_text_check(&f->why, err) || kvd_text_check(&f->left_out, err))
+    if (kvd_text_check(&f->why, err) || kvd_text_check(&f->left_out, err) ||
+        kvd_text_check(&f->no_png, err))
         return -1;
     if (folded) {
         char title[200];
@@ -172,15 +174,17 @@ static int put_figure(kvd_text *out, const kvd_figure *f, bool folded, bool figu
     kvd_text_raw(out, "<figcaption>");
     kvd_text_html(out, f->caption);
     if (figures && !f->why.len) {
-        kvd_text_add(out,
-                     " <span class=\"files\"><a href=\"figures/%s.svg\">SVG</a>, "
-                     "<a href=\"figures/%s.png\">PNG</a></span>",
-                     f->name, f->name);
-        if (f->left_out.len) {
-            kvd_text_raw(out, "<p class=\"note\">");
-            kvd_text_html(out, kvd_text_get(&f->left_out));
-            kvd_text_raw(out, "</p>");
-        }
+        const kvd_text *const notes[] = {&f->left_out, &f->no_png};
+        kvd_text_add(out, " <span class=\"files\"><a href=\"figures/%s.svg\">SVG</a>", f->name);
+        if (!f->no_png.len)
+            kvd_text_add(out, ", <a href=\"figures/%s.png\">PNG</a>", f->name);
+        kvd_text_raw(out, "</span>");
+        for (int i = 0; i < 2; i++)
+            if (notes[i]->len) {
+                kvd_text_raw(out, "<p class=\"note\">");
+                kvd_text_html(out, kvd_text_get(notes[i]));
+                kvd_text_raw(out, "</p>");
+            }
     }
     kvd_text_raw(out,
                  folded ? "</figcaption>\n</figure>\n</details>\n" : "</figcaption>\n</figure>\n");
@@ -390,19 +394,80 @@ static int write_image(const kvd_figure *f, const char *terminal, const image *x
     return kvd_output_folder_text(out, name, x->bytes, x->len, err);
 }
 
-static int write_figure(kvd_figure *f, const kvd_output *out, const char *scripts, size_t *failed,
-                        kvd_err *why, kvd_err *err)
+/* characters of figures, and for each whether an installed font has it */
+typedef struct {
+    struct {
+        uint32_t code;
+        bool found;
+    } known[256];
+    size_t n;
+} fonts;
+
+/* Returns false if fontconfig knows no font with the character. */
+static bool has_font(fonts *f, uint32_t code)
+{
+    char command[64], line[2];
+    for (size_t i = 0; i < f->n; i++)
+        if (f->known[i].code == code)
+            return f->known[i].found;
+    snprintf(command, sizeof command, "fc-list :charset=%x file 2>/dev/null", (unsigned)code);
+    FILE *const list = popen(command, "r");
+    bool found = !list || fgets(line, sizeof line, list);
+    if (list)
+        /* If fc-list failed, nothing is known of the fonts. */
+        found = pclose(list) != 0 || found;
+    if (f->n < sizeof f->known / sizeof *f->known) {
+        f->known[f->n].code = code;
+        f->known[f->n++].found = found;
+    }
+    return found;
+}
+
+/* Returns true for characters that are drawn without a glyph, such as a zero-width joiner. */
+static bool is_invisible(uint32_t code)
+{
+    return (code >= 0x200b && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+           (code >= 0xfe00 && code <= 0xfe0f);
+}
+
+/* States the reason if the figure has a character that no font has. gnuplot would draw the missing
+ * glyph over the whole PNG. */
+static void check_fonts(kvd_figure *f, const image *svg, fonts *known)
+{
+    unsigned width;
+    for (const char *s = svg->bytes; *s && !f->no_png.len; s += width) {
+        width = kvd_utf8_width(*s);
+        /* A name that was cut may end within a character. */
+        if (strnlen(s, width) < width || kvd_utf8_first_bad(s, width) < width) {
+            width = 1;
+            continue;
+        }
+        const uint32_t code = kvd_utf8_decode(s, &width);
+        if (code > 0x7f && !is_invisible(code) && !has_font(known, code))
+            kvd_text_add(&f->no_png,
+                         "No PNG of figure '%s': no installed font has the character '%.*s' "
+                         "(U+%04X) of its labels. Install a font that has it, such as Noto, and "
+                         "make the report again.",
+                         f->name, (int)width, s, (unsigned)code);
+    }
+}
+
+static int write_figure(kvd_figure *f, const kvd_output *out, const char *scripts, fonts *known,
+                        size_t *failed, kvd_err *why, kvd_err *err)
 {
     image svg = {0}, png = {0};
     int status = 0;
-    const bool drawn = !draw(f, "svg", out->partial, scripts, &svg, why) &&
-                       !draw(f, "png", out->partial, scripts, &png, why);
+    bool drawn = !draw(f, "svg", out->partial, scripts, &svg, why);
+    if (drawn) {
+        remove_titles(&svg);
+        check_fonts(f, &svg, known);
+        drawn = f->no_png.len || !draw(f, "png", out->partial, scripts, &png, why);
+    }
     if (kvd_interrupted()) { /* The interrupt may have ended gnuplot. */
         status = kvd_fail_interrupted(err);
     } else if (drawn) {
-        remove_titles(&svg);
         status = kvd_status(write_image(f, "svg", &svg, out, err) ||
-                            write_image(f, "png", &png, out, err));
+                            (png.len && write_image(f, "png", &png, out, err)));
     } else {
         kvd_text_raw(&f->why, why->msg);
         ++*failed;
@@ -423,12 +488,14 @@ int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scri
     size_t n = 0, done = 0;
     for (size_t i = 0; i < r->n; i++)
         n += r->section[i]->n_figures;
+    fonts known = {.n = 0};
     kvd_progress progress;
     kvd_progress_start(&progress, "report", "figures", (double)n, quiet);
     for (size_t i = 0; i < r->n; i++)
         for (size_t j = 0; j < r->section[i]->n_figures && !status; j++) {
             if (!r->section[i]->figure[j].why.len)
-                status = write_figure(&r->section[i]->figure[j], out, where, failed, why, err);
+                status =
+                    write_figure(&r->section[i]->figure[j], out, where, &known, failed, why, err);
             kvd_progress_step(&progress, (double)++done);
         }
     if (n)

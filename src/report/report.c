@@ -228,6 +228,7 @@ static void release_section(kvd_section *s)
         free(s->figure[j].caption);
         kvd_text_release(&s->figure[j].left_out);
         kvd_text_release(&s->figure[j].why);
+        kvd_text_release(&s->figure[j].no_png);
     }
     free(s->table);
     free(s->figure);

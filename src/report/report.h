@@ -126,6 +126,8 @@ typedef struct {
     bool folded;       /* true if shown only after a click on its title */
     kvd_text left_out;
     kvd_text why; /* reason why the figure is not drawn; empty if it is drawn */
+    /* reason why the figure is drawn only as SVG; empty if it is also drawn as PNG */
+    kvd_text no_png;
 } kvd_figure;
 
 /* columns of a table that one panel of a figure draws */
@@ -199,8 +201,9 @@ void kvd_report_release(kvd_report *r);
  * figures/. */
 int kvd_page_write(const kvd_report *r, bool figures, const kvd_output *out, kvd_err *err);
 
-/* Draws all figures as figures/NAME.svg and figures/NAME.png. *failed: number of figures that
- * gnuplot could not draw; *why: its last error message. */
+/* Draws all figures as figures/NAME.svg and figures/NAME.png. Draws no PNG of a figure with a
+ * character that no installed font has. *failed: number of figures that gnuplot could not draw;
+ * *why: its last error message. */
 int kvd_plots_write(const kvd_report *r, const kvd_output *out, const char *scripts, bool quiet,
                     size_t *failed, kvd_err *why, kvd_err *err);
 

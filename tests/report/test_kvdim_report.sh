@@ -229,6 +229,20 @@ check "a hostile label" "$report" "$D/hostile.h5" "$D/in/a-spectrum.h5" $plots -
 ! grep -q '<script' "$D/hostile/index.html" && grep -q '&lt;script&gt;' "$D/hostile/index.html" && ok "is escaped in the page" || not_ok "is escaped in the page"
 ! grep -q '<script' "$D/hostile/tables/spectra.md" && ok "is escaped in Markdown" || not_ok "is escaped in Markdown"
 
+# No font has the character U+50000. gnuplot draws a missing glyph over the whole PNG.
+if [ -z "$plots" ] && command -v fc-list >/dev/null; then
+  rare=$(printf '\361\220\200\200')
+  "$B/tests/tool_synthetic" moments "$D/u.h5" 200 5 "$hash" label="a${rare}b" && "$B/bin/kvdim-spectrum" "$D/u.h5" --pair qk,vw -q -o "$D/rare.h5" || exit 1
+  check "a character without a font" "$report" "$D/rare.h5" -q -o "$D/rare"
+  why="No PNG of figure 'zack-fig10-qk-vw': no installed font has the character '$rare' (U+50000)"
+  cp "$D/log" "$D/rare.err"
+  check "is named on stderr" says "$D/rare.err" "kvdim-report: warning: $why"
+  is "and on the page" 1 "$(page_lines rare '<p class="note">(No PNG[^<]*)</p>' | grep -cF "$why")"
+  check "its figure has an SVG alone" test -s "$D/rare/figures/zack-fig10-qk-vw.svg" -a ! -e "$D/rare/figures/zack-fig10-qk-vw.png" -a -s "$D/rare/figures/zdc-fig13-heads.png"
+else
+  echo "skip a character without a font: no gnuplot or no fc-list"
+fi
+
 # A label that a spreadsheet would run as a formula: no field of any table starts with it.
 "$B/tests/tool_synthetic" moments "$D/f.h5" 200 5 "$hash" label='=HYPERLINK("x")' && "$B/bin/kvdim-spectrum" "$D/f.h5" --pair qk,vw -q -o "$D/formula.h5" || exit 1
 check "a formula as label" "$report" "$D/formula.h5" "$D/in/a-spectrum.h5" $plots -o "$D/formula"
