@@ -15,7 +15,8 @@
 #include "common/utf8.h"
 #include "report/report.h"
 
-/* style sheet of the page; elements of class `wide` or `draw` scroll sideways */
+/* style sheet of the page; `nav` and elements of class `wide` or `draw` scroll sideways, and a
+ * shadow shows at which end there is more */
 static const char style[] =
     ":root{color-scheme:light dark;--ink:#1c1f23;--soft:#5a6370;--line:#d5dae0;--back:#fff;"
     "--panel:#f5f7f9;--mark:#0067a3;--good:#00694b;--part:#8a5a00;--bad:#a83a00;--none:#5a6370;"
@@ -32,8 +33,7 @@ static const char style[] =
     "section:first-of-type h2{display:none}\n"
     "p{max-width:52rem;margin:.5rem 0}a{color:var(--mark)}"
     "code{font:.92em ui-monospace,'DejaVu Sans Mono',monospace}\n"
-    "nav{position:sticky;top:0;z-index:2;display:flex;gap:.9rem;overflow-x:auto;"
-    "white-space:nowrap;padding:.5rem 0;background:var(--back);"
+    "nav{position:sticky;top:0;z-index:2;display:flex;gap:.9rem;white-space:nowrap;padding:.5rem 0;"
     "border-bottom:1px solid var(--line);font-size:.88rem}nav a{text-decoration:none}\n"
     "@media (min-width:75rem){body{display:grid;grid-template-columns:10.5rem minmax(0,1fr);"
     "column-gap:1.5rem}body>*{grid-column:2}nav{grid-column:1;grid-row:1/span 99;"
@@ -47,12 +47,14 @@ static const char style[] =
     ".card span{display:block;font-size:.86rem}\n"
     ".strip{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;margin:.6rem 0;font-size:.92rem}"
     ".strip a{text-decoration:none}.strip b{font-size:1.1rem}\n"
-    ".wide,.draw{overflow-x:auto;background:"
+    ".wide,.draw,nav{overflow-x:auto;background:"
     "linear-gradient(90deg,var(--under) 40%,transparent) 0 0/3rem 100% no-repeat local,"
     "linear-gradient(270deg,var(--under) 40%,transparent) 100% 0/3rem 100% no-repeat local,"
     "linear-gradient(90deg,var(--shadow),transparent) 0 0/.9rem 100% no-repeat scroll,"
-    "linear-gradient(270deg,var(--shadow),transparent) 100% 0/.9rem 100% no-repeat scroll}"
-    ".wide{--under:var(--back);margin:.5rem 0 .2rem}.draw{--under:var(--panel)}\n"
+    "linear-gradient(270deg,var(--shadow),transparent) 100% 0/.9rem 100% no-repeat scroll "
+    "var(--under)}"
+    "nav{--under:var(--back)}.wide{--under:var(--back);margin:.5rem 0 .2rem}"
+    ".draw{--under:var(--panel)}\n"
     "table{border-collapse:collapse;font-size:.86rem;line-height:1.35;"
     "font-variant-numeric:tabular-nums}"
     "caption{caption-side:top;text-align:left;font-weight:600;padding:0 0 .3rem;"
@@ -147,9 +149,13 @@ static int put_figure(kvd_text *out, const kvd_figure *f, bool folded, bool figu
         kvd_text_check(&f->no_png, err))
         return -1;
     if (folded) {
+        enum { LONGEST = 190 };
         char title[200];
-        const size_t n = title_length(f->caption);
-        snprintf(title, sizeof title, "%.*s", (int)(n < 190 ? n : 190), f->caption);
+        size_t n = title_length(f->caption);
+        const bool cut = n > LONGEST;
+        for (n = cut ? LONGEST : n; cut && n > 0 && f->caption[n] != ' ';)
+            n--;
+        snprintf(title, sizeof title, "%.*s%s", (int)n, f->caption, cut ? " ..." : "");
         kvd_text_raw(out, "<details><summary>");
         kvd_text_html(out, title);
         kvd_text_raw(out, "</summary>\n");

@@ -483,6 +483,21 @@ static const char *cell_start(size_t length)
     return length <= 28 ? "<td class=\"k\">" : length <= 400 ? "<td>" : "<td class=\"l\">";
 }
 
+/* Appends the text of a cell. The browser may break the line after each of its commas. */
+static void put_breakable(const char *text, kvd_text *out)
+{
+    kvd_text html = {0};
+    kvd_text_html(&html, text);
+    for (const char *p = kvd_text_get(&html); *p;) {
+        const size_t n = strcspn(p, ",") + 1;
+        const bool comma = p[n - 1] == ',';
+        kvd_text_add(out, "%.*s%s", (int)n, p, comma && p[n] && p[n] != ' ' ? "<wbr>" : "");
+        p += comma ? n : n - 1;
+    }
+    out->failed |= html.failed;
+    kvd_text_release(&html);
+}
+
 void kvd_table_html(const kvd_table *t, kvd_text *out)
 {
     char buf[1024];
@@ -509,7 +524,7 @@ void kvd_table_html(const kvd_table *t, kvd_text *out)
             const kvd_cell *c = kvd_table_cell(t, i, j);
             if (col->kind == KVD_CELL_TEXT) {
                 kvd_text_raw(out, cell_start(strlen(c->text)));
-                kvd_text_html(out, c->text);
+                put_breakable(c->text, out);
             } else {
                 double x = col->kind == KVD_CELL_INT ? (double)c->number : c->real;
                 if (col->shade_hi > col->shade_lo && !isnan(x)) {

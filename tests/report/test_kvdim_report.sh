@@ -134,7 +134,7 @@ import os, re, sys
 from html.parser import HTMLParser
 folder = os.path.dirname(sys.argv[1])
 text = open(sys.argv[1], encoding="utf-8").read()
-void = {"meta", "br", "rect", "circle", "path", "use", "feflood", "fecomposite", "stop", "image"}
+void = {"meta", "br", "wbr", "rect", "circle", "path", "use", "feflood", "fecomposite", "stop", "image"}
 class Page(HTMLParser):
     stack, ids, targets = [], set(), set()
     def handle_starttag(self, tag, attrs):
@@ -156,6 +156,35 @@ p = Page(); p.feed(text); assert not p.stack, p.stack
 assert p.targets <= p.ids, p.targets - p.ids
 assert "strcol" not in text and text.count("<title>") == 1, "gnuplot commands in the page"
 assert "url(http" not in text and "@import" not in text
+P
+
+# A cell of the page is that of the CSV file, rounded, with the ends of an interval in brackets.
+check "tables of the page are those of the files" "$PYTHON" - "$D/r" <<'P'
+import csv, html, re, sys
+folder, n = sys.argv[1], 0
+def number(text): # a rounded number and half of a unit in its last digit
+    digits, _, power = text.partition("e")
+    return float(text), 0.501 * 10.0 ** ((int(power) if power else 0) - len(digits.partition(".")[2]))
+page = open(folder + "/index.html", encoding="utf-8").read()
+for table, name in re.findall(r"<tbody>(.*?)</tbody>.*?href=\"tables/([^\"]*)\.csv\"", page, re.S):
+    rows = list(csv.reader(open(f"{folder}/tables/{name}.csv", encoding="utf-8")))
+    head, shown = rows[0], re.findall(r"<tr>(.*?)</tr>", table, re.S)
+    assert len(shown) == len(rows) - 1 > 0, name
+    for line, row in zip(shown, rows[1:]):
+        at = 0
+        for cell in re.findall(r"<td[^>]*>(.*?)</td>", line, re.S):
+            cell = html.unescape(cell.replace("<wbr>", ""))
+            interval = at + 2 < len(head) and head[at + 1] == head[at] + "_lo" and head[at + 2] == head[at] + "_hi"
+            parts = re.split(r"[][, ]+", cell.strip("]")) if interval else [cell]
+            for text, want in zip(parts, row[at:]):
+                if re.fullmatch(r"-?[0-9.]+(e[-+][0-9]+)?", text) and text != want:
+                    assert abs(number(text)[0] - float(want)) <= number(text)[1], (name, head[at], text, want)
+                    n += 1
+                else:
+                    assert text == want or (text in ("", "-") and want == "") or want == "", (name, head[at], text, want)
+            at += 3 if interval else 1
+        assert at == len(head), (name, head, line)
+assert n > 500, n
 P
 
 # The first screen: at most three numbers, a count of every verdict, one figure, a short table; long tables are folded.
@@ -190,6 +219,8 @@ for k, name in enumerate(("fdc", "palu", "think", "fisher", "balanced", "strawma
         f["rows/top1_share"][...] = 1 - (1 - f["rows/top1_share"][...]) * 0.001 * (k + 1)
 P
   check "many methods" "$report" "$D/in/accuracy-1.h5" "$D"/many-*.h5 --no-plots -q -o "$D/many"
+  "$B/tests/tool_accuracy" "$D/few-a.h5" a-text text1 1 && check "a text with fewer methods" "$report" "$D/few-a.h5" "$D"/many-*.h5 --no-plots -q -o "$D/texts"
+  is "the text with most methods is open" "Predictions of text1 Predictions of a-text" "$(for x in '</details>\n<figure>(?s:.)*?<figcaption>' '<summary>'; do page_lines texts "$x(Predictions of [^ ]*) against" | head -n 1; done | paste -sd' ')"
   cut -d, -f1 "$D/many/tables/summary.csv" | sort >"$D/log"
   [ "$(wc -l <"$D/log")" -eq 7 ] && grep -qx zack "$D/log" && grep -qx uniform "$D/log" && ok "six of them, with zack and uniform" || not_ok "six of them, with zack and uniform"
   # Two models of one name: rows tell which model, and each model has its own curves.

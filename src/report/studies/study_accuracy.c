@@ -119,7 +119,25 @@ static bool is_swept(const kvd_accuracy_entries *all, size_t i)
     return swept > 1;
 }
 
-static void quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_section *s)
+/* Returns the index of the text on which most methods were evaluated. */
+static size_t main_text(const kvd_accuracy_entries *all)
+{
+    size_t best = 0, most = 0, at = 0;
+    for (size_t k = 0; k < all->n_labels; k++) {
+        size_t n = 0;
+        for (; at < all->n && !strcmp(kvd_entry_text(&all->item[at], "label"), all->label[k]);
+             at = all->item[at].last + 1)
+            n++;
+        if (n > most) {
+            most = n;
+            best = k;
+        }
+    }
+    return best;
+}
+
+static void quality_figure(const kvd_accuracy_entries *all, size_t label, bool folded,
+                           kvd_section *s)
 {
     static const kvd_panel panels[] = {
         {.title = "top-1 accuracy / uncompressed", .x = "overall_p", .y = "top1_share"},
@@ -167,7 +185,7 @@ static void quality_figure(const kvd_accuracy_entries *all, size_t label, kvd_se
     s->failed |= caption.failed;
     kvd_text_release(&caption);
     kvd_section_panels(s, t, panels, sizeof panels / sizeof *panels);
-    if (label > 0)
+    if (folded)
         kvd_section_fold(s);
     if (searched)
         kvd_section_left_out(s, "Left out: %zu points of searches, which the table has.", searched);
@@ -434,8 +452,9 @@ int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *rep
     if (kvd_study_paired(&all, paired, s, err) || kvd_study_pareto(&all, s, err))
         goto done;
     kvd_study_targets(r, KVD_RESULT_ACCURACY, &all, s);
+    const size_t open = main_text(&all) < MOST_FIGURES ? main_text(&all) : 0;
     for (size_t k = 0; k < all.n_labels && k < MOST_FIGURES; k++)
-        quality_figure(&all, k, s);
+        quality_figure(&all, k, k != open, s);
     kvd_study_settings(&all, s);
     if (kvd_study_proposals(r, s, err) || kvd_study_transfer(r, &all, s, err))
         goto done;

@@ -222,7 +222,7 @@ static void heads_figure(const kvd_results *r, kvd_section *s)
         size_t all = (size_t)best->spectrum.n_layers * (size_t)best->spectrum.pair[p].n_h;
         kvd_text_add(
             &caption,
-            " %s: %zu of %zu heads drawn, %.0f %% of all singular values below 1, %.0f %% per "
+            " Pair %s: %zu of %zu heads drawn, %.0f %% of all singular values below 1, %.0f %% per "
             "square root of rows.",
             kvd_pair_name[p], drawn, all, 100 * kvd_share_below_one(&best->spectrum, p, false),
             100 * kvd_share_below_one(&best->spectrum, p, true));
