@@ -246,14 +246,13 @@ static int check_layers(const kvd_plan *p, const kvd_config *c, kvd_err *err)
                                p->layers->info.name, c->n_layers);
 }
 
-static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
+static int check_kept(const kvd_plan *p, const kvd_config *c, kvd_err *err)
 {
     char name[128];
     if (p->keep_first + p->keep_last == 0)
         return 0;
     kvd_plan_name(p, name, sizeof name);
     const int first = p->keep_first, last = c->n_layers - p->keep_last;
-    p->n_layers = c->n_layers;
     if (first >= last)
         return kvd_fail(err,
                         "method '%s': keep_layers=%d:%d keeps all %d layers of the model whole: "
@@ -272,6 +271,14 @@ static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
                             "stores together",
                             name, p->keep_first, p->keep_last, l, l + n - 1, p->layers->info.name);
     }
+    return 0;
+}
+
+static int open_kept(kvd_plan *p, const kvd_config *c, kvd_err *err)
+{
+    if (p->keep_first + p->keep_last == 0)
+        return 0;
+    p->n_layers = c->n_layers;
     if (!(p->kept = calloc(1, sizeof *p->kept)))
         return kvd_no_memory(err, "a plan", sizeof *p->kept);
     *p->kept =
@@ -307,16 +314,8 @@ static kvd_method_setup setup_of(const kvd_plan *p, const kvd_method_setup *setu
     return s;
 }
 
-int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
+int kvd_plan_check_pairs(const kvd_plan *p, kvd_err *err)
 {
-    const kvd_method_setup s = setup_of(p, setup);
-    kvd_plan_member all[KVD_PLAN_MEMBERS];
-    const int n = kvd_plan_members(p, all);
-    if (check_latent(p, setup->config, err))
-        return -1;
-    for (int i = 0; i < n; i++)
-        if (check_needs(all[i].info, needs_of(p, all[i].info), &s, err))
-            return -1;
     if (p->layers && (p->dims || p->maker || p->channels || p->bits))
         return kvd_fail(
             err,
@@ -340,9 +339,6 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
         return kvd_fail(err,
                         "'%s' balances whole heads: give balance=0 with a method of the dims axis",
                         p->bits->info.name);
-    if ((kvd_plan_needs(p) & KVD_NEEDS_PROMPT) && p->prompt == 0)
-        return kvd_fail(err, "method '%s' decides at the end of a prompt: give --prompt",
-                        prompt_method(p));
     if (p->channels && p->bits && p->bits->keys_before_rope)
         return kvd_fail(err, "'%s' prunes keys after RoPE, '%s' codes them before",
                         p->channels->info.name, p->bits->info.name);
@@ -370,10 +366,47 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
     if (p->layers && p->tokens && p->tokens->repeats)
         return kvd_fail(err, "'%s' and '%s' both need a first pass over the prompts of their own",
                         p->tokens->info.name, p->layers->info.name);
+    return kvd_status((p->tokens && p->tokens->merge && check_merge(p, err)) ||
+                      (p->tokens && p->tokens->rebuild && check_rebuild(p, err)));
+}
+
+/* Checks each method of the plan by itself. */
+static int check_methods(const kvd_plan *p, kvd_method_setup s, kvd_err *err)
+{
+    s.dims = p->maker ? &p->made : p->dims;
+    if ((p->layers && ((p->layers->check && p->layers->check(&p->layers_values, s.config, err)) ||
+                       check_layers(p, s.config, err))) ||
+        check_kept(p, s.config, err))
+        return -1;
+    if (p->maker && p->maker->fits && p->maker->fits(&p->maker_values, &s, err))
+        return kvd_in(err, "method '%s'", p->maker->info.name);
+    if (p->tokens && kvd_tokens_check(p->tokens, &p->tokens_values, &s, err))
+        return kvd_in(err, "method '%s'", p->tokens->info.name);
+    if (p->levels && kvd_tokens_check(p->levels, &p->levels_values, &s, err))
+        return kvd_in(err, "method '%s'", p->levels->info.name);
+    if (p->bits && kvd_bits_check(p->bits, &p->bits_values, &s, err))
+        return kvd_in(err, "method '%s'", p->bits->info.name);
+    return 0;
+}
+
+int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
+{
+    const kvd_method_setup s = setup_of(p, setup);
+    kvd_plan_member all[KVD_PLAN_MEMBERS];
+    const int n = kvd_plan_members(p, all);
+    if (check_latent(p, setup->config, err))
+        return -1;
+    for (int i = 0; i < n; i++)
+        if (check_needs(all[i].info, needs_of(p, all[i].info), &s, err))
+            return -1;
+    if (kvd_plan_check_pairs(p, err))
+        return -1;
+    if ((kvd_plan_needs(p) & KVD_NEEDS_PROMPT) && p->prompt == 0)
+        return kvd_fail(err, "method '%s' decides at the end of a prompt: give --prompt",
+                        prompt_method(p));
     return kvd_status((p->dims_low && check_low(p, p->dims, p->dims_low, err)) ||
                       (p->widths_low && check_low(p, p->widths, p->widths_low, err)) ||
-                      (p->tokens && p->tokens->merge && check_merge(p, err)) ||
-                      (p->tokens && p->tokens->rebuild && check_rebuild(p, err)));
+                      check_methods(p, s, err));
 }
 
 static int open_methods(kvd_plan *p, kvd_method_setup *s, kvd_err *err)
@@ -402,9 +435,6 @@ int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err)
     if (kvd_plan_check(p, setup, err))
         return -1;
     p->layers_values.seed = s.seed;
-    if (p->layers && ((p->layers->check && p->layers->check(&p->layers_values, s.config, err)) ||
-                      check_layers(p, s.config, err)))
-        return -1;
     if (open_kept(p, s.config, err))
         return -1;
     if (open_methods(p, &s, err)) {

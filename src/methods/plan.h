@@ -52,6 +52,8 @@ typedef struct kvd_plan {
     struct kvd_gpu_cache *on_gpu;
 } kvd_plan;
 
+/* Fails if two methods of the plan cannot be combined, whatever the model and the given files. */
+int kvd_plan_check_pairs(const kvd_plan *p, kvd_err *err);
 /* Checks methods without opening them. Fails for a missing input or a bad combination. */
 int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 /* Checks the compression methods, and opens them. On failure they are closed. */

@@ -240,13 +240,21 @@ static int make(allot *a, const kvd_method_setup *s, bool pre, kvd_err *err)
     return status ? -1 : 0;
 }
 
+static bool before_rope(const kvd_method_setup *s)
+{
+    return s->config->positions == KVD_POSITIONS_ROPE && (!s->dims || s->dims->rebuild);
+}
+
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
+{
+    (void)v;
+    return s->calibration ? kvd_calibration_fits(s, before_rope(s), err) : 0;
+}
+
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
-    const bool latent = s->dims && s->dims->rebuild,
-               pre = c->positions == KVD_POSITIONS_ROPE && (!s->dims || latent);
-    if (s->calibration && kvd_calibration_fits(s, pre, err))
-        return -1;
+    const bool latent = s->dims && s->dims->rebuild, pre = before_rope(s);
     allot *const a = kvd_pool_open(sizeof *a);
     if (!a)
         return kvd_no_memory(err, "a method", sizeof *a);
@@ -315,6 +323,7 @@ const kvd_bits_method kvd_bits_allot = {
     .exact_key = "sink",
     .drawn = true,
     .keys_before_rope = true,
+    .fits = fits,
     .open = open,
     .close = kvd_pool_close,
     .code = code,

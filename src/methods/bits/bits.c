@@ -1,13 +1,22 @@
 /* Functions that several quantisation methods use, declared in bits.h. */
 #include "methods/bits/bits.h"
 
+int kvd_bits_check(const kvd_bits_method *m, const kvd_parameter_values *v,
+                   const kvd_method_setup *s, kvd_err *err)
+{
+    return kvd_status((!m->open && m->check && m->check(v, err)) ||
+                      (m->fits && m->fits(v, s, err)));
+}
+
 int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,
                   const kvd_method_setup *s, void **self, kvd_err *err)
 {
+    if (kvd_bits_check(m, v, s, err))
+        return -1;
     if (m->open)
         return m->open(v, s, self, err);
     *self = (void *)(uintptr_t)v;
-    return m->check ? m->check(v, err) : 0;
+    return 0;
 }
 
 void kvd_bits_close(const kvd_bits_method *m, void *self)

@@ -75,6 +75,9 @@ struct kvd_bits_method {
     /* Fails if the parameters are invalid. Called only if `open` is NULL. NULL: all parameters are
      * valid. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
+    /* Fails if the method cannot run on the model or with the given files. Does no calibration.
+     * NULL: never fails. */
+    int (*fits)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err);
     /* Prepares the method for a run and sets *self to its private data, such as scales. NULL:
      * nothing needs preparing, and *self is set to the parameters. */
     int (*open)(const kvd_parameter_values *v, const kvd_method_setup *s, void **self,
@@ -92,6 +95,9 @@ extern const kvd_bits_method kvd_bits_kivi, kvd_bits_kvquant, kvd_bits_gear, kvd
     kvd_bits_nvfp4, kvd_bits_turboquant, kvd_bits_cachegen, kvd_bits_kvtc, kvd_bits_comet,
     kvd_bits_vidkv, kvd_bits_xquant, kvd_bits_waterfill;
 
+/* Fails if kvd_bits_open would fail, apart from failures of the calibration itself. */
+int kvd_bits_check(const kvd_bits_method *m, const kvd_parameter_values *v,
+                   const kvd_method_setup *s, kvd_err *err);
 /* Prepares method m for a run and sets *self, the private data for m->code. After success the
  * caller must call kvd_bits_close. */
 int kvd_bits_open(const kvd_bits_method *m, const kvd_parameter_values *v,

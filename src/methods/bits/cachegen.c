@@ -201,14 +201,21 @@ static int place_codes(cachegen *c, kvd_err *err)
     return 0;
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static bool before_rope(const kvd_method_setup *s)
 {
-    const bool latent = s->dims && s->dims->rebuild,
-               pre = s->config->positions == KVD_POSITIONS_ROPE && latent;
+    return s->config->positions == KVD_POSITIONS_ROPE && s->dims && s->dims->rebuild;
+}
+
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
+{
     if (!calibrated(v) && v->value[LANES] > 0)
         return kvd_fail(err, "'cachegen' with own=1 stores a table per block: use lanes=0");
-    if (calibrated(v) && !s->drawn && kvd_calibration_fits(s, pre, err))
-        return -1;
+    return calibrated(v) && !s->drawn ? kvd_calibration_fits(s, before_rope(s), err) : 0;
+}
+
+static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+{
+    const bool latent = s->dims && s->dims->rebuild, pre = before_rope(s);
     cachegen *const c = kvd_pool_open(sizeof *c);
     if (!c)
         return kvd_no_memory(err, "a method", sizeof *c);
@@ -441,6 +448,7 @@ const kvd_bits_method kvd_bits_cachegen = {
     .stream = true,
     .calibrated = calibrated,
     .window = window,
+    .fits = fits,
     .open = open,
     .close = kvd_pool_close,
     .code = code,

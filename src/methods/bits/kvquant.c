@@ -303,13 +303,21 @@ static int check_fisher(const kvd_parameter_values *v, const kvd_method_setup *s
                : 0;
 }
 
+static bool before_rope(const kvd_method_setup *s)
+{
+    return s->config->positions == KVD_POSITIONS_ROPE && (!s->dims || s->dims->rebuild);
+}
+
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
+{
+    return kvd_status(s->calibration && (kvd_calibration_fits(s, before_rope(s), err) ||
+                                         (v->value[WEIGHTS] > 0 && check_fisher(v, s, err))));
+}
+
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
-    const bool pre = c->positions == KVD_POSITIONS_ROPE && (!s->dims || s->dims->rebuild);
-    if (s->calibration &&
-        (kvd_calibration_fits(s, pre, err) || (v->value[WEIGHTS] > 0 && check_fisher(v, s, err))))
-        return -1;
+    const bool pre = before_rope(s);
     kvquant *const q = kvd_pool_open(sizeof *q);
     if (!q)
         return kvd_no_memory(err, "a method", sizeof *q);
@@ -399,6 +407,7 @@ const kvd_bits_method kvd_bits_kvquant = {
     .fisher_key = "weights",
     .drawn = true,
     .keys_before_rope = true,
+    .fits = fits,
     .open = open,
     .close = kvd_pool_close,
     .code = code,

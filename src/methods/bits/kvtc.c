@@ -367,13 +367,17 @@ static int draw_all(kvtc *t, const kvd_method_setup *s, kvd_err *err)
     return status;
 }
 
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
+{
+    (void)v;
+    return s->drawn ? 0 : kvd_calibration_fits(s, s->config->positions == KVD_POSITIONS_ROPE, err);
+}
+
 static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
 {
     const kvd_config *const c = s->config;
     const bool pre = c->positions == KVD_POSITIONS_ROPE;
     const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head;
-    if (!s->drawn && kvd_calibration_fits(s, pre, err))
-        return -1;
     const int coders = c->n_layers * KVD_N_SIDES;
     kvtc *const t = kvd_pool_open(sizeof *t);
     if (!t)
@@ -652,6 +656,7 @@ const kvd_bits_method kvd_bits_kvtc = {
     .stream = true,
     .states = states,
     .window = window,
+    .fits = fits,
     .open = open,
     .close = kvd_pool_close,
     .code = code,

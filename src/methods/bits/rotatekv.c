@@ -120,14 +120,13 @@ void kvd_rotatekv_tables_of(const void *self, kvd_rotatekv_tables *t)
         .wide = r->n_kv_heads * r->d, .heads = r->heads, .clip = clip_of(r->v), .order = r->order};
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
 {
     const kvd_config *const c = s->config;
-    const kvd_activations *const a = s->calibration;
     if (c->d_head & (c->d_head - 1))
         return kvd_fail(err, "d_head %d is not a power of two, as a Walsh-Hadamard matrix requires",
                         c->d_head);
-    if (a && kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
+    if (s->calibration && kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
         return -1;
     const int asked = (int)v->value[HEADS];
     if (v->given[HEADS] && (c->n_kv_heads % asked || asked & (asked - 1)))
@@ -135,6 +134,14 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                         "heads = %d is not a power of two that divides the %d KV heads of the "
                         "model",
                         asked, c->n_kv_heads);
+    return 0;
+}
+
+static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
+    const kvd_activations *const a = s->calibration;
+    const int asked = (int)v->value[HEADS];
     int heads = asked < c->n_kv_heads ? asked : c->n_kv_heads;
     while (c->n_kv_heads % heads || heads & (heads - 1))
         heads--;
@@ -247,6 +254,7 @@ const kvd_bits_method kvd_bits_rotatekv = {
     .drawn = true,
     .keys_before_rope = true,
     .all_heads = true,
+    .fits = fits,
     .open = open,
     .close = kvd_pool_close,
     .code = code,

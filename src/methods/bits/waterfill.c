@@ -258,10 +258,13 @@ static int draw_all(waterfill *w, const kvd_method_setup *s)
     return 0;
 }
 
-static int check_inputs(const kvd_method_setup *s, bool pre, kvd_err *err)
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
 {
     const kvd_config *const c = s->config;
-    if (kvd_calibration_fits(s, pre, err))
+    (void)v;
+    if (s->drawn)
+        return 0;
+    if (kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
         return -1;
     if (s->fisher->first_layer != 0 || s->fisher->n_layers != c->n_layers)
         return kvd_fail(err, "--fisher holds layers %d to %d, the model has %d",
@@ -278,8 +281,6 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
     const kvd_config *const c = s->config;
     const bool pre = c->positions == KVD_POSITIONS_ROPE;
     const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head;
-    if (!s->drawn && check_inputs(s, pre, err))
-        return -1;
     const int coders = c->n_layers * KVD_N_SIDES;
     waterfill *const w = kvd_pool_open(sizeof *w);
     if (!w)
@@ -503,6 +504,7 @@ const kvd_bits_method kvd_bits_waterfill = {
     .all_heads = true,
     .stream = true,
     .states = states,
+    .fits = fits,
     .open = open,
     .close = kvd_pool_close,
     .code = code,

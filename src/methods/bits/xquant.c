@@ -154,21 +154,28 @@ static int open_layers(const xquant *q, const kvd_checkpoint *c, bool drawn, kvd
     return failed < q->config->n_layers ? -1 : 0;
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
 {
     const kvd_config *const c = s->config;
     const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head, d = (size_t)c->d_model;
-    const bool latent = v->value[LATENT] > 0;
     if (c->latent)
         return kvd_fail(err,
                         "'xquant' stores inputs from which whole K and V are computed: a %s model "
                         "caches one latent vector per token instead",
                         c->family);
-    if (!latent && d > 2 * wide)
+    if (!(v->value[LATENT] > 0) && d > 2 * wide)
         return kvd_fail(err,
                         "latent=0 stores %zu numbers per token and layer, but K and V have %zu: "
                         "give latent=1",
                         d, 2 * wide);
+    return 0;
+}
+
+static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
+    const size_t wide = (size_t)c->n_kv_heads * (size_t)c->d_head, d = (size_t)c->d_model;
+    const bool latent = v->value[LATENT] > 0;
     xquant *const q = calloc(1, sizeof *q);
     if (!q)
         return kvd_no_memory(err, "a method", sizeof *q);
@@ -248,6 +255,7 @@ const kvd_bits_method kvd_bits_xquant = {
     .keys_before_rope = true,
     .all_heads = true,
     .window = window,
+    .fits = fits,
     .open = open,
     .close = close,
     .code = code,

@@ -49,6 +49,9 @@ typedef struct {
      * in a file. NULL: never. */
     bool (*reads_sigma)(const kvd_parameter_values *v);
     kvd_pair sigma[KVD_N_SIDES];
+    /* Fails if the method cannot run on the model or with the given files. Does no calibration.
+     * NULL: never fails. */
+    int (*fits)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err);
     int (*make)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d,
                 kvd_err *err);
 } kvd_dims_maker;

@@ -207,11 +207,6 @@ static int find_ranks(const kvd_method_setup *s, int search, size_t heads, size_
         return 0;
     if (search == 3)
         return by_singular_values(s, heads, wide, n, n * each, n_rows, rank, err);
-    if (!f)
-        return kvd_fail(err, "search=%d needs squared gradients: give --fisher", search);
-    if (f->first_layer != 0 || f->n_layers != c->n_layers)
-        return kvd_fail(err, "the squared gradients are of layers %d to %d, the model has %d",
-                        f->first_layer, f->first_layer + f->n_layers - 1, c->n_layers);
     double *const information = calloc(n, sizeof *information);
     if (!information)
         return kvd_no_memory(err, "ranks", n * sizeof *information);
@@ -282,7 +277,12 @@ static int make_group(const kvd_method_setup *s, kvd_dims *d, int layer, int fir
     return 0;
 }
 
-static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d, kvd_err *err)
+static bool reads_fisher(const kvd_parameter_values *v)
+{
+    return v->value[SEARCH] >= 1 && v->value[SEARCH] <= 2;
+}
+
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
 {
     const kvd_config *const c = s->config;
     if (!s->drawn && kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
@@ -290,6 +290,20 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     if (v->given[HEADS] && c->n_kv_heads % (int)v->value[HEADS])
         return kvd_fail(err, "heads = %g does not divide the %d KV heads of the model",
                         v->value[HEADS], c->n_kv_heads);
+    if (!reads_fisher(v))
+        return 0;
+    const kvd_fisher *const f = s->fisher;
+    if (!f)
+        return kvd_fail(err, "search=%g needs squared gradients: give --fisher", v->value[SEARCH]);
+    if (f->first_layer != 0 || f->n_layers != c->n_layers)
+        return kvd_fail(err, "the squared gradients are of layers %d to %d, the model has %d",
+                        f->first_layer, f->first_layer + f->n_layers - 1, c->n_layers);
+    return 0;
+}
+
+static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
     int heads = s->drops && !v->given[HEADS]           ? 1
                 : (int)v->value[HEADS] < c->n_kv_heads ? (int)v->value[HEADS]
                                                        : c->n_kv_heads;
@@ -325,11 +339,6 @@ static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_di
     return status ? -1 : 0;
 }
 
-static bool reads_fisher(const kvd_parameter_values *v)
-{
-    return v->value[SEARCH] >= 1 && v->value[SEARCH] <= 2;
-}
-
 static bool reads_sigma(const kvd_parameter_values *v)
 {
     return v->value[SEARCH] > 2;
@@ -345,5 +354,6 @@ const kvd_dims_maker kvd_dims_palu = {
     .reads_fisher = reads_fisher,
     .reads_sigma = reads_sigma,
     .sigma = {KVD_PAIR_QK, KVD_PAIR_WV},
+    .fits = fits,
     .make = make,
 };

@@ -121,11 +121,15 @@ static int make_head(const kvd_projections *x, double p, size_t i, kvd_dims_head
     return h->b_v ? 0 : -1;
 }
 
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
+{
+    (void)s;
+    return *v->text ? 0 : kvd_fail(err, "it needs file=PATH, a file of matrices (docs/formats.md)");
+}
+
 static int make(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_dims *d, kvd_err *err)
 {
     kvd_projections x;
-    if (!*v->text)
-        return kvd_fail(err, "it needs file=PATH, a file of matrices (docs/formats.md)");
     if (kvd_projections_load(&x, v->text, s->model, s->model_path, err))
         return -1;
     const size_t n = (size_t)x.model.n_layers * (size_t)x.model.n_kv_heads;
@@ -154,5 +158,6 @@ const kvd_dims_maker kvd_dims_projected = {
              .text_meaning = "file of matrices; its path may not contain a comma",
              .needs = KVD_NEEDS_PRE_ROPE,
              .gpu = &kvd_gpu_palu},
+    .fits = fits,
     .make = make,
 };

@@ -196,15 +196,18 @@ static void draw(a2ats *x, size_t heads, uint64_t seed)
     memcpy(x->moved, x->centroid, n * d * sizeof *x->moved);
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
 {
-    const kvd_config *const c = s->config;
     if (kvd_tokens_check_budgets(v->method, v, err) || kvd_tokens_check_budget(v, err))
         return -1;
     if (s->dims)
         return kvd_fail(err, "it looks up whole keys: leave out the method of the dims axis");
-    if (!s->drawn && kvd_calibration_fits(s, c->positions == KVD_POSITIONS_ROPE, err))
-        return -1;
+    return s->drawn ? 0 : kvd_calibration_fits(s, s->config->positions == KVD_POSITIONS_ROPE, err);
+}
+
+static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+{
+    const kvd_config *const c = s->config;
     a2ats *const x = kvd_pool_open(sizeof *x);
     if (!x)
         return kvd_no_memory(err, "a method", sizeof *x);
@@ -318,6 +321,7 @@ const kvd_tokens_method kvd_tokens_a2ats = {
     .drawn = true,
     .read_rule = read_rule,
     .read_codes = read_codes,
+    .fits = fits,
     .open = open,
     .close = kvd_pool_close,
     .state_bytes = state_bytes,

@@ -66,7 +66,7 @@ static void close(void *self)
     free(l);
 }
 
-static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+static int fits(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err)
 {
     if (kvd_tokens_check_budgets(v->method, v, err))
         return -1;
@@ -75,6 +75,11 @@ static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void *
                         s->config->family);
     if (!*v->text && !s->drawn)
         return kvd_fail(err, "it needs file=PATH, a file of retaining heads (docs/formats.md)");
+    return 0;
+}
+
+static int open(const kvd_parameter_values *v, const kvd_method_setup *s, void **self, kvd_err *err)
+{
     locret *const l = calloc(1, sizeof *l);
     if (!l)
         return kvd_no_memory(err, "a method", sizeof *l);
@@ -200,6 +205,7 @@ const kvd_tokens_method kvd_tokens_locret = {
                                              .whole_keys = true},
     .drawn = true,
     .retaining = retaining,
+    .fits = fits,
     .open = open,
     .close = close,
     .prompt_heads = prompt,

@@ -28,13 +28,21 @@ int kvd_tokens_check_budget(const kvd_parameter_values *v, kvd_err *err)
     return v->value[0] <= 0 ? kvd_fail(err, "budget = 0 keeps nothing") : 0;
 }
 
+int kvd_tokens_check(const kvd_tokens_method *m, const kvd_parameter_values *v,
+                     const kvd_method_setup *s, kvd_err *err)
+{
+    return kvd_status((!m->open && (kvd_tokens_check_budgets(&m->info, v, err) ||
+                                    (m->check && m->check(v, err)))) ||
+                      (m->fits && m->fits(v, s, err)));
+}
+
 int kvd_tokens_open(const kvd_tokens_method *m, const kvd_parameter_values *v,
                     const kvd_method_setup *s, void **self, kvd_err *err)
 {
+    if (kvd_tokens_check(m, v, s, err))
+        return -1;
     if (m->open)
         return m->open(v, s, self, err);
-    if (kvd_tokens_check_budgets(&m->info, v, err) || (m->check && m->check(v, err)))
-        return -1;
     kvd_tokens_self *const made = malloc(sizeof *made);
     if (!made)
         return kvd_no_memory(err, "a method", sizeof *made);

@@ -148,6 +148,9 @@ struct kvd_tokens_method {
                          uint32_t token, double score, double progress);
     /* Fails if the method does not support these parameter values. May be NULL. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
+    /* Fails if the method cannot run on the model or with the given files. Does no calibration.
+     * NULL: never fails. */
+    int (*fits)(const kvd_parameter_values *v, const kvd_method_setup *s, kvd_err *err);
     /* Prepares the method for a run and stores its private data in *self. If this fails, it frees
      * all memory itself, and `close` must not be called. If the function is NULL, the private data
      * is a kvd_tokens_self. */
@@ -248,6 +251,9 @@ typedef struct {
 /* Returns the parameter values in `self`, which must be a kvd_tokens_self. */
 const kvd_parameter_values *kvd_tokens_values(const void *self);
 
+/* Fails if kvd_tokens_open would fail, apart from failures of the calibration itself. */
+int kvd_tokens_check(const kvd_tokens_method *m, const kvd_parameter_values *v,
+                     const kvd_method_setup *s, kvd_err *err);
 /* Checks the parameters and prepares the method for a run. Stores its private data in *self, which
  * the caller must release with kvd_tokens_close. */
 int kvd_tokens_open(const kvd_tokens_method *m, const kvd_parameter_values *v,
