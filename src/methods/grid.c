@@ -178,9 +178,33 @@ static size_t first_method(const char *spec, const char *list, kvd_err *err)
     return n;
 }
 
+/* Fails if `spec` has blanks at its ends or next to a sign between names, keys and values. */
+static int refuse_blanks(const char *spec, kvd_err *err)
+{
+    char *const clean = strdup(spec);
+    size_t n = 0;
+    if (!clean)
+        return kvd_no_memory(err, "methods", strlen(spec));
+    for (const char *at = spec; *at; at++) {
+        const char next = at[strspn(at, " \t")];
+        if ((*at != ' ' && *at != '\t') ||
+            (next && n && !strchr(",+=", next) && !strchr(",+=", clean[n - 1])))
+            clean[n++] = *at;
+    }
+    clean[n] = '\0';
+    const int status =
+        strcmp(clean, spec)
+            ? kvd_fail(err, "--method '%.200s': write it without blanks: '%.200s'", spec, clean)
+            : 0;
+    free(clean);
+    return status;
+}
+
 int kvd_methods_add(const char *spec, kvd_method *method, char **text, size_t *n, size_t most,
                     kvd_err *err)
 {
+    if (refuse_blanks(spec, err))
+        return -1;
     for (const char *at = spec;; at++) {
         const size_t length = first_method(spec, at, err), before = *n;
         char *const one = length ? strndup(at, length) : NULL;

@@ -220,6 +220,8 @@ static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
     return true;
 }
 
+enum { METHOD_TEXT = 256 };
+
 static int add_all(char *names, kvd_method *m, kvd_err *err);
 
 static int add_combination(const combination *c, kvd_method *m, kvd_err *err)
@@ -299,26 +301,52 @@ static int add_all(char *names, kvd_method *m, kvd_err *err)
     return 0;
 }
 
+/* Copies `text` to `to`, with the names of methods that follow a key before all keys. */
+static void put_names_first(const char *text, char to[METHOD_TEXT])
+{
+    const size_t names = strcspn(text, ",");
+    char keys[METHOD_TEXT] = "";
+    snprintf(to, METHOD_TEXT, "%.*s", (int)names, text);
+    for (const char *at = text + names; *at;) {
+        const size_t n = 1 + strcspn(at + 1, "+,");
+        method_kind kind;
+        char *const part = *at == '+' && named(at + 1, n - 1, &kind) ? to : keys;
+        const size_t used = strlen(part);
+        snprintf(part + used, METHOD_TEXT - used, "%.*s", (int)n, at);
+        at += n;
+    }
+    const size_t used = strlen(to);
+    snprintf(to + used, METHOD_TEXT - used, "%s", keys);
+}
+
+/* Returns true if the methods of m can be combined. */
+static bool fit_together(const kvd_method *m)
+{
+    const kvd_dims any = {.method = "dims"};
+    kvd_plan plan = m->plan;
+    kvd_err unused;
+    if (m->dims)
+        plan.dims = &any;
+    return !kvd_plan_check_pairs(&plan, &unused);
+}
+
 /* If a method name follows a parameter, as in "snapkv,budget=0.25+kivi", adds the right order to
  * the message in *err: "snapkv+kivi,budget=0.25". Returns -1. */
 static int hint_at_order(const char *text, kvd_err *err)
 {
-    const size_t names = strcspn(text, ",");
     const kvd_err why = *err;
-    method_kind kind;
-    for (const char *plus = strchr(text + names, '+'); plus; plus = strchr(plus + 1, '+')) {
-        const size_t n = strcspn(plus + 1, "+,");
-        if (named(plus + 1, n, &kind))
-            return kvd_fail(err, "%.300s; names come before keys: %.*s%.*s%.*s%s", why.msg,
-                            (int)names, text, (int)n + 1, plus,
-                            (int)(plus - text - (ptrdiff_t)names), text + names, plus + 1 + n);
-    }
-    return -1;
+    char right[METHOD_TEXT];
+    kvd_method m;
+    kvd_err unused;
+    put_names_first(text, right);
+    return strcmp(right, text) && !kvd_method_parse(right, &m, &unused) && fit_together(&m)
+               ? kvd_fail(err, "%.300s; names come before keys: %s", why.msg, right)
+               : -1;
 }
 
 int kvd_method_parse(const char *text, kvd_method *m, kvd_err *err)
 {
-    char copy[256], names[64];
+    char copy[METHOD_TEXT], names[64];
     *m = (kvd_method){.p = NAN,
                       .p_low = NAN,
                       .p_side = {NAN, NAN},

@@ -154,10 +154,15 @@ TEST(keys_before_a_second_name)
 {
     static const struct {
         const char *method, *hint;
-    } all[] = {{"snapkv,budget=0.25+kivi", "; names come before keys: snapkv+kivi,budget=0.25"},
-               {"snapkv,budget=0.1+kivi,bits=4", ": snapkv+kivi,budget=0.1,bits=4"},
-               {"h2o,heavy=0.1+recent=0.1", NULL},
-               {"h2o,heavy=1e+99", NULL}};
+    } all[] = {
+        {"snapkv,budget=0.25+kivi", "; names come before keys: snapkv+kivi,budget=0.25"},
+        {"snapkv,budget=0.1+kivi,bits=4", ": snapkv+kivi,budget=0.1,bits=4"},
+        {"snapkv,budget=0.1+kivi,bits=4+zack,p=0.5", ": snapkv+kivi+zack,budget=0.1,bits=4,p=0.5"},
+        {"h2o,heavy=0.1+recent=0.1", NULL},
+        {"h2o,heavy=0.1+snapkv", NULL},
+        {"kvtc,bits=2+h2o", NULL},
+        {"xquant,bits=4+zack,p=0.5", NULL},
+        {"h2o,heavy=1e+99", NULL}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         kvd_method m;
         assert_int_equal(kvd_method_parse(all[i].method, &m, &err), -1);
@@ -167,6 +172,19 @@ TEST(keys_before_a_second_name)
         else
             assert_null(strstr(err.msg, "names come"));
     }
+}
+
+TEST(blanks_around_signs)
+{
+    const char *const all[] = {"zack, p=0.5", "zack ,p=0.5", " zack,p =0.5", "zack,p= 0.5 "};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        n = 0;
+        assert_int_equal(kvd_methods_add(all[i], NULL, text, &n, 24, &err), -1);
+        assert_non_null(strstr(err.msg, all[i]));
+        assert_non_null(strstr(err.msg, ": write it without blanks: 'zack,p=0.5'"));
+    }
+    OK(kvd_methods_add("projected,file=a b/c d.h5", NULL, text, &n, 24, &err));
+    release();
 }
 
 TEST(all_different)
