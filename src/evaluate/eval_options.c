@@ -131,7 +131,9 @@ static const kvd_program program = {
         "Two checks guard the results. Before methods are evaluated, the matrices of each "
         "--spectrum must reproduce the uncompressed logits while no dimension is removed. Every "
         "measured method must have been applied to every sequence and layer, and must have dropped, "
-        "shortened, merged or coded something. A warning names methods that saved no bytes.",
+        "shortened, merged or coded something. A warning names methods that saved no bytes. If "
+        "other methods remain, one without an effect is left out with a warning, and the exit "
+        "status is 0.",
     .moved = "generate reference needle classify classes ask items",
     .moved_to = "kvdim-tasks",
     .options = options,

@@ -234,7 +234,7 @@ static int check_acted(kvd_eval_run *v, const kvd_choice *c, size_t n, kvd_err *
 {
     for (size_t k = 0; k < n; k++)
         if (*c[k].inert.msg) {
-            v->in.unsuited = true;
+            v->in.inert = v->in.unsuited = true;
             *err = c[k].inert;
             return -1;
         }

@@ -110,7 +110,7 @@ static int read_points(const kvd_eval_run *v, kvd_method_target *t, kvd_err *err
     if (!status) {
         const size_t whole = t->whole;
         const bool reads = kvd_method_selects(base);
-        sample[0] = (kvd_target_sample){0, 0, 0, {1, 1, 1}};
+        sample[0] = (kvd_target_sample){.share = {1, 1, 1}};
         for (size_t i = 0; i < c.n; i++)
             sample[i + whole] =
                 (kvd_target_sample){.x = c.x[i],
@@ -207,7 +207,7 @@ static int measure(void *ctx, const kvd_method_target *t, const kvd_point *point
     size_t row;
     if (kvd_eval_one(v, "target-search", point, v->full_rank_error[t->method - v->cfg->in.method],
                      &row, err))
-        return -1;
+        return kvd_inputs_pass_value(&v->in, t, point, out, err);
     out->saving = kvd_accuracy_saving(&v->accuracy, row, kvd_method_selects(t->method));
     out->share = kvd_accuracy_top1_share(&v->accuracy, row);
     return of_text ? text_shares(v, row, of_text, err) : 0;
@@ -241,7 +241,7 @@ static int resolve(kvd_eval_run *v, kvd_method_target *t, const kvd_target *of_t
         (of_text && resolve_texts(v, t, of_text, err)))
         return -1;
     for (const kvd_method_target *first = v->target; t->whole && first < t; first++)
-        if (first->whole)
+        if (first->whole && !first->failed)
             return v->evaluator.n_sequences > 1 ? compare_targets(v, first, t, err) : 0;
     return 0;
 }
@@ -259,7 +259,8 @@ static int measure_target(kvd_eval_run *v, kvd_method_target *t, kvd_err *err)
     int status = kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL,
                                           v->cfg->in.target, n, of_text, measure, v, err);
     t->end_row = kvd_rows_count(v->accuracy.rows);
-    if (!status)
+    status = kvd_inputs_end_search(&v->in, t, status, err);
+    if (!status && !t->failed)
         status = resolve(v, t, of_text, err);
     free(of_text);
     return status ? -1 : 0;
@@ -280,9 +281,11 @@ static int search_one(kvd_eval_run *v, size_t i, kvd_err *err)
 
 int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
 {
-    for (size_t i = 0; i < v->cfg->in.n_methods; i++)
-        if (!kvd_method_is_none(&v->cfg->in.method[i]) && !v->in.left_out[i] &&
-            search_one(v, i, err))
-            return -1;
-    return 0;
+    int status = 0;
+    v->evaluator.reports_inert = true;
+    for (size_t i = 0; !status && i < v->cfg->in.n_methods; i++)
+        if (!kvd_method_is_none(&v->cfg->in.method[i]) && !v->in.left_out[i])
+            status = search_one(v, i, err);
+    v->evaluator.reports_inert = false;
+    return status || kvd_inputs_check_searched(v->target, v->n_targets, err) ? -1 : 0;
 }

@@ -273,6 +273,16 @@ static int check_plan(kvd_inputs *in, const kvd_point *p, kvd_err *err)
     return kvd_in(err, "method '%s'", kvd_method_name(p->method));
 }
 
+/* --sweep evaluates a method at several values of one parameter. Returns true if method i has a
+ * value that is not left out. */
+static bool has_points(const kvd_inputs *in, size_t i)
+{
+    bool found = false;
+    for (size_t k = 0; k < in->cfg->n_methods && !found; k++)
+        found = in->cfg->method_text[k] == in->cfg->method_text[i] && in->n_points[k] > 0;
+    return found;
+}
+
 int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err)
 {
     for (size_t i = 0; i < in->cfg->n_methods; i++)
@@ -280,7 +290,10 @@ int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err)
             if (check_plan(in, &in->point[i][j], err) &&
                 (!in->cfg->sweep || kvd_inputs_leave_out(in, i, program, err)))
                 return -1;
-    return kvd_inputs_check_left(in, false, err);
+    for (size_t i = 0; i < in->cfg->n_methods; i++)
+        if (in->left_out[i] && !has_points(in, i))
+            return kvd_fail(err, "--sweep: no value is left of a method: %s", in->left_out[i]);
+    return 0;
 }
 
 /* Returns true if at least one compression method other than method i remains in the run. */
@@ -295,18 +308,22 @@ static bool has_others(const kvd_inputs *in, size_t i)
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err)
 {
     const kvd_method *const m = &in->cfg->method[i];
+    const bool searched = in->inert && in->searches && !in->cfg->sweep;
     kvd_method_tradeoff rate;
     kvd_err unused;
     if (!in->unsuited || kvd_method_is_none(m) ||
-        (in->cfg->sweep ? kvd_method_tradeoff_find(m, NULL, &rate, &unused) : !has_others(in, i)))
+        (in->cfg->sweep ? kvd_method_tradeoff_find(m, NULL, &rate, &unused)
+                        : !searched && !has_others(in, i)))
         return -1;
-    in->unsuited = false;
+    in->inert = in->unsuited = false;
     if (in->cfg->sweep)
         fprintf(stderr, "%s: warning: %s=%.6g is left out of the sweep: %s\n", program, rate.name,
                 kvd_method_tradeoff_value(m, &rate), err->msg);
     else
         fprintf(stderr, "%s: warning: '%s' is left out: %s\n", program,
                 m->settings[0] ? m->settings : kvd_method_name(m), err->msg);
+    if (searched)
+        return 0;
     if (!(in->left_out[i] = strdup(err->msg)))
         return kvd_no_memory(err, "a message", strlen(err->msg));
     kvd_points_free(in->point[i], in->n_points[i]);
@@ -315,39 +332,75 @@ int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err 
     return 0;
 }
 
-/* --sweep evaluates a method at several values of one parameter. Returns true if method i has a
- * value that is not evaluated yet. */
-static bool has_points(const kvd_inputs *in, size_t i)
-{
-    bool found = false;
-    for (size_t k = 0; k < in->cfg->n_methods && !found; k++)
-        found = in->cfg->method_text[k] == in->cfg->method_text[i] && in->n_points[k] > 0;
-    return found;
-}
-
-int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err)
+int kvd_inputs_check_left(const kvd_inputs *in, kvd_err *err)
 {
     const char *why = NULL;
-    size_t n = 0, n_compressed = 0;
-    for (size_t i = 0; i < in->cfg->n_methods; i++) {
-        n_compressed += !kvd_method_is_none(&in->cfg->method[i]);
-        if (every && in->n_points[i] && !kvd_method_is_none(&in->cfg->method[i]))
-            return 0;
-        n += in->left_out[i] != NULL;
-        if (!why && in->left_out[i] && !has_points(in, i))
+    for (size_t i = 0; i < in->cfg->n_methods; i++)
+        if (in->left_out[i])
             why = in->left_out[i];
+    return why && !has_others(in, in->cfg->n_methods)
+               ? kvd_fail(err, "--sweep: no value is left of a method: %s", why)
+               : 0;
+}
+
+void kvd_inputs_warn_left(const kvd_inputs *in)
+{
+    const kvd_inputs_options *const cfg = in->cfg;
+    size_t n = 0, n_compressed = 0;
+    for (size_t i = 0; i < cfg->n_methods; i++) {
+        const bool first = !i || cfg->method_text[i] != cfg->method_text[i - 1];
+        n_compressed += !kvd_method_is_none(&cfg->method[i]);
+        n += in->left_out[i] != NULL;
+        if (cfg->sweep && first && in->left_out[i] && !has_points(in, i))
+            fprintf(stderr, "%s: warning: no value is left of a method: %s\n", in->run.program,
+                    in->left_out[i]);
     }
-    if (in->cfg->sweep)
-        return why ? kvd_fail(err, "--sweep: no value is left of a method: %s", why) : 0;
-    return n ? kvd_fail(err, "%zu of %zu methods %s left out, see above", n, n_compressed,
-                        n > 1 ? "were" : "was")
-             : 0;
+    if (n && !cfg->sweep)
+        fprintf(stderr, "%s: warning: %zu of %zu methods %s left out, see above\n", in->run.program,
+                n, n_compressed, n > 1 ? "were" : "was");
+}
+
+int kvd_inputs_pass_value(kvd_inputs *in, const kvd_method_target *t, const kvd_point *point,
+                          kvd_target_sample *out, kvd_err *err)
+{
+    if (!in->inert)
+        return -1;
+    in->inert = in->unsuited = false;
+    out->inert = true;
+    fprintf(stderr, "%s: warning: %s=%.6g is left out of the search: %s\n", in->run.program,
+            t->rate.name,
+            t->rate.p ? point->overall_p : kvd_method_tradeoff_value(point->method, &t->rate),
+            err->msg);
+    return 0;
+}
+
+int kvd_inputs_end_search(kvd_inputs *in, kvd_method_target *t, int status, kvd_err *err)
+{
+    if (!status && t->found.n_points)
+        return 0;
+    if (!status)
+        kvd_fail(err, "method '%s': no value of %s changes a cached token",
+                 kvd_method_name(t->method), t->rate.name);
+    else if (!in->unsuited)
+        return -1;
+    in->unsuited = false;
+    t->failed = true;
+    fprintf(stderr, "%s: warning: '%s' is not searched: %s\n", in->run.program, t->name, err->msg);
+    return 0;
+}
+
+int kvd_inputs_check_searched(const kvd_method_target *t, size_t n, kvd_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!t[i].failed)
+            return 0;
+    return n ? kvd_in(err, "--target: no method is left to search") : 0;
 }
 
 bool kvd_inputs_may_continue(const kvd_inputs *in)
 {
     kvd_err unused;
-    return !in->unsuited && !kvd_inputs_check_left(in, true, &unused);
+    return !in->unsuited && !kvd_inputs_check_left(in, &unused);
 }
 
 int kvd_inputs_check_prompts(kvd_inputs *in, const size_t *at, size_t n, size_t max_len,

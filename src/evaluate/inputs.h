@@ -6,6 +6,7 @@
 #include "common/options.h"
 #include "common/run.h"
 #include "common/run_key.h"
+#include "evaluate/target.h"
 #include "formats/model_info.h"
 #include "methods/points.h"
 #include "model/checkpoint/checkpoint.h"
@@ -69,6 +70,10 @@ typedef struct {
     size_t n_points[KVD_EVAL_METHODS];
     /* true if the latest failure came from the parameter values of a method, not from the inputs */
     bool unsuited;
+    /* true if the latest failure was that a method changed no cached token */
+    bool inert;
+    /* true if --target searches further values of a method whose given value has no effect */
+    bool searches;
     /* for each method: why it is left out, as an allocated message; NULL if it is not left out */
     char *left_out[KVD_EVAL_METHODS];
 } kvd_inputs;
@@ -114,12 +119,23 @@ int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
 int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
 /* Tries to continue without method i, which failed with *err: removes its parameter values, prints
  * *err as a warning and returns 0. Returns -1 if in->unsuited is false or, without --sweep, if no
- * other compression method remains. */
+ * other compression method remains. If only the given value has no effect and in->searches is true,
+ * prints the warning, keeps the method and returns 0. */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
-/* Fails if a method was removed from the run because it failed. With --sweep, fails only if a
- * method has no parameter value left. If `every` is true, fails only if no compression method is
- * left. */
-int kvd_inputs_check_left(const kvd_inputs *in, bool every, kvd_err *err);
+/* Fails if methods were removed from the run and no compression method is left. */
+int kvd_inputs_check_left(const kvd_inputs *in, kvd_err *err);
+/* Warns at the end of a run how many methods were left out, with --sweep which methods have no
+ * value left. The exit status is 0 all the same, because the output file is complete. */
+void kvd_inputs_warn_left(const kvd_inputs *in);
+/* Call it after one value of a search (--target) failed. If compression had no effect, prints *err
+ * as a warning, sets out->inert and returns 0. Otherwise returns -1. */
+int kvd_inputs_pass_value(kvd_inputs *in, const kvd_method_target *t, const kvd_point *point,
+                          kvd_target_sample *out, kvd_err *err);
+/* Completes search `t` (--target), whose function returned `status`. If the method could not be
+ * searched because of its parameters, warns, sets t->failed and returns 0. */
+int kvd_inputs_end_search(kvd_inputs *in, kvd_method_target *t, int status, kvd_err *err);
+/* Fails with the last search's message *err if n searches were made and all failed. */
+int kvd_inputs_check_searched(const kvd_method_target *t, size_t n, kvd_err *err);
 /* Returns false if the same command would fail again, because parameters of a method are wrong, or
  * because no compression method is left. */
 bool kvd_inputs_may_continue(const kvd_inputs *in);

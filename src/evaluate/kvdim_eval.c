@@ -190,9 +190,8 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
         kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_accuracy, &v->in.run, err) ||
         describe_file(v, err) || make_evaluator(v, err) || check_full_rank(v, err) ||
         (cfg->in.resume && take_up(v, err)) || kvd_eval_points(v, program, err) ||
-        kvd_inputs_check_left(&v->in, true, err) ||
-        (!isnan(cfg->in.target) && kvd_eval_search(v, err)) || kvd_eval_weights(v, err) ||
-        (cfg->in.by_text && write_texts(v, err)) ||
+        kvd_inputs_check_left(&v->in, err) || (!isnan(cfg->in.target) && kvd_eval_search(v, err)) ||
+        kvd_eval_weights(v, err) || (cfg->in.by_text && write_texts(v, err)) ||
         kvd_accuracy_write(&v->file, &v->accuracy, err) || kvd_h5_finish(&v->file, err) ||
         kvd_saved_rows_remove(&v->saved, err))
         return -1;
@@ -206,8 +205,8 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
                 cfg->in.tokens ? cfg->in.tokens : v->evaluator.n_tokens,
                 cfg->in.tokens ? "" : " tokens", cfg->in.seq_len, v->evaluator.n_sequences);
     warn_of_bytes(v->accuracy.rows);
-    return kvd_status((cfg->in.common.json && print_json(v, err)) ||
-                      kvd_inputs_check_left(&v->in, false, err));
+    kvd_inputs_warn_left(&v->in);
+    return cfg->in.common.json ? print_json(v, err) : 0;
 }
 
 static int scan(kvd_eval_run *v, kvd_err *err)
@@ -274,6 +273,7 @@ int main(int argc, char **argv)
     kvd_eval_parse(argc, argv, &cfg);
     v.cfg = &cfg;
     v.in.cfg = &cfg.in;
+    v.in.searches = !isnan(cfg.in.target) && !cfg.points_only;
     int status = kvd_run_start(&v.in.run, program, argc, argv, &cfg.in.common, &err);
     if (!status)
         status = work(&v, &err);

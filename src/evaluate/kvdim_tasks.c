@@ -336,6 +336,7 @@ static int run_point(tasks_run *v, const kvd_method_target *t, const kvd_point *
                                         &result[k], progress, err)) {
             status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
             v->in.unsuited |= result[k].ran;
+            v->in.inert = result[k].ran;
         }
     }
     if (!status && !v->cfg->parts)
@@ -399,6 +400,7 @@ static int score_point(tasks_run *v, const kvd_method_target *t, const kvd_point
     if (status) {
         status = kvd_in(err, "method '%s'", kvd_method_name(point->method));
         v->in.unsuited |= result.ran;
+        v->in.inert = result.ran;
     } else if (!v->cfg->parts)
         status = kvd_benchmark_table_add(v->scores, purpose_of(t), point, &plan, &result, err);
     for (; !status && !o->quiet && !o->json && i < kvd_rows_count(rows); i++) {
@@ -474,7 +476,7 @@ static int measure_setting(void *ctx, const kvd_method_target *t, const kvd_poin
                      ? kvd_benchmark_table_share(v->scores, &out->share, err)
                      : kvd_task_table_share(v->table, first, target_measure(v), &out->share, err);
     if (status)
-        return -1;
+        return kvd_inputs_pass_value(&v->in, t, point, out, err);
     /* row of the result table that has the mean score over benchmark tasks, or over random seeds */
     const size_t row = v->scores ? kvd_rows_count(rows_of(v)) - 1 : first;
     const char *const share =
@@ -499,15 +501,20 @@ static int search_targets(tasks_run *v, kvd_err *err)
             return -1;
         if (t == &v->target[v->n_targets])
             continue;
-        if (kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL, cfg->in.target,
-                                     0, NULL, measure_setting, v, err) ||
-            kvd_method_target_write(&v->file, t, target_metric(v), own, err))
+        const int status =
+            kvd_method_target_search(t, v->in.n_points[i] ? v->in.point[i] : NULL, cfg->in.target,
+                                     0, NULL, measure_setting, v, err);
+        if (kvd_inputs_end_search(&v->in, t, status, err))
+            return -1;
+        if (t->failed)
+            continue;
+        if (kvd_method_target_write(&v->file, t, target_metric(v), own, err))
             return -1;
         if (!cfg->in.common.quiet && !cfg->in.common.json)
             puts(
                 kvd_accuracy_target_line(t->name, t->rate.name, target_metric(v), &t->found, line));
     }
-    return 0;
+    return kvd_inputs_check_searched(v->target, v->n_targets, err);
 }
 
 static int describe_file(tasks_run *v, kvd_err *err)
@@ -534,11 +541,13 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-static int print_legend(const tasks_run *v)
+static int print_end(const tasks_run *v, kvd_err *err)
 {
-    if (!v->cfg->in.common.quiet)
+    const kvd_common_options *const o = &v->cfg->in.common;
+    if (!o->quiet && !o->json)
         puts(v->scores ? kvd_benchmark_legend : kvd_task_legend);
-    return 0;
+    kvd_inputs_warn_left(&v->in);
+    return o->json ? print_json(v, err) : 0;
 }
 
 /* Opens the journal, a file of generated sequences. With --part, which runs a part of the tasks,
@@ -570,7 +579,8 @@ static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;
     if (open_journal(v, err) ||
-        (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)))
+        (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)) ||
+        kvd_inputs_check_left(&v->in, err))
         return -1;
     if (!cfg->in.common.quiet)
         fprintf(stderr,
@@ -604,13 +614,12 @@ static int work(tasks_run *v, kvd_err *err)
            kvd_h5_create(&v->file, cfg->in.common.output, &kvd_schema_tasks, &v->in.run, err) ||
            (cfg->in.resume && open_journal(v, err)) || describe_file(v, err) ||
            (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)) ||
-           kvd_inputs_check_left(&v->in, true, err) ||
+           kvd_inputs_check_left(&v->in, err) ||
            (!isnan(cfg->in.target) && search_targets(v, err)) ||
            (v->scores ? kvd_benchmark_table_write(&v->file, v->scores, err)
                       : kvd_task_table_write(&v->file, v->table, err)) ||
            kvd_h5_finish(&v->file, err) || (v->journal && kvd_journal_remove(v->journal, err)) ||
-           (cfg->in.common.json ? print_json(v, err) : print_legend(v)) ||
-           kvd_inputs_check_left(&v->in, false, err);
+           print_end(v, err);
 }
 
 /* Adds to the error message of a failed run which of its results are saved. */
@@ -644,6 +653,7 @@ int main(int argc, char **argv)
     kvd_tasks_parse(argc, argv, &cfg);
     v.cfg = &cfg;
     v.in.cfg = &cfg.in;
+    v.in.searches = !isnan(cfg.in.target);
     int status = kvd_run_start(&v.in.run, program, argc, argv, &cfg.in.common, &err);
     if (!status && (status = work(&v, &err)))
         tell_kept(&v, &err);

@@ -32,6 +32,14 @@ static kvd_target_end end_at(const kvd_target_sample *s)
     return (kvd_target_end){s->value, s->saving};
 }
 
+/* Returns the last of the first n samples in which compression had an effect. */
+static kvd_target_end last_of(const kvd_target_sample *s, size_t n)
+{
+    while (n && s[n - 1].inert)
+        n--;
+    return n ? end_at(&s[n - 1]) : nowhere;
+}
+
 void kvd_target_read(const kvd_target_sample *s, size_t n, double target, kvd_target *out)
 {
     assert(n > 0);
@@ -40,22 +48,24 @@ void kvd_target_read(const kvd_target_sample *s, size_t n, double target, kvd_ta
         intervals &= !isnan(s[i].share.lo) && !isnan(s[i].share.hi);
     const size_t miss = first_miss(s, n, VALUE, target);
     out->target = target;
-    out->kept = miss ? end_at(&s[miss - 1]) : nowhere;
+    out->kept = last_of(s, miss);
     out->misses = miss < n ? end_at(&s[miss]) : nowhere;
     out->last_kept = out->kept;
     out->monotone = 1;
     for (size_t i = miss; i < n; i++)
-        if (keeps(&s[i], VALUE, target)) {
+        if (!s[i].inert && keeps(&s[i], VALUE, target)) {
             out->last_kept = end_at(&s[i]);
             out->monotone = 0;
         }
     out->surely_kept = out->surely_lost = nowhere;
     if (intervals) {
         const size_t lo = first_miss(s, n, LOWER, target), hi = first_miss(s, n, UPPER, target);
-        out->surely_kept = lo ? end_at(&s[lo - 1]) : nowhere;
+        out->surely_kept = last_of(s, lo);
         out->surely_lost = hi < n ? end_at(&s[hi]) : nowhere;
     }
-    out->n_points = n;
+    out->n_points = 0;
+    for (size_t i = 0; i < n; i++)
+        out->n_points += !s[i].inert;
     out->reads = false;
 }
 
@@ -126,6 +136,12 @@ static int visit(search *s, double wanted, double *x, kvd_err *err)
                         a->method, MAX_SAMPLES);
     if (a->measure(a->ctx, wanted, &found, texts_at(s, s->n), err))
         return -1;
+    if (found.inert) {
+        found.saving = 0;
+        found.share = (kvd_interval){1, 1, 1};
+        for (size_t t = 0; s->of_text && t < a->n_texts; t++)
+            texts_at(s, s->n)[t] = found.share;
+    }
     if (isnan(found.share.value))
         return kvd_fail(
             err,
@@ -203,7 +219,7 @@ static int run_search(search *s, double target, kvd_target *out, kvd_target *of_
 int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *out,
                       kvd_target *of_text, kvd_err *err)
 {
-    search s = {.axis = axis, .sample = {{0, 0, 0, {1, 1, 1}}}, .n = axis->whole};
+    search s = {.axis = axis, .sample = {{.share = {1, 1, 1}}}, .n = axis->whole};
     if (of_text) {
         const size_t room = MAX_SAMPLES * axis->n_texts;
         if (!(s.of_text = malloc(room * sizeof *s.of_text)))

@@ -23,6 +23,9 @@ typedef struct {
      * decode step */
     double saving;
     kvd_interval share;
+    /* true if compression had no effect, so that the uncompressed model's score is taken: bounds
+     * the search, but is no result */
+    bool inert;
 } kvd_target_sample;
 
 /* a compression found by a search: parameter value and saved fraction of bytes; NaN if none */
@@ -46,8 +49,8 @@ typedef struct {
     kvd_target_end last_kept;
     /* 0 if an evaluated compression meets the target although a weaker one misses it, else 1 */
     int monotone;
-    size_t n_points;
-    bool reads; /* true if savings are of bytes that a step reads */
+    size_t n_points; /* evaluated compressions that had an effect */
+    bool reads;      /* true if savings are of bytes that a step reads */
 } kvd_target;
 
 /* parameter that option --target varies to find the strongest compression, as a number from 0
@@ -123,12 +126,14 @@ typedef struct {
      * search both numbers are equal. */
     size_t first_row, end_row;
     kvd_target found;
+    bool failed; /* true if the method has no value to search, and `found` is not set */
 } kvd_method_target;
 
 /* Evaluates a method with the parameter values `point`.
  *
  * - out->saving receives the saved fraction of bytes.
  * - out->share receives the score divided by the uncompressed score.
+ * - out->inert receives true if compression had no effect; the others are then not read.
  * - of_text [n_texts] receives this share for each text; may be NULL. */
 typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);

@@ -122,17 +122,23 @@ if run $STORIES --prompt 50 --generate 20 --method h2o --method snapkv --sweep 3
   is "a value without an effect is left out" "none h2o h2o h2o snapkv snapkv" "$(tr '\n' ' ' <"$D/m" | sed 's/ $//')" &&
   grep -q "^kvdim-tasks: warning: snapkv.budget=0.45 is left out of the sweep: method 'snapkv': 'snapkv' dropped and lowered no entry" "$D/err" && [ "$(wc -l <"$D/err")" -eq 1 ]
 then ok "it is named with the reason"; else not_ok "it is named with the reason" "$(cat "$D/err")"; fi
-if ! run $STORIES --prompt 50 --generate 20 --method shadowkv --method h2o --sweep 3 && [ "$(field method | tr '\n' ' ')" = "none h2o h2o h2o " ] &&
-  grep -q "^kvdim-tasks: --sweep: no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" "$D/err"
-then ok "a method without a value fails after the others"; else not_ok "a method without a value fails after the others" "$(field method)" "$(cat "$D/err")"; fi
-# Without --sweep: the other methods are finished, and the exit status is 1.
-if ! run $STORIES --prompt 50 --generate 20 --method shadowkv,budget=0.9 --method h2o && [ "$(field method | tr '\n' ' ')" = "none h2o " ] &&
+if run $STORIES --prompt 50 --generate 20 --method shadowkv --method h2o --sweep 3 && [ "$(field method | tr '\n' ' ')" = "none h2o h2o h2o " ] &&
+  grep -q "^kvdim-tasks: warning: no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" "$D/err"
+then ok "a method without a value"; else not_ok "a method without a value" "$(field method)" "$(cat "$D/err")"; fi
+# Without --sweep: the file has the other methods, and the exit status is 0, also if the same command is given again.
+left="$STORIES --prompt 50 --generate 20 --method shadowkv,budget=0.9 --method h2o"
+rm -f "$D/a.h5"
+if run $left --resume && [ "$(field method | tr '\n' ' ')" = "none h2o " ] &&
   grep -q "^kvdim-tasks: warning: 'shadowkv.budget=0.9[^']*' is left out: method 'shadowkv': 'shadowkv' read every entry" "$D/err" &&
-  grep -q "^kvdim-tasks: 1 of 2 methods was left out, see above" "$D/err"
+  grep -q "^kvdim-tasks: warning: 1 of 2 methods was left out, see above" "$D/err" && run $left --resume && grep -q '"complete": true' "$D/a.json" &&
+  "$B/bin/kvdim-tasks" $MODEL $left --part 1/2 -q -o "$D/part.h5" 2>"$D/err"
 then ok "a method without an effect beside another"; else not_ok "a method without an effect beside another" "$(field method)" "$(cat "$D/err")"; fi
-if ! run $STORIES --prompt 50 --generate 20 --method shadowkv,budget=0.9 --method h2o --target 0.5 --target-metric rouge1 && [ "$(field method | sort -u | tr '\n' ' ')" = "h2o none " ] &&
-  grep -q "^kvdim-tasks: 1 of 2 methods was left out, see above" "$D/err"
-then ok "a search beside it"; else not_ok "a search beside it" "$(field method)" "$(cat "$D/err")"; fi
+# The given budget of snapkv and the first one of its search hold every prompt. shadowkv reads all entries whatever its budget.
+if run $STORIES --prompt 50 --generate 20 --method shadowkv,budget=0.9 --method snapkv,budget=0.9 --method h2o --target 0.5 --target-metric rouge1 && [ "$(field method | sort -u | tr '\n' ' ')" = "h2o none snapkv " ] &&
+  grep -q "^kvdim-tasks: warning: 'shadowkv' is not searched: method 'shadowkv': no value of shadowkv.budget changes a cached token" "$D/err" &&
+  grep -q "^kvdim-tasks: warning: snapkv.budget=0.45 is left out of the search: method 'snapkv': 'snapkv' dropped" "$D/err" && grep -q '"h2o": {' "$D/a.json" && grep -q '"snapkv": {' "$D/a.json"
+then ok "a search beyond values without an effect"; else not_ok "a search beyond values without an effect" "$(field method)" "$(cat "$D/err")"; fi
+refused 1 "a search of nothing" "--target: no method is left to search: method 'shadowkv': no value of shadowkv.budget" $STORIES --prompt 50 --generate 20 --method shadowkv --target 0.5 --target-metric rouge1
 refused 1 "a sweep of which nothing is left" "no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" $STORIES --prompt 50 --generate 20 --method shadowkv --sweep 2
 refused 1 "a sweep without its calibration" "no value is left of a method: method 'a2ats': method 'a2ats' needs activations" $STORIES --prompt 50 --generate 20 --method h2o --method a2ats --sweep 2
 refused 2 "a sweep of a given value" "sweep tries values of hetero.k, of which --method hetero,k=4 gives one" $STORIES --prompt 50 --generate 20 --method hetero,k=4 --sweep 3

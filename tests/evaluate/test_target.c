@@ -11,7 +11,7 @@
  * accuracy, with confidence interval lo .. hi. */
 static kvd_target_sample at(double x, double share, double lo, double hi)
 {
-    return (kvd_target_sample){x, x, x / 2, {share, lo, hi}};
+    return (kvd_target_sample){x, x, x / 2, {share, lo, hi}, false};
 }
 
 TEST(test_monotone)
@@ -76,6 +76,7 @@ TEST(test_never_missed_and_no_interval)
 typedef struct {
     double miss;  /* largest x that keeps 0.99 of the accuracy */
     double grain; /* x is a multiple of `grain` */
+    double inert; /* compression has no effect at smaller x */
     double dip;   /* a value below `miss` that misses the target; -1: none */
     size_t measured;
     double last[128];
@@ -101,6 +102,7 @@ static int measure(void *ctx, double wanted, kvd_target_sample *out, kvd_interva
     const double share = fabs(x - k->dip) < 1e-9 ? 0.9 : x <= k->miss + 1e-9 ? 1 : 0.95;
     *out = at(x, share, share - 0.02, share + 0.02);
     out->saving = x;
+    out->inert = x < k->inert;
     /* Simulates the accuracies on two texts. On text 0, the accuracy drops at a smaller parameter x
      * than on text 1. */
     for (int t = 0; of_text && t < 2; t++) {
@@ -147,6 +149,24 @@ TEST(test_search_on_few_settings)
         assert_true(fabs(t.kept.value - i / 7.0) < 1e-9 &&
                     fabs(t.misses.value - (i + 1) / 7.0) < 1e-9);
         assert_true(k.measured <= 8);
+    }
+}
+
+/* The first values have no effect: they are no result, and the search goes on beyond them. */
+TEST(test_search_beyond_values_without_effect)
+{
+    for (int i = 0; i < 2; i++) {
+        known k = {.miss = i ? 0.2 : 0.7, .inert = 0.4, .grain = 1e-4, .dip = -1};
+        const kvd_target_axis axis = axis_of(&k, KVD_TARGET_STEP, false, 0);
+        kvd_target t;
+        kvd_err err = {""};
+        OK(kvd_target_search(&axis, 0.99, &t, NULL, &err));
+        assert_true(t.n_points > 0 && t.n_points < k.measured);
+        assert_true(i ? isnan(t.kept.value) : t.kept.value > 0.69 && t.kept.value <= 0.7);
+        assert_true(i ? t.misses.value >= 0.4 && t.misses.value < 0.41 : t.misses.value > 0.7);
+        k = (known){.inert = 2, .grain = 1e-4, .dip = -1};
+        OK(kvd_target_search(&axis, 0.99, &t, NULL, &err));
+        assert_true(t.n_points == 0 && isnan(t.kept.value) && isnan(t.misses.value));
     }
 }
 

@@ -290,9 +290,10 @@ static const kvd_program program = {
          "kvdim-tasks data/models/kvdim-6m --text reviews.csv --field review --classify "
          "sentiment --ask ' This film is' --method h2o -o classes.h5"},
     .notes = "Past tokens are read as the cache stores them, and every method must show that it "
-             "compressed the cache. On a GPU with --compute bf16 the engine of kvdim-jct runs the "
-             "methods that it has, and many others that store codes with these codes on the CPU; "
-             "the cache of all others is on the CPU.",
+             "compressed the cache. If other methods remain, one without an effect is left out "
+             "with a warning, and the exit status is 0. On a GPU with --compute bf16 the engine of "
+             "kvdim-jct runs the methods that it has, and many others that store codes with "
+             "these codes on the CPU; the cache of all others is on the CPU.",
     .options = options,
     .check = check_usage};
 
