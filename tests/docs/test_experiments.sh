@@ -49,7 +49,10 @@ says "$log" "3 methods, 2 items of each task." >/dev/null && says "$log" "All wi
 is "methods and tasks" "none h2o streaming streaming fwe,niah_single_1" "$(sed 1d "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f1 | tr '\n' ' ')$(head -1 "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f13-)"
 check "again" board
 if grep -q "kvdim-tasks" "$log"; then not_ok "a second run makes nothing again"; else ok "a second run makes nothing again"; fi
-check "other settings" board ITEMS=1 POINTS_tokens=h2o STEPS=
-is "they make the table and its estimate again" "1 1 none h2o" "$(grep -c "kvdim-tasks  *leaderboard/tokens.h5" "$log") $(grep -c "1 methods, 1 items" "$log") $(sed 1d "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f1 | tr '\n' ' ' | sed 's/ $//')"
+check "other steps" board STEP_TOKENS=50
+is "they time the steps again, and nothing else" "1 0" "$(grep -c "kvdim-jct  *leaderboard/steps-tokens.h5" "$log") $(grep -c "kvdim-tasks  *leaderboard/tokens.h5" "$log")"
+# shadowkv reads all of such short prompts, so that its budget has no effect: the others make the page.
+check "other settings" board ITEMS=1 POINTS_tokens="h2o shadowkv,budget=0.9" STEPS=
+is "they make the table and its estimate again" "1 1 none h2o" "$(grep -c "kvdim-tasks  *leaderboard/tokens.h5" "$log") $(grep -c "2 methods, 1 items" "$log") $(sed 1d "$D/out/leaderboard/report/tables/leaderboard.csv" | cut -d, -f1 | tr '\n' ' ' | sed 's/ $//')"
 check "a sweep" board ITEMS=1 POINTS_tokens=h2o POINTS_fixed=mxfp4 STEPS= GROUPS="tokens fixed" SWEEP=2
 is "two values, and a method without a key" "1 none h2o h2o mxfp4" "$(grep -c "3 methods, 1 items" "$log") $(sed 1d "$D/out/leaderboard-sweep/report/tables/leaderboard.csv" | cut -d, -f1 | tr '\n' ' ' | sed 's/ $//')"
