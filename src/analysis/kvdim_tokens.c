@@ -57,6 +57,16 @@ static const kvd_program description = {
 
 enum { P95 = 1 }; /* index of the level 95 % in the array kvd_critical_level */
 
+static const char legend[] =
+    "\nscore: attention scores of all heads before the softmax, with quantiles\n"
+    "received: spread of the attention that tokens receive, as log10 of the 99.9 % over the 0.1 % "
+    "quantile; norm of V: the same of value vectors\n"
+    "tokens with 95 % of mass: fewest tokens that receive 95 % of a layer's attention, mean and "
+    "standard deviation over requests, and share of a request's tokens\n"
+    "group by denominator: layers of one number share important and unimportant tokens, ranked by "
+    "their softmax denominators (--group-overlap)\n"
+    "distance: number of layers from one layer to the other";
+
 static void print_layers(const kvd_tokens *t)
 {
     const size_t n = (size_t)t->n_layers;
@@ -105,6 +115,7 @@ static void print_plain(const config *cfg, const kvd_tokens *t)
     print_layers(t);
     if (t->n_layers > 1)
         print_distances(t);
+    puts(legend);
     printf("\n%s\n", cfg->common.output);
 }
 

@@ -520,7 +520,8 @@ int main(int argc, char **argv)
     if (!status)
         status = collect(&c, &err);
     if (status && c.out.saved && !c.stuck && kvd_outputs_kept(&c.out))
-        fprintf(stderr, "%s: what was recorded is kept: the same command with --resume goes on\n",
+        fprintf(stderr,
+                "%s: what was recorded is kept; to continue: the same command with --resume\n",
                 program);
     else if (status && c.out.saved && !c.stuck)
         fprintf(stderr, "%s: what was recorded is lost: unfinished files of '%s' were removed\n",

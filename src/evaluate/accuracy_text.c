@@ -39,6 +39,14 @@ void kvd_settings_add(const kvd_rows *r, size_t i, char *line, size_t size)
         snprintf(line + used, size - used, "  %s", settings);
 }
 
+/* Advances *end, where a column of the table ends, by a blank and the column's width. Returns how
+ * many characters up to *end are left after the first `used` of a line and a blank. */
+static int room_of(size_t used, size_t *end, int width)
+{
+    *end += 1 + (size_t)width;
+    return *end > used + 1 ? (int)(*end - used - 1) : 0;
+}
+
 const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
 {
     /* columns of the printed table; `interval`: printf format of the column's confidence interval,
@@ -60,11 +68,13 @@ const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
                  {"cache_share", "%.3f", 7, NULL, 0}};
     char name[80], cell[40], column[40];
     kvd_accuracy_method_name(r, i, name, sizeof name);
-    size_t used =
-        (size_t)snprintf(line, KVD_ACCURACY_LINE, "%-9s %-10s", name, kvd_row_text(r, i, "rule"));
+    /* A cell that is too wide takes its room from the blanks of the cells after it. */
+    size_t end = 9, used = (size_t)snprintf(line, KVD_ACCURACY_LINE, "%-9s", name);
+    used += (size_t)snprintf(line + used, KVD_ACCURACY_LINE - used, " %-*s",
+                             room_of(used, &end, 10), kvd_row_text(r, i, "rule"));
     for (size_t k = 0; k < sizeof cells / sizeof *cells && used < KVD_ACCURACY_LINE; k++) {
         used += (size_t)snprintf(
-            line + used, KVD_ACCURACY_LINE - used, " %*s", cells[k].width,
+            line + used, KVD_ACCURACY_LINE - used, " %*s", room_of(used, &end, cells[k].width),
             kvd_real_text(cell, sizeof cell, cells[k].format, kvd_row_real(r, i, cells[k].column)));
         if (!cells[k].interval || used >= KVD_ACCURACY_LINE)
             continue;
@@ -72,7 +82,7 @@ const char *kvd_accuracy_line(const kvd_rows *r, size_t i, char *line)
         const double lo = kvd_row_real(r, i, column);
         snprintf(column, sizeof column, "%s_hi", cells[k].column);
         used += (size_t)snprintf(line + used, KVD_ACCURACY_LINE - used, " %-*s",
-                                 cells[k].interval_width,
+                                 room_of(used, &end, cells[k].interval_width),
                                  kvd_interval_text(cell, sizeof cell, cells[k].interval, lo,
                                                    kvd_row_real(r, i, column)));
     }
@@ -148,6 +158,7 @@ json_t *kvd_accuracy_targets_json(const kvd_method_target *t, size_t n, const ch
 {
     json_t *const all = json_object();
     for (size_t i = 0; i < n; i++)
-        json_object_set_new(all, t[i].name, target_json(t[i].rate.name, metric, &t[i].found));
+        if (!t[i].failed)
+            json_object_set_new(all, t[i].name, target_json(t[i].rate.name, metric, &t[i].found));
     return all;
 }

@@ -193,7 +193,7 @@ static const char *at_rate(double rate, char text[64])
 {
     if (!(rate > 0))
         return "with all requests at one time";
-    (void)snprintf(text, 64, "at %.4g requests a second", rate);
+    (void)snprintf(text, 64, "at %.4g request%s a second", rate, fabs(rate - 1) <= 0 ? "" : "s");
     return text;
 }
 
@@ -211,9 +211,9 @@ static void warn(service *v, const kvd_serve_about *a, const kvd_serve_point *p,
     const double rate = p->rate * (1 - (double)s->refused / (double)p->requests);
     if (!isnan(bound) && p->served_rate < 0.9 * rate)
         fprintf(stderr,
-                "%s: %s: at %.4g requests a second the queue GROWS (%.4g are served): the mean of "
+                "%s: %s: %s the queue grows (%.4g are served): the mean of "
                 "these %zu requests is within the bound, that of a longer trace is not\n",
-                program, a->method, p->rate, p->served_rate, p->requests);
+                program, a->method, at, p->served_rate, p->requests);
     if (s->preempted)
         fprintf(stderr, "%s: %s: %s %zu preemptions, %zu tokens computed again\n", program,
                 a->method, at, s->preempted, s->recomputed);
@@ -227,9 +227,9 @@ static void warn_of_extrapolation(service *v, const char *method)
     char text[64];
     if (v->n_beyond)
         fprintf(stderr,
-                "%s: %s: %zu points EXTRAPOLATE beyond the measured costs, %s in %.3g %% of the "
-                "iterations\n",
-                program, method, v->n_beyond, at_rate(v->worst_rate, text), 100 * v->worst_share);
+                "%s: %s: %zu point%s beyond the measured costs, %s in %.3g %% of the iterations\n",
+                program, method, v->n_beyond, v->n_beyond > 1 ? "s extrapolate" : " extrapolates",
+                at_rate(v->worst_rate, text), 100 * v->worst_share);
     v->n_beyond = 0;
     v->worst_share = 0;
 }

@@ -90,7 +90,7 @@ for signal in $signals; do
   interrupt $signal "$x" >"$said" 2>&1
   check ${signal}_gets_status_1 test $? -eq 1
   check ${signal}_says_interrupted says "$said" 'kvdim-collect: interrupted'
-  check ${signal}_says_how_to_go_on says "$said" '--resume goes on'
+  check ${signal}_says_how_to_go_on says "$said" 'what was recorded is kept; to continue: the same command with --resume'
   check ${signal}_keeps_the_old_result cmp "$D/sums.ref" "$x"
   check ${signal}_keeps_what_was_done test -s "$x.state" -a -s "$x.partial"
   run "$x" --resume --batch 32 >"$said" 2>&1
@@ -142,7 +142,7 @@ kill -CONT $pid
 wait $pid
 check gone_gets_status_1 test $? -eq 1
 check gone_says_what_is_lost says "$said" "what was recorded is lost: unfinished files of '$x' were removed"
-check gone_promises_nothing sh -c "! grep -q 'goes on' '$said'"
+check gone_promises_nothing sh -c "! grep -q 'to continue' '$said'"
 
 # ---- two programs, one file; an interrupted run replaced ----
 x=$D/twice

@@ -98,6 +98,7 @@ check tokens_of_both_are_added $compare added "$D/k.h5" "$D/k1.h5" "$D/k2.h5"
 no_output same_texts_twice 1 "'$D/a.h5' and '$D/a1.h5' are of the same texts" "$tokens" "$D/a.h5" "$D/other.h5" "$D/a1.h5"
 check tokens_json sh -c "$tokens $D/a.h5 --json -o $D/kj.h5 | $py -c 'import json, sys; j = json.load(sys.stdin); assert j[\"requests_kept\"] == 3 and len(j[\"overlap\"][\"mass\"][\"by_distance\"]) == len(j[\"score_min\"]) - 1'"
 check tokens_print sh -c "$tokens $D/a.h5 -o $D/kp.h5 | grep -q '14 requests (random), 3 of them token by token'"
+check tokens_legend sh -c "$tokens $D/a.h5 -o $D/kp.h5 | grep -q '^received: spread of the attention that tokens receive'"
 
 # ---- the report: its measures from the file ----
 report=$B/bin/kvdim-report

@@ -115,7 +115,7 @@ for i in $(seq 1000); do [ "$x.state" -nt "$D/mark" ] && break; sleep 0.01; done
 kill -TERM $pid
 wait $pid
 check interrupted_gets_status_1 test $? -eq 1
-check interrupted_says_how_to_go_on says "$said" '--resume goes on'
+check interrupted_says_how_to_go_on says "$said" 'what was recorded is kept; to continue: the same command with --resume'
 check interrupted_resumed "$collect" $options --moments="$x.m" -o "$x" --resume
 check interrupted_files_are_the_same compare same "$D/ref" "$x" "$D/ref.m" "$x.m"
 

@@ -55,6 +55,11 @@ if says_few "$D/err" && $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 64 --sp
    paste -d' ' "$D/perplexity_lo" "$D/perplexity" "$D/perplexity_hi" | awk '!($1 < $2 && $2 < $3) { exit 1 }'
 then ok "intervals from 8 sequences on"; else not_ok "intervals from 8 sequences on" "$(cat "$D/err" "$D/eight.json")"; fi
 
+# The column of bytes ends at one place, also after the name of a method with its seed.
+if $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 64 --prompt 40 --seeds 2 --seed 12345 --method keyformer -o "$D/columns.h5" >"$D/columns" 2>"$D/err" &&
+   awk 'NR == 1 { end = index($0, "B/token") + 6 } NR > 1 && NR <= 5 { n += substr($0, end - 1, 3) ~ /^[0-9][0-9] $/ } END { exit n != 4 }' "$D/columns" && grep -q '^keyformer#12346 ' "$D/columns"
+then ok "columns of the printed table"; else not_ok "columns of the printed table" "$(cat "$D/columns" "$D/err")"; fi
+
 printf '1,2,3,4,5\n6,7,8,9\n' >"$D/few.csv"
 $EVAL $MODEL --ids "$D/few.csv" --method none -q -o "$D/few.h5" 2>"$D/err"
 if grep -q 'they need 8 sequences, and text of 9 tokens with --seq-len [0-9]* gives 2$' "$D/err"; then ok "few sequences without --tokens"; else not_ok "few sequences without --tokens" "$(cat "$D/err")"; fi

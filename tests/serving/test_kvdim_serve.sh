@@ -99,9 +99,9 @@ echo "$one $two" | awk '{ exit !($2 < 0.9 * $1) }' && ok "two replicas wait less
 
 # ---- what must not be overlooked -----------------------------------------------------------------------
 "$SERVE" $costs --requests poisson:1:fixed:30000:4 --n-requests 20 --method none -q -o "$D/w.h5" >"$D/out" 2>"$D/err"
-check "extrapolation is said" grep -q '^kvdim-serve: none: 1 points EXTRAPOLATE beyond the measured costs, at 1 requests a second in [0-9.]* % of the iterations$' "$D/err"
+check "extrapolation is said" grep -q '^kvdim-serve: none: 1 point extrapolates beyond the measured costs, at 1 request a second in [0-9.]* % of the iterations$' "$D/err"
 "$SERVE" $costs --requests poisson:1:cocktail-fdc --n-requests 20 --method none -q --json -o "$D/w.h5" >"$D/w.json" 2>"$D/err"
-check "refusals are said" grep -q '^kvdim-serve: none: [0-9]* of 20 requests refused at 1 requests a second, the first: request [0-9]*: .* pages, there are 1000$' "$D/err"
+check "refusals are said" grep -q '^kvdim-serve: none: [0-9]* of 20 requests refused at 1 request a second, the first: request [0-9]*: .* pages, there are 1000$' "$D/err"
 values refused "$D/w.json" | awk '{ exit !($1 > 0 && $1 < 20) }' && ok "refusals are counted" || not_ok "refusals are counted"
 "$SERVE" $costs --requests poisson:1:arxiv --n-requests 60 --method none --max-rate 0.3 -o "$D/w.h5" >"$D/out" 2>"$D/err"
 cat "$D/out" "$D/err" | grep -q 'the queue GROWS\|however fast they arrive' && ok "a short trace is no proof" || not_ok "a short trace is no proof" "$(cat "$D/out" "$D/err")"

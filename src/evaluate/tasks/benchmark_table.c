@@ -265,8 +265,8 @@ int kvd_benchmark_table_add(kvd_benchmark_table *t, const char *purpose, const k
 }
 
 const char kvd_benchmark_heading[] =
-    "task                 method           metric          items   cut  score %  95 %            "
-    "change  95 %             B/token  cache   read  prompt/ms  step/ms  settings";
+    "task                 method                   metric          items   cut  score %  95 %      "
+    "      change  95 %             B/token  cache   read  prompt/ms  step/ms  settings";
 
 const char kvd_benchmark_legend[] =
     "change: score less that of none\n" KVD_CACHE_LEGEND KVD_READ_LEGEND KVD_SETTINGS_LEGEND;
@@ -283,7 +283,7 @@ const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, cha
                       100 * kvd_row_real(r, i, "score_change_hi"));
     snprintf(
         line, KVD_BENCHMARK_LINE,
-        "%-20s %-16s %-14s %6.0f %5.0f  %7.2f  %-14s %7.2f  %-15s %8.0f  %5.3f  %5.3f  %9.1f  %7.2f",
+        "%-20s %-24s %-14s %6.0f %5.0f  %7.2f  %-14s %7.2f  %-15s %8.0f  %5.3f  %5.3f  %9.1f  %7.2f",
         kvd_row_text(r, i, "label"), name, kvd_row_text(r, i, "metric"),
         kvd_row_real(r, i, "n_items"), kvd_row_real(r, i, "n_cut"),
         100 * kvd_row_real(r, i, "score"), score, 100 * kvd_row_real(r, i, "score_change"), change,

@@ -222,8 +222,8 @@ int kvd_task_table_share(const kvd_task_table *c, size_t row, kvd_task_measure m
 }
 
 const char kvd_task_heading[] =
-    "task      method           metric            items     score  95 %            change  95 %"
-    "             B/token  cache   read  settings";
+    "task      method                   metric            items     score  95 %            change  "
+    "95 %             B/token  cache   read  settings";
 
 const char kvd_task_legend[] =
     "score: in percent, agree_prefix in tokens; change: score less that of none\n" KVD_CACHE_LEGEND
@@ -283,7 +283,7 @@ const char *kvd_task_table_line(const kvd_task_table *c, size_t i, kvd_task_meas
     if (!info->own)
         put_cells(r, i, change, scale, cell[2], cell[3]);
     snprintf(line, KVD_TASK_LINE,
-             "%-9s %-16s %-17s %5zu  %8s  %-14s %7s  %-15s %8.0f  %5.3f  %5.3f", task[info->task],
+             "%-9s %-24s %-17s %5zu  %8s  %-14s %7s  %-15s %8.0f  %5.3f  %5.3f", task[info->task],
              method, info->name, items_of(c, (int)m), cell[0], cell[1], cell[2], cell[3],
              share * dense_per_token(c), share, kvd_row_real(r, i, "free_read_share"));
     kvd_settings_add(r, i, line, KVD_TASK_LINE);
