@@ -107,7 +107,7 @@ typedef struct kvdim_batch {
      * tokens. */
     int32_t max_pages;
     /* Number of pages in kvdim_append_args.pool. Entries of page_table must be 0 .. pool_pages - 1.
-     * On the CPU, any other entry is an error. */
+     * On the CPU, any other entry is an error, and nothing is written. */
     int32_t pool_pages;
     /* Host array [n_requests]: number of new tokens of each request, at least 1. NULL: 1 each. */
     const int32_t *q_len;

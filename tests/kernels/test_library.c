@@ -98,11 +98,17 @@ TEST(refuses_batches)
     assert_int_equal(kvdim_plan_create(layer, &good, NULL, 0, NULL, &plan), KVDIM_OK);
     assert_int_equal(kvdim_plan_advance(plan, NULL), KVDIM_ERROR_ARGUMENT);
     assert_int_equal(kvdim_plan_rows(plan), 8);
-    uint16_t x[3 * 6 * 32] = {0}, q[8 * 64], o[8 * 64];
-    uint16_t *const pool = unit_alloc(3 * 64 * 2 * 64 * sizeof *pool);
+    const size_t pool_elements = 3 * 64 * 2 * 64;
+    uint16_t x[3 * 6 * 32] = {0}, q[8 * 64] = {0}, o[8 * 64];
+    uint16_t *const pool = unit_alloc(pool_elements * sizeof *pool);
+    for (size_t i = 0; i < pool_elements; i++)
+        pool[i] = 7;
     const kvdim_append_args append = {.struct_size = sizeof append, .x = x, .q = q, .pool = pool};
     assert_int_equal(kvdim_append(plan, &append, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "page_table[0][1] is 5, but the pool has 3 pages"));
+    /* Nothing was written, although two of the three tokens belong to a page of the pool. */
+    for (size_t i = 0; i < pool_elements; i++)
+        assert_int_equal(pool[i], 7);
     table[1] = 2;
     assert_int_equal(kvdim_append(plan, &append, NULL), KVDIM_OK);
     kvdim_attend_args attend = {sizeof attend, q, pool, o, 56, NULL};

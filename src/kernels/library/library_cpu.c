@@ -30,15 +30,28 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
     return KVDIM_OK;
 }
 
-static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t, kvd_err *err)
+/* Fails if a page of the requests' tokens, or with `only_new` of their new tokens, is not in the
+ * pool. */
+static kvdim_status check_pages(const kvdim_plan *p, bool only_new, kvd_err *err)
 {
-    const size_t j = t / KVD_PAGE_TOKENS;
-    const int32_t page = p->page_table[(size_t)b * (size_t)p->max_pages + j];
-    if (page < 0 || page >= p->pool_pages) {
-        kvd_fail(err, "page_table[%d][%zu] is %d, but the pool has %d pages", b, j, (int)page,
-                 (int)p->pool_pages);
-        return NULL;
+    for (int b = 0; b < p->batch.batch; b++) {
+        const int32_t first = only_new ? p->kv_len[b] - p->q_len[b] : 0;
+        for (int32_t j = first / KVD_PAGE_TOKENS; j <= (p->kv_len[b] - 1) / KVD_PAGE_TOKENS; j++) {
+            const int32_t page = p->page_table[(size_t)b * (size_t)p->max_pages + (size_t)j];
+            if (page < 0 || page >= p->pool_pages) {
+                kvd_fail(err, "page_table[%d][%d] is %d, but the pool has %d pages", b, (int)j,
+                         (int)page, (int)p->pool_pages);
+                return KVDIM_ERROR_ARGUMENT;
+            }
+        }
     }
+    return KVDIM_OK;
+}
+
+/* Returns the page of token t of request b, which check_pages has checked. */
+static uint16_t *page_of(const kvdim_plan *p, const void *pool, int b, size_t t)
+{
+    const int32_t page = p->page_table[(size_t)b * (size_t)p->max_pages + t / KVD_PAGE_TOKENS];
     return (uint16_t *)(uintptr_t)pool + (size_t)page * (size_t)p->layer->map.page_elements;
 }
 
@@ -58,8 +71,7 @@ static void put_row(int dtype, const double *row, size_t d, size_t t, uint16_t *
             memcpy(to + kvd_blocked_index(u, i, d), line, 8 * sizeof *line);
 }
 
-static kvdim_status store(const kvdim_plan *p, const double *k, const double *v, void *pool,
-                          kvd_err *err)
+static void store(const kvdim_plan *p, const double *k, const double *v, void *pool)
 {
     const kvd_attn_map *const map = &p->layer->map;
     for (int g = 0; g < map->n_kv_heads; g++) {
@@ -67,22 +79,20 @@ static kvdim_status store(const kvdim_plan *p, const double *k, const double *v,
         for (int b = 0; b < p->batch.batch; b++)
             for (int32_t i = 0; i < p->q_len[b]; i++, k += d_qk, v += d_v) {
                 const size_t t = (size_t)(p->kv_len[b] - p->q_len[b] + i);
-                uint16_t *page = page_of(p, pool, b, t, err);
-                if (!page)
-                    return KVDIM_ERROR_ARGUMENT;
-                page += map->kv_offset[g];
+                uint16_t *const page = page_of(p, pool, b, t) + map->kv_offset[g];
                 put_row(p->layer->dtype, k, d_qk, t % KVD_PAGE_TOKENS, page);
                 put_row(p->layer->dtype, v, d_v, t % KVD_PAGE_TOKENS,
                         page + KVD_PAGE_TOKENS * d_qk);
             }
     }
-    return KVDIM_OK;
 }
 
 static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void *stream,
                            kvd_err *err)
 {
     (void)stream;
+    if (check_pages(p, true, err))
+        return KVDIM_ERROR_ARGUMENT;
     const kvdim_layer *const l = p->layer;
     const size_t n = (size_t)p->n_new, d_head = (size_t)l->heads.d_head,
                  group = (size_t)l->map.group;
@@ -110,7 +120,9 @@ static kvdim_status append(const kvdim_plan *p, const kvdim_append_args *a, void
             kvd_to_f32(type, a->r_v, r_v, d_head * d_v);
         status = kvd_append_ref(&l->heads, &p->batch, start, x, &rope, r_qk, r_v, out, k, v, err)
                      ? KVDIM_ERROR_ARGUMENT
-                     : store(p, k, v, a->pool, err);
+                     : KVDIM_OK;
+        if (!status)
+            store(p, k, v, a->pool);
         for (size_t i = 0; !status && i < n * (size_t)l->map.q_pitch; i++)
             q32[i] = (float)out[i];
         if (!status)
@@ -140,8 +152,7 @@ static void read_q(const kvdim_plan *p, const uint16_t *q, float *to)
 }
 
 /* Converts K (side 0) or V (side 1) from cache pages to row-major float32. */
-static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, float *to,
-                               kvd_err *err)
+static void read_pages(const kvdim_plan *p, const void *pool, int side, float *to)
 {
     const kvd_attn_map *const map = &p->layer->map;
     for (int g = 0; g < map->n_kv_heads; g++) {
@@ -150,16 +161,13 @@ static kvdim_status read_pages(const kvdim_plan *p, const void *pool, int side, 
             (size_t)map->kv_offset[g] + (side ? (size_t)KVD_PAGE_TOKENS * (size_t)map->d_qk[g] : 0);
         for (int b = 0; b < p->batch.batch; b++)
             for (size_t t = 0; t < (size_t)p->kv_len[b]; t++, to += d) {
-                const uint16_t *const page = page_of(p, pool, b, t, err);
-                if (!page)
-                    return KVDIM_ERROR_ARGUMENT;
+                const uint16_t *const page = page_of(p, pool, b, t);
                 for (size_t i = 0; i < d; i += 8)
                     kvd_to_f32((kvd_dtype)p->layer->dtype,
                                page + first + kvd_blocked_index(t % KVD_PAGE_TOKENS, i, d), to + i,
                                8);
             }
     }
-    return KVDIM_OK;
 }
 
 /* Writes the attention output and, unless `lse` is NULL, the logs of the softmax denominators. */
@@ -189,7 +197,7 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     (void)stream;
     const kvdim_layer *const l = p->layer;
     kvd_attn_plain plain;
-    if (kvd_attn_plain_make(&l->heads, &p->batch, &plain, err))
+    if (check_pages(p, false, err) || kvd_attn_plain_make(&l->heads, &p->batch, &plain, err))
         return KVDIM_ERROR_ARGUMENT;
     const size_t n_lse = (size_t)l->heads.n_heads * plain.n_q;
     kvd_pool pool = {0};
@@ -203,17 +211,16 @@ static kvdim_status attend(const kvdim_plan *p, const kvdim_attend_args *a, void
     kvdim_status status = KVDIM_ERROR_MEMORY;
     if (!kvd_pool_check(&pool, "float32 copies", err)) {
         read_q(p, a->q, q);
-        status = read_pages(p, a->pool, 0, k, err);
-        if (!status)
-            status = read_pages(p, a->pool, 1, v, err);
-        if (!status && exact) {
+        read_pages(p, a->pool, 0, k);
+        read_pages(p, a->pool, 1, v);
+        status = KVDIM_OK;
+        if (exact) {
             double *const lse = exact + plain.o_elements;
             if (kvd_attention_ref(&l->heads, &p->batch, q, k, v, exact, lse, err))
                 status = KVDIM_ERROR_MEMORY;
             for (size_t i = 0; !status && i < plain.o_elements; i++)
                 o[i] = (float)exact[i];
-        } else if (!status &&
-                   kvd_attention_cpu(&l->heads, &p->batch, KVD_CPU_AUTO, q, k, v, o, err)) {
+        } else if (kvd_attention_cpu(&l->heads, &p->batch, KVD_CPU_AUTO, q, k, v, o, err)) {
             status = KVDIM_ERROR_MEMORY;
         }
         if (!status)
