@@ -1,18 +1,16 @@
 """Runs a Transformers Llama on libkvdim-attention with heads cut by kvdim's rotations.
 
 usage: cut_llama.py MODEL SPECTRUM RATES LIBRARY [cpu|cuda], with files of kvdim-spectrum and
-kvdim-fit (last point). Transformers (4.56 or later) generates; the library gets the same tokens.
-"""
-import ctypes
+kvdim-fit (last point). Transformers (4.56 or later) generates; the library gets the same tokens."""
 import struct
 import sys
 import time
-from ctypes import byref, c_void_p
+from ctypes import CDLL, byref, c_char_p, c_size_t, c_void_p
 
 import h5py
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.models.llama.modeling_llama import LlamaAttention, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 
 def pack(layout, *values):
@@ -21,13 +19,11 @@ def pack(layout, *values):
 
 
 def call(name, *arguments):
-    if getattr(lib, "kvdim_" + name)(*arguments):
-        sys.exit(lib.kvdim_last_error().decode())
+    getattr(lib, "kvdim_" + name)(*arguments) and sys.exit(lib.kvdim_last_error().decode())
 
 
 class CutLayer:
     """The cache of one attention layer of one request, and W_O in the rotated basis."""
-
     def __init__(self, attention, kept, rotations, tokens):
         w, n, d_head, self.length = attention.o_proj.weight, len(kept[0]), attention.head_dim, 0
         group, widths = w.shape[1] // d_head // n, torch.tensor(kept, dtype=torch.int32)
@@ -49,7 +45,7 @@ class CutLayer:
                    for p in (a.q_proj, a.k_proj, a.v_proj))
         q, k = apply_rotary_pos_emb(q, k, *position_embeddings)
         x, at = torch.cat([q, k, v], 1).transpose(1, 2).contiguous(), torch.Tensor.data_ptr
-        self.length, size, plan = self.length + new, ctypes.c_size_t(), c_void_p()
+        self.length, size, plan = self.length + new, c_size_t(), c_void_p()
         lengths = torch.tensor([new, self.length], dtype=torch.int32)
         stream = c_void_p(torch.cuda.current_stream().cuda_stream if x.is_cuda else None)
         batch = pack("3i3P", 1, pages, pages, at(lengths), at(lengths[1:]), at(self.table))
@@ -84,15 +80,19 @@ def run(name, text, plain=None):
 
 STEPS, given = 32, sys.argv[1:] if len(sys.argv) in (5, 6) else sys.exit(__doc__)
 folder, spectrum, rates, library, device = (given + ["cpu"])[:5]
-lib = ctypes.CDLL(library)
-lib.kvdim_last_error.restype = ctypes.c_char_p
-model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
-blocks, encode = [b.self_attn for b in model.model.layers], AutoTokenizer.from_pretrained(folder)
-type(blocks[0]) is LlamaAttention or sys.exit(f"{folder}: this script cuts Llama models only")
+try:
+    lib = CDLL(library)
+    lib.kvdim_last_error.restype = c_char_p
+    with h5py.File(spectrum) as s, h5py.File(rates) as r:
+        rotations = torch.stack([torch.tensor(s[p]["R"][:]) for p in ("qk", "vw")]).to(device)
+        cut = torch.stack([torch.tensor(r[p]["kept16"][-1]) for p in ("qk", "vw")])
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
+    encode = AutoTokenizer.from_pretrained(folder)
+except (AttributeError, KeyError, OSError, ValueError) as error:
+    sys.exit(f"cannot open one of {', '.join(given[:4])}: {str(error).strip().splitlines()[0]}")
+model.config.model_type == "llama" or sys.exit(f"{folder}: this script cuts Llama models only")
+blocks = [b.self_attn for b in model.model.layers]
 ids = encode("The old house at the end of the road", return_tensors="pt").input_ids.to(device)
-with h5py.File(spectrum) as s, h5py.File(rates) as r:
-    rotations = torch.stack([torch.tensor(s[p]["R"][:]) for p in ("qk", "vw")]).to(device)
-    cut = torch.stack([torch.tensor(r[p]["kept16"][-1]) for p in ("qk", "vw")])
 plain = run("Transformers", ids)
 for name, kept in (("full width", cut * 0 + blocks[0].head_dim), ("cut", cut)):
     cuts = [CutLayer(b, kept[:, i].tolist(), rotations[:, i], ids.shape[1] + STEPS)

@@ -63,6 +63,11 @@ if "$PYTHON" -c 'import torch, transformers, h5py' 2>/dev/null; then
   # At full width only the rounding to 16 bits differs.
   awk '/^full width/ { full = $8 + 0 < 0.002 } /^cut/ { cut = $2 < 2800 && $7 + 0 < 0.1 } END { exit !(full && cut) }' "$D/py" &&
     [ "$(wc -l <examples/pytorch/cut_llama.py)" -le 100 ] && ok "examples/pytorch" || not_ok "examples/pytorch"
+  # Arguments with one missing thing each: a library, a rotation file, a model.
+  for missing in "$model $D/s.h5 $D/r.h5 $D/none" "$model $D/none $D/r.h5 $so" "$D/none $D/s.h5 $D/r.h5 $so"; do
+    HF_HUB_OFFLINE=1 "$PYTHON" examples/pytorch/cut_llama.py $missing >"$D/py" 2>"$D/err"; rc=$?
+    [ $rc -eq 1 ] && [ "$(wc -l <"$D/err")" -eq 1 ] && grep -q "^cannot open one of .*: .*$D/none" "$D/err" && ok "examples/pytorch without a file" || not_ok "examples/pytorch without a file" "status $rc" "$(cat "$D/err")"
+  done
 else
   echo "skip examples/pytorch: $PYTHON lacks torch, transformers or h5py"
 fi
