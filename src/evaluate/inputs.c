@@ -263,8 +263,9 @@ static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, 
     return setup;
 }
 
-static int check_plan(kvd_inputs *in, const kvd_point *p, kvd_err *err)
+static int check_plan(void *ctx, const kvd_point *p, kvd_err *err)
 {
+    kvd_inputs *const in = ctx;
     kvd_plan plan = {0};
     const kvd_method_setup setup = make_plan(in, p, 0, &plan);
     if (!kvd_plan_check(&plan, &setup, err))
@@ -285,12 +286,17 @@ static bool has_points(const kvd_inputs *in, size_t i)
 
 int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err)
 {
-    for (size_t i = 0; i < in->cfg->n_methods; i++)
+    const kvd_inputs_options *const cfg = in->cfg;
+    for (size_t i = 0; i < cfg->n_methods; i++)
+        if (!in->n_points[i] && in->searches && !kvd_method_is_none(&cfg->method[i]) &&
+            kvd_target_check_value(&cfg->method[i], cfg->target_key, check_plan, in, err))
+            return -1;
+    for (size_t i = 0; i < cfg->n_methods; i++)
         for (size_t j = 0; j < in->n_points[i]; j++)
             if (check_plan(in, &in->point[i][j], err) &&
-                (!in->cfg->sweep || kvd_inputs_leave_out(in, i, program, err)))
+                (!cfg->sweep || kvd_inputs_leave_out(in, i, program, err)))
                 return -1;
-    for (size_t i = 0; i < in->cfg->n_methods; i++)
+    for (size_t i = 0; i < cfg->n_methods; i++)
         if (in->left_out[i] && !has_points(in, i))
             return kvd_fail(err, "--sweep: no value is left of a method: %s", in->left_out[i]);
     return 0;

@@ -407,6 +407,29 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
     return 0;
 }
 
+static int needs_point(const kvd_method_target *t, kvd_err *err)
+{
+    return t->rate.p ? 0
+                     : kvd_fail(err, "method '%s': --target searches %s, so dims need p= or r=",
+                                t->method->name, t->rate.name);
+}
+
+int kvd_target_check_value(const kvd_method *m, const char *key,
+                           int (*check)(void *ctx, const kvd_point *point, kvd_err *err), void *ctx,
+                           kvd_err *err)
+{
+    kvd_method_target t = {.method = m};
+    const method_axis a = {.t = &t};
+    setting s;
+    double p;
+    if (kvd_method_tradeoff_find(m, key, &t.rate, err) || needs_point(&t, err) ||
+        largest_p(&t, &p, err))
+        return -1;
+    const int status = set_at(&a, p / 2, &s, err) || check(ctx, &s.point, err);
+    drop(&s);
+    return status ? -1 : 0;
+}
+
 int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, double target,
                              size_t n_texts, kvd_target *of_text, kvd_target_evaluate *evaluate,
                              void *ctx, kvd_err *err)
@@ -420,10 +443,8 @@ int kvd_method_target_search(kvd_method_target *t, const kvd_point *point, doubl
                             .measure = measure,
                             .n_texts = n_texts,
                             .method = kvd_method_name(t->method)};
-    if (!t->rate.p && !point)
-        return kvd_fail(err,
-                        "method '%s': --target searches %s, so dims need p= or r=", t->method->name,
-                        t->rate.name);
+    if (!point && needs_point(t, err))
+        return -1;
     if ((t->rate.p && largest_p(t, &axis.largest, err)) ||
         kvd_target_search(&axis, target, &t->found, of_text, err))
         return -1;

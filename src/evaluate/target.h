@@ -144,6 +144,13 @@ typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
+/* Calls `check` with one value of a search for method m, whose parameters give no value. Returns
+ * nonzero if `check` does. Fails if the search varies another parameter than p, so that a value of
+ * p is missing. */
+int kvd_target_check_value(const kvd_method *m, const char *key,
+                           int (*check)(void *ctx, const kvd_point *point, kvd_err *err), void *ctx,
+                           kvd_err *err);
+
 /* Defines the options --target (share of the score to keep) and --target-key (parameter to vary),
  * stored in `target` and `target_key` of type T. */
 #define KVD_OPTIONS_TARGET(T, of)                                                                  \

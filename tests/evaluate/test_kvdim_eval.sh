@@ -55,6 +55,13 @@ if says_few "$D/err" && $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 64 --sp
    paste -d' ' "$D/perplexity_lo" "$D/perplexity" "$D/perplexity_hi" | awk '!($1 < $2 && $2 < $3) { exit 1 }'
 then ok "intervals from 8 sequences on"; else not_ok "intervals from 8 sequences on" "$(cat "$D/err" "$D/eight.json")"; fi
 
+# A search that cannot begin is refused before h2o runs, which would leave a file of rows.
+search="$EVAL $MODEL --text $TEXT $small --prompt 40 --spectrum $D/s.h5 --target 0.9 --resume -q --method h2o --method"
+fails "a search without p" 1 "method 'zack+kivi': --target searches kivi.bits, so dims need p= or r=" $search zack+kivi
+fails "a search of methods that do not fit" 1 "'xquant' codes all heads of a layer together" $search xquant+zack
+[ ! -e "$D/none.h5.rows" ] && ok "before others run" || not_ok "before others run"
+rm -f "$D/none.h5.rows"
+
 # The column of bytes ends at one place, also after the name of a method with its seed.
 if $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 64 --prompt 40 --seeds 2 --seed 12345 --method keyformer -o "$D/columns.h5" >"$D/columns" 2>"$D/err" &&
    awk 'NR == 1 { end = index($0, "B/token") + 6 } NR > 1 && NR <= 5 { n += substr($0, end - 1, 3) ~ /^[0-9][0-9] $/ } END { exit n != 4 }' "$D/columns" && grep -q '^keyformer#12346 ' "$D/columns"
