@@ -287,5 +287,5 @@ int kvd_eval_search(kvd_eval_run *v, kvd_err *err)
         if (!kvd_method_is_none(&v->cfg->in.method[i]) && !v->in.left_out[i])
             status = search_one(v, i, err);
     v->evaluator.reports_inert = false;
-    return status || kvd_inputs_check_searched(v->target, v->n_targets, err) ? -1 : 0;
+    return status || kvd_inputs_check_searched(&v->in, v->target, v->n_targets, err) ? -1 : 0;
 }

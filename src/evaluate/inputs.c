@@ -395,11 +395,12 @@ int kvd_inputs_end_search(kvd_inputs *in, kvd_method_target *t, int status, kvd_
     return 0;
 }
 
-int kvd_inputs_check_searched(const kvd_method_target *t, size_t n, kvd_err *err)
+int kvd_inputs_check_searched(kvd_inputs *in, const kvd_method_target *t, size_t n, kvd_err *err)
 {
     for (size_t i = 0; i < n; i++)
         if (!t[i].failed)
             return 0;
+    in->unsuited = n > 0;
     return n ? kvd_in(err, "--target: no method is left to search") : 0;
 }
 

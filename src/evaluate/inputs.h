@@ -135,7 +135,7 @@ int kvd_inputs_pass_value(kvd_inputs *in, const kvd_method_target *t, const kvd_
  * searched because of its parameters, warns, sets t->failed and returns 0. */
 int kvd_inputs_end_search(kvd_inputs *in, kvd_method_target *t, int status, kvd_err *err);
 /* Fails with the last search's message *err if n searches were made and all failed. */
-int kvd_inputs_check_searched(const kvd_method_target *t, size_t n, kvd_err *err);
+int kvd_inputs_check_searched(kvd_inputs *in, const kvd_method_target *t, size_t n, kvd_err *err);
 /* Returns false if the same command would fail again, because parameters of a method are wrong, or
  * because no compression method is left. */
 bool kvd_inputs_may_continue(const kvd_inputs *in);

@@ -514,7 +514,7 @@ static int search_targets(tasks_run *v, kvd_err *err)
             puts(
                 kvd_accuracy_target_line(t->name, t->rate.name, target_metric(v), &t->found, line));
     }
-    return kvd_inputs_check_searched(v->target, v->n_targets, err);
+    return kvd_inputs_check_searched(&v->in, v->target, v->n_targets, err);
 }
 
 static int describe_file(tasks_run *v, kvd_err *err)

@@ -202,7 +202,7 @@ then ok "a search beyond values without an effect"; else not_ok "a search beyond
 rows "$D/left.json" >"$D/1"
 if $EVAL $search -q --json --resume -o "$D/left2.h5" >"$D/left.json" 2>"$D/err" && rows "$D/left.json" >"$D/2" && cmp -s "$D/1" "$D/2"
 then ok "the same one by one"; else not_ok "the same one by one" "$(diff "$D/1" "$D/2" | head -5)" "$(cat "$D/err")"; fi
-if ! $EVAL --method kivi --target 0.9 -q -o "$D/none.h5" 2>"$D/err" && [ ! -e "$D/none.h5" ] && grep -q "^kvdim-eval: --target: no method is left to search: method 'kivi': no value of kivi.bits" "$D/err"
+if ! $EVAL --method kivi --target 0.9 --resume -q -o "$D/nothing.h5" 2>"$D/err" && [ ! -e "$D/nothing.h5" ] && grep -q "^kvdim-eval: --target: no method is left to search: method 'kivi': no value of kivi.bits" "$D/err"
 then ok "a search of nothing"; else not_ok "a search of nothing" "$(cat "$D/err")"; fi
 if ! $EVAL --method snapkv,budget=0.9 --resume -q -o "$D/none.h5" 2>"$D/err" && grep -q "^kvdim-eval: method 'snapkv': 'snapkv' dropped" "$D/err"
 then ok "the same command would fail again"; else not_ok "the same command would fail again" "$(cat "$D/err")"; fi
