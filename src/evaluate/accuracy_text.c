@@ -39,6 +39,17 @@ void kvd_settings_add(const kvd_rows *r, size_t i, char *line, size_t size)
         snprintf(line + used, size - used, "  %s", settings);
 }
 
+void kvd_p_and_settings_add(const kvd_rows *r, size_t i, char *line, size_t size)
+{
+    char p[24] = "", settings[KVD_SETTINGS + 24] = "";
+    const size_t used = strlen(line);
+    if (kvd_row_real(r, i, "overall_p") > 0)
+        snprintf(p, sizeof p, "  p=%.4g", kvd_row_real(r, i, "overall_p"));
+    kvd_settings_add(r, i, settings, sizeof settings);
+    snprintf(line + used, size - used, "%s%s%s", p, *p && *settings ? "," : "",
+             *p && *settings ? settings + 2 : settings);
+}
+
 /* Advances *end, where a column of the table ends, by a blank and the column's width. Returns how
  * many characters up to *end are left after the first `used` of a line and a blank. */
 static int room_of(size_t used, size_t *end, int width)

@@ -14,9 +14,14 @@ enum { KVD_ACCURACY_LINE = 512 };
     "B/token: bytes per token that the cache stores; cache: these over an uncompressed 16-bit "    \
     "cache\n"
 #define KVD_READ_LEGEND                                                                            \
-    "read: mean of the bytes that a step reads over an uncompressed 16-bit cache\n"
+    "read: bytes that a step reads over an uncompressed 16-bit cache, mean over the steps of all " \
+    "tasks\n"
 #define KVD_SETTINGS_LEGEND                                                                        \
     "settings: keys that differ from their defaults, and the key that --sweep varies"
+/* The same for tables whose settings begin with p. */
+#define KVD_P_SETTINGS_LEGEND                                                                      \
+    "settings: p, the fraction of the dimensions removed; keys that differ from their defaults, "  \
+    "and the key that --sweep varies"
 /* Heading of the printed table of accuracies, and lines that explain its columns. */
 extern const char kvd_accuracy_heading[], kvd_accuracy_legend[];
 /* Writes row i of the accuracy table as text into `line` [KVD_ACCURACY_LINE]. Returns `line`. */
@@ -24,6 +29,9 @@ const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /* Appends the settings of row i that differ from their defaults to `line`, which has room for
  * `size` bytes. */
 void kvd_settings_add(const kvd_rows *rows, size_t i, char *line, size_t size);
+/* As kvd_settings_add, for tables without a column of p: appends first the fraction p of the
+ * dimensions that the method of row i removes, if it removes any. */
+void kvd_p_and_settings_add(const kvd_rows *rows, size_t i, char *line, size_t size);
 /* Writes the method's name in row i. In "zack/qk#7", "/qk" means that only Q and K are compressed,
  * and "#7" that the random seed is 7. */
 void kvd_accuracy_method_name(const kvd_rows *rows, size_t i, char *name, size_t size);

@@ -39,6 +39,11 @@ else not_ok "every form" "$(cat "$D/err")"; fi
 if "$B/bin/kvdim-tasks" $MODEL --benchmark "$D/own.jsonl" --seq-len 280 --cache f16 --method hetero,k=8/4,v=8 -o "$D/a.h5" >"$D/t" 2>"$D/err" && head -1 "$D/t" | grep -q ' B/token  cache   read .* settings$' &&
    grep -q ' none .* 3072  1\.000  1\.000 ' "$D/t" && grep -q ' hetero .*  k=8,v=8$' "$D/t" && grep -q ' hetero .*  k=4,v=8$' "$D/t" && grep -q '^B/token: .*; cache: these over an uncompressed 16-bit cache$' "$D/t" && grep -q '^read: ' "$D/t"
 then ok "settings and bytes in the printed table"; else not_ok "settings and bytes in the printed table" "$(cat "$D/t" "$D/err")"; fi
+if "$B/bin/kvdim-collect" $MODEL --random 512 --moments -q -o "$D/m.h5" 2>"$D/err" && "$B/bin/kvdim-spectrum" "$D/m.h5" -q -o "$D/s.h5" 2>>"$D/err" &&
+   "$B/bin/kvdim-tasks" $MODEL --benchmark "$D/own.jsonl" --seq-len 280 --spectrum "$D/s.h5" --method uniform,p=0.5/0.25 --method uniform+kivi,p=0.5 -o "$D/a.h5" >"$D/t" 2>>"$D/err" &&
+   "$B/bin/kvdim-tasks" $MODEL --text data/texts/stories.txt --seq-len 64 --prompt 56 --generate 4 --items 1 --spectrum "$D/s.h5" --method uniform,p=0.5 -o "$D/a.h5" >"$D/u" 2>>"$D/err" &&
+   grep -q ' uniform .*  p=0\.5$' "$D/t" && grep -q ' uniform .*  p=0\.25$' "$D/t" && grep -q ' uniform+kivi .*  p=0\.5,kivi\.bits=2$' "$D/t" && grep -q ' uniform .*  p=0\.5$' "$D/u" && ! grep -q ' none .*p=' "$D/t" "$D/u" && grep -q '^95 %: intervals, "-" with fewer than 8 sequences$' "$D/u"
+then ok "p in the printed table"; else not_ok "p in the printed table" "$(cat "$D/t" "$D/u" "$D/err")"; fi
 
 # ---- the file ---------------------------------------------------------------------------------------
 by_python "answers in the file" "$D/first.h5" <<'P'
@@ -256,6 +261,8 @@ refused 1 "no references" "empty.jsonl', line 1: no reference" --benchmark "$D/e
 printf '{"prompt": "a"\n' >"$D/cut.jsonl"
 refused 1 "no JSON" "cut.jsonl', line 1: " --benchmark "$D/cut.jsonl" --method none
 printf '{"input": "q", "context": "c", "answers": ["a"], "dataset": "dureader", "all_classes": null}\n' >"$D/zh.jsonl"
+sed 's/dureader/mine/' "$D/zh.jsonl" >"$D/mine.jsonl"
+refused 1 "a dataset that LongBench has not" "dataset 'mine' is not supported: give items of your own in the form general" --benchmark "$D/mine.jsonl" --method none
 refused 1 "a Chinese dataset" "zh.jsonl', line 1: LongBench's dataset 'dureader' is not supported" --benchmark "$D/zh.jsonl" --method none
 printf '{"question": "q", "answer": "5"}\n' >"$D/g.jsonl"
 refused 1 "an answer without its mark" "g.jsonl', line 1: metric number needs '#### N' at the end of the reference" --benchmark "$D/g.jsonl" --method none

@@ -198,8 +198,9 @@ static int read_longbench(reader *r, kvd_err *err)
     const kvd_benchmark_row *const row = kvd_longbench_row(r->item->task);
     if (!row)
         return kvd_fail(err,
-                        "LongBench's dataset '%s' is not supported; multifieldqa_zh, dureader and "
-                        "vcsum are scored by words that jieba finds, a word segmenter",
+                        "LongBench's dataset '%s' is not supported: give items of your own in the "
+                        "form general (docs/tasks.md); LongBench's multifieldqa_zh, dureader and "
+                        "vcsum are refused",
                         r->item->task);
     if (need_text(r->x, "context", &context, err) || need_text(r->x, "input", &input, err))
         return -1;

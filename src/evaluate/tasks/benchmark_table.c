@@ -269,7 +269,8 @@ const char kvd_benchmark_heading[] =
     "      change  95 %             B/token  cache   read  prompt/ms  step/ms  settings";
 
 const char kvd_benchmark_legend[] =
-    "change: score less that of none\n" KVD_CACHE_LEGEND KVD_READ_LEGEND KVD_SETTINGS_LEGEND;
+    "change: score less that of none; 95 %: intervals, \"-\" with fewer than 8 items\n" KVD_CACHE_LEGEND
+        KVD_READ_LEGEND KVD_P_SETTINGS_LEGEND;
 
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line)
 {
@@ -290,7 +291,7 @@ const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, cha
         kvd_row_real(r, i, "bytes_per_token_stored"), kvd_row_real(r, i, "free_cache_share"),
         kvd_row_real(r, i, "free_read_share"), 1e3 * kvd_row_real(r, i, "prompt_s"),
         1e3 * kvd_row_real(r, i, "step_s"));
-    kvd_settings_add(r, i, line, KVD_BENCHMARK_LINE);
+    kvd_p_and_settings_add(r, i, line, KVD_BENCHMARK_LINE);
     return line;
 }
 

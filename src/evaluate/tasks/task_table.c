@@ -226,8 +226,9 @@ const char kvd_task_heading[] =
     "95 %             B/token  cache   read  settings";
 
 const char kvd_task_legend[] =
-    "score: in percent, agree_prefix in tokens; change: score less that of none\n" KVD_CACHE_LEGEND
-        KVD_READ_LEGEND KVD_SETTINGS_LEGEND;
+    "score: in percent, agree_prefix in tokens; change: score less that of none\n"
+    "95 %: intervals, \"-\" with fewer than 8 sequences\n" KVD_CACHE_LEGEND KVD_READ_LEGEND
+        KVD_P_SETTINGS_LEGEND;
 
 /* Returns the mean number of bytes that an uncompressed 16-bit cache of the complete sequences
  * takes per token. */
@@ -286,7 +287,7 @@ const char *kvd_task_table_line(const kvd_task_table *c, size_t i, kvd_task_meas
              "%-9s %-24s %-17s %5zu  %8s  %-14s %7s  %-15s %8.0f  %5.3f  %5.3f", task[info->task],
              method, info->name, items_of(c, (int)m), cell[0], cell[1], cell[2], cell[3],
              share * dense_per_token(c), share, kvd_row_real(r, i, "free_read_share"));
-    kvd_settings_add(r, i, line, KVD_TASK_LINE);
+    kvd_p_and_settings_add(r, i, line, KVD_TASK_LINE);
     return line;
 }
 
