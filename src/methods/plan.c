@@ -319,7 +319,7 @@ int kvd_plan_check_pairs(const kvd_plan *p, kvd_err *err)
     if (p->layers && (p->dims || p->maker || p->channels || p->bits))
         return kvd_fail(
             err,
-            "method '%s' can be combined with methods of the tokens axis alone: it stores several "
+            "method '%s' can be combined only with methods of the tokens axis: it stores several "
             "layers together",
             p->layers->info.name);
     if (p->bits && p->bits->all_heads && (p->tokens || p->dims || p->maker || p->channels))

@@ -265,8 +265,11 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
     if ((cfg->timeline && kvd_jct_trace_close(&s->trace, err)) ||
         (cfg->common.json && print_json(s, err)))
         return -1;
-    if (!cfg->common.quiet && !cfg->common.json)
+    if (!cfg->common.quiet && !cfg->common.json) {
+        if (!cfg->requests && kvd_rows_count(s->out) > s->n_before)
+            puts(kvd_jct_legend);
         print_break_even(s);
+    }
     if (s->left_out)
         return kvd_fail(err, "%zu of %zu points were left out, see above", s->left_out, s->points);
     return 0;

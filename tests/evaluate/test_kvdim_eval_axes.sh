@@ -195,7 +195,7 @@ fails "important tokens cut more" "p_u = 0.1 removes less than the 0.5 of the hi
 fails "important tokens cut more in one pair" "p_u.v = 0.2 removes less than the 0.4 of the high level" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i.qk=0.5,p_i.v=0.4,p_u.qk=0.6,p_u.v=0.2
 fails "in one pair of a common rate" "p_u.qk = 0.1 removes less than the" --prompt 50 --spectrum "$D/s.h5" --method zdc,p_i=0.5,p_u.qk=0.1,p_u.v=0.9
 fails "all heads with eviction" "'rotatekv' codes all heads of a layer together: it cannot be combined with another method" --prompt 50 --calibration "$D/d.h5" --method h2o+rotatekv
-fails "layers with bits" "'minicache' can be combined with methods of the tokens axis alone" --prompt 50 --method minicache+kivi
+fails "layers with bits" "'minicache' can be combined only with methods of the tokens axis" --prompt 50 --method minicache+kivi
 fails "a prompt that leaves nothing" "no row is left to score: the longest sequence has 200 tokens, the prompt 199" --method h2o --prompt 199
 $B/bin/kvdim-collect data/models/kvdim-6m --text data/texts/articles.txt --tokens 256 --seq-len 256 -q -o "$D/after.h5"
 fails "a calibration without K before RoPE" "no K before RoPE: collect it with --rope both" --method kvquant --calibration "$D/after.h5"

@@ -17,6 +17,7 @@ refused "weights of 4 bits on a CPU" 1 "none@w4: left out: the CPU engine has no
 check "jobs of three methods" "$jct" "$D/model" $small --method none,zack,p=0.5 --method h2o,heavy=0.2,recent=0.2 --spectrum "$D/s.h5" \
   --input-len 20,60 --output-len 1,8 --batch 1,3 --repeats 3 --timeline "$D/t.json" -o "$D/a.h5"
 cp "$D/log" "$D/said"
+grep -q '^job *h2o,heavy=0\.2,recent=0\.2  *1 ' "$D/said" && grep -q '^attention: share of JCT; residue: ' "$D/said" && ok "names in full, and the columns" || not_ok "names in full, and the columns"
 is "no nan in the table" 0 "$(grep -ci nan "$D/said")"
 is "a row each" "24" "$(column "$D/a.h5" kind | tr ' ' '\n' | grep -c job)"
 is "methods in order" "none zack,p=0.5 h2o,heavy=0.2,recent=0.2" "$(column "$D/a.h5" method | tr ' ' '\n' | uniq | tr '\n' ' ' | sed 's/ $//')"

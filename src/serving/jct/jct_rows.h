@@ -70,9 +70,9 @@ typedef struct {
 int kvd_jct_add_request(kvd_rows *r, const kvd_jct_setting *s, const kvd_jct_request *q,
                         kvd_err *err);
 
-enum { KVD_JCT_LINE = 320 };
+enum { KVD_JCT_LINE = 720 };
 /* heading of the printed table whose lines kvd_jct_line formats */
-extern const char kvd_jct_heading[];
+extern const char kvd_jct_heading[], kvd_jct_legend[];
 const char *kvd_jct_line(const kvd_rows *rows, size_t row, char line[KVD_JCT_LINE]);
 /* Formats a line with mean, median and 99 % quantile of the latencies over all requests of a
  * method. */

@@ -11,13 +11,19 @@ const char kvd_jct_heading[] =
     "kind      method                     batch   input  output      JCT/s     TTFT/s "
     "  TBT/ms  p99/ms    token/s  attention  residue  byte/token";
 
+const char kvd_jct_legend[] =
+    "JCT: job completion time; TTFT: time to the first token; TBT, p99: mean and 99 % quantile of "
+    "the time between tokens\n"
+    "attention: share of JCT; residue: share of JCT that no timed part has; byte/token: bytes per "
+    "token that the cache stores";
+
 const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
 {
     char jct[16], ttft[16], mean[16], p99[16], rate[16], share[16], residue[16], bytes[16];
     const char *const kind = kvd_row_text(r, i, "kind");
     if (!strcmp(kind, "iteration")) {
         const bool piece = kvd_row_real(r, i, "piece") > 0;
-        snprintf(line, KVD_JCT_LINE, "%-9s %-24.24s %7.0f   %s of %.0f after %.0f: %.6f s", kind,
+        snprintf(line, KVD_JCT_LINE, "%-9s %-24s %7.0f   %s of %.0f after %.0f: %.6f s", kind,
                  kvd_row_text(r, i, "method"), kvd_row_real(r, i, "batch"),
                  piece ? "piece" : "step",
                  piece ? kvd_row_real(r, i, "piece") : kvd_row_real(r, i, "batch"),
@@ -29,7 +35,7 @@ const char *kvd_jct_line(const kvd_rows *r, size_t i, char line[KVD_JCT_LINE])
         kvd_row_real(r, i, "prefill_prefill_s") + kvd_row_real(r, i, "prefill_decode_s") +
         kvd_row_real(r, i, "decode_decode_s") + kvd_row_real(r, i, "decode_prefill_s");
     snprintf(line, KVD_JCT_LINE,
-             "%-9s %-24.24s %7.0f %7.0f %7.0f %10s %10s %8s %7s %10s %10s %8s %11s", kind,
+             "%-9s %-24s %7.0f %7.0f %7.0f %10s %10s %8s %7s %10s %10s %8s %11s", kind,
              kvd_row_text(r, i, "method"), kvd_row_real(r, i, "batch"), kvd_row_real(r, i, "input"),
              kvd_row_real(r, i, "output"),
              kvd_real_text(jct, sizeof jct, "%.5f", kvd_row_real(r, i, "jct_s")),

@@ -121,14 +121,14 @@ const char *kvd_serve_line(const kvd_rows *r, size_t i, char line[KVD_SERVE_LINE
     char ttft[48], ttft_p99[16], tbt[16], tbt_p99[16], latency[48], latency_p99[16], served[16],
         goodput[16], busy[16], cache[16];
     if (!strcmp(kvd_row_text(r, i, "kind"), "validation")) {
-        snprintf(line, KVD_SERVE_LINE, "%-24.24s %-17s %-9s %12.5g %12.5g %+6.1f %%",
+        snprintf(line, KVD_SERVE_LINE, "%-24s %-17s %-9s %12.5g %12.5g %+6.1f %%",
                  kvd_row_text(r, i, "method"), kvd_row_text(r, i, "quantity"),
                  kvd_row_text(r, i, "statistic"), kvd_row_real(r, i, "measured_s"),
                  kvd_row_real(r, i, "simulated_s"), kvd_row_real(r, i, "error_percent"));
         return line;
     }
     snprintf(
-        line, KVD_SERVE_LINE, "%-10s %-24.24s %7.4g %-26s %8s %10s %8s  %-26s %8s %9s %9s %6s %6s",
+        line, KVD_SERVE_LINE, "%-10s %-24s %7.4g %-26s %8s %10s %8s  %-26s %8s %9s %9s %6s %6s",
         kvd_row_text(r, i, "kind"), kvd_row_text(r, i, "method"), kvd_row_real(r, i, "rate"),
         mean_cell(r, i, "ttft", ttft),
         kvd_real_text(ttft_p99, sizeof ttft_p99, "%.4g", kvd_row_real(r, i, "ttft_p99_s")),

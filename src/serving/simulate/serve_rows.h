@@ -30,7 +30,7 @@ int kvd_serve_add_point(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_p
 int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_serve_point *p,
                              const kvd_serve_comparison *c, kvd_err *err);
 
-enum { KVD_SERVE_LINE = 320 };
+enum { KVD_SERVE_LINE = 720 };
 /* printed headings of two tables: simulated times, and simulated times compared with measured
  * times */
 extern const char kvd_serve_heading[], kvd_serve_comparison_heading[];
