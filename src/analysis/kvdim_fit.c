@@ -10,6 +10,7 @@
 #include "common/json.h"
 #include "common/options.h"
 #include "common/run.h"
+#include "formats/rows.h"
 #include "methods/widths.h"
 
 static const char program[] = "kvdim-fit";
@@ -218,6 +219,7 @@ static int fit(const config *cfg, const kvd_spectrum *s, kvd_rates *r, kvd_fit_p
 
 static void print_table(const config *cfg, const kvd_rates *r)
 {
+    char rate[16];
     printf("%s: rule %s, pairs %s and %s of '%s', %s, d_head %d\n", cfg->common.output, r->rule,
            kvd_pair_name[r->pair[0]], kvd_pair_name[r->pair[1]], r->label, r->model.name,
            r->model.d_head);
@@ -232,7 +234,8 @@ static void print_table(const config *cfg, const kvd_rates *r)
     for (size_t i = 0; i < r->n_points; i++) {
         if (cfg->by_p)
             printf("%9.6g ", cfg->value[i]);
-        printf("%10.6g %9.6f %9.6f", r->removal_rate[i], r->overall_p[i], r->overall_p16[i]);
+        printf("%10s %9.6f %9.6f", kvd_real_text(rate, sizeof rate, "%.6g", r->removal_rate[i]),
+               r->overall_p[i], r->overall_p16[i]);
         for (int side = 0; side < 2; side++) {
             const kvd_widths_range x = kvd_widths_range_of(&r->widths[i], side);
             printf("   %14d %6.2f %3d", x.least, x.mean, x.most);

@@ -33,6 +33,9 @@ int kvd_in(kvd_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(context, sizeof context, fmt, ap);
     va_end(ap);
+    const size_t same = strlen(context);
+    if (!strncmp(err->msg, context, same) && (err->msg[same] == ' ' || err->msg[same] == ':'))
+        return -1;
     int n = snprintf(joined, sizeof joined, "%s: %s", context, err->msg);
     memcpy(err->msg, joined, sizeof err->msg - 1);
     err->msg[sizeof err->msg - 1] = '\0';

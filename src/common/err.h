@@ -25,7 +25,8 @@ typedef struct {
 /* Stores a formatted message and returns -1. Control characters and malformed UTF-8 become '?'. */
 int kvd_fail(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
-/* Puts a formatted text such as "layer 3: " before the message in *err. Returns -1. */
+/* Puts a formatted text such as "layer 3: " before the message in *err, unless the message begins
+ * with "layer 3" already. Returns -1. */
 int kvd_in(kvd_err *err, const char *fmt, ...) KVD_PRINTF(2, 3);
 
 /* Stores a message with the text of errno. Returns -1. */

@@ -75,6 +75,8 @@ void kvd_progress_start(kvd_progress *p, const char *what, const char *unit, dou
 void kvd_progress_step(kvd_progress *p, double done)
 {
     p->done = done;
+    if (p->total > 0)
+        p->total = fmax(p->total, done);
     if (p->quiet)
         return;
     const double t = kvd_clock_s();

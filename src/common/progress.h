@@ -7,7 +7,7 @@
 typedef struct {
     const char *what; /* name of the work, such as "collect" */
     const char *unit; /* unit of the work, such as "tokens" */
-    /* amounts of work in `unit`; `total` is 0 if unknown */
+    /* amounts of work in `unit`; `total` is 0 if unknown, and grows to `done` if that exceeds it */
     double total, done;
     double started, shown;
     bool quiet, terminal;

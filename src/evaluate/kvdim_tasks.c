@@ -254,6 +254,15 @@ static double parts_of(const tasks_run *v)
     return v->cfg->parts ? (double)v->cfg->parts : 1;
 }
 
+/* Prints the last progress line. With --part, the total was an estimate: all sequences divided by
+ * the number of parts. */
+static void end_progress(const tasks_run *v, kvd_progress *progress, int status)
+{
+    if (v->cfg->parts && !status)
+        progress->total = progress->done;
+    kvd_progress_end(progress);
+}
+
 static void print_row(const tasks_run *v)
 {
     char line[KVD_TASK_LINE];
@@ -379,7 +388,7 @@ static int run_methods(tasks_run *v, kvd_err *err)
         for (size_t j = 0; !status && j < v->in.n_points[i]; j++)
             status = run_point(v, NULL, &v->in.point[i][j], seeds_of(v, i), &progress, err) &&
                      kvd_inputs_leave_out(&v->in, i, program, err);
-    kvd_progress_end(&progress);
+    end_progress(v, &progress, status);
     return status ? -1 : 0;
 }
 
@@ -452,7 +461,7 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
         if (!status && none && !isnan(cfg->in.target))
             status = check_reference(v, err);
     }
-    kvd_progress_end(&progress);
+    end_progress(v, &progress, status);
     return status;
 }
 

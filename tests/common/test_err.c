@@ -49,6 +49,8 @@ TEST(test_lines)
     assert_non_null(strstr(text, "collect: 0.8 of 2 tokens (38 %), "));
     shown(false, false, 2 - 1e-12, 2, 10, text, sizeof text);
     assert_non_null(strstr(text, "collect: 2 of 2 tokens (100 %), "));
+    shown(false, false, 60, 50, 10, text, sizeof text); /* more than was expected */
+    assert_non_null(strstr(text, "collect: 60 of 60 tokens (100 %), "));
 }
 
 TEST(test_silence)
@@ -76,6 +78,9 @@ TEST(test_format_and_context)
     assert_int_equal(kvd_fail(&err, "tensor '%s': %d rows", "a\nb", 3), -1);
     assert_string_equal(err.msg, "tensor 'a?b': 3 rows");
     assert_int_equal(kvd_in(&err, "layer %d", 7), -1);
+    assert_string_equal(err.msg, "layer 7: tensor 'a?b': 3 rows");
+    kvd_in(&err, "layer %d", 7); /* not twice */
+    kvd_in(&err, "layer");
     assert_string_equal(err.msg, "layer 7: tensor 'a?b': 3 rows");
 }
 
