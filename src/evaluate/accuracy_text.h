@@ -18,7 +18,7 @@ enum { KVD_ACCURACY_LINE = 512 };
     "tasks\n"
 #define KVD_SETTINGS_LEGEND                                                                        \
     "settings: keys that differ from their defaults, and the key that --sweep varies"
-/* The same for tables whose settings begin with p. */
+/* Line that explains the settings in tables without a column of p. */
 #define KVD_P_SETTINGS_LEGEND                                                                      \
     "settings: p, the fraction of the dimensions removed; keys that differ from their defaults, "  \
     "and the key that --sweep varies"

@@ -269,8 +269,9 @@ const char kvd_benchmark_heading[] =
     "      change  95 %             B/token  cache   read  prompt/ms  step/ms  settings";
 
 const char kvd_benchmark_legend[] =
-    "change: score less that of none; 95 %: intervals, \"-\" with fewer than 8 items\n" KVD_CACHE_LEGEND
-        KVD_READ_LEGEND KVD_P_SETTINGS_LEGEND;
+    "change: score less that of none\n"
+    "95 %: intervals, \"-\" with fewer than 8 items\n" KVD_CACHE_LEGEND KVD_READ_LEGEND
+        KVD_P_SETTINGS_LEGEND;
 
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line)
 {
