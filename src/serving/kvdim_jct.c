@@ -242,6 +242,27 @@ static void print_break_even(const kvd_jct_sweep *s)
         }
 }
 
+/* Warns if equal runs of a job differ by more than a quarter of its job completion time. */
+static void warn_of_noise(const kvd_rows *r)
+{
+    double worst = 0.25;
+    size_t at = SIZE_MAX;
+    for (size_t i = 0; i < kvd_rows_count(r); i++) {
+        const double spread = kvd_row_real(r, i, "jct_max_s") - kvd_row_real(r, i, "jct_min_s");
+        if (!strcmp(kvd_row_text(r, i, "kind"), "job") &&
+            spread > worst * kvd_row_real(r, i, "jct_s")) {
+            worst = spread / kvd_row_real(r, i, "jct_s");
+            at = i;
+        }
+    }
+    if (at < SIZE_MAX)
+        fprintf(stderr,
+                "%s: equal runs differ by up to %.0f %% of the JCT (%s, batch %.0f, input %.0f, "
+                "output %.0f): give more --repeats, or let nothing else run\n",
+                program, 100 * worst, kvd_row_text(r, at, "method"), kvd_row_real(r, at, "batch"),
+                kvd_row_real(r, at, "input"), kvd_row_real(r, at, "output"));
+}
+
 static int print_json(const kvd_jct_sweep *s, kvd_err *err)
 {
     json_t *const all =
@@ -269,6 +290,7 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
         if (!cfg->requests && kvd_rows_count(s->out) > s->n_before)
             puts(kvd_jct_legend);
         print_break_even(s);
+        warn_of_noise(s->out);
     }
     if (s->left_out)
         return kvd_fail(err, "%zu of %zu points were left out, see above", s->left_out, s->points);

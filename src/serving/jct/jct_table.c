@@ -12,8 +12,8 @@ const char kvd_jct_heading[] =
     "  TBT/ms  p99/ms    token/s  attention  residue  byte/token";
 
 const char kvd_jct_legend[] =
-    "JCT: job completion time; TTFT: time to the first token; TBT, p99: mean and 99 % quantile of "
-    "the time between tokens\n"
+    "JCT: job completion time, of the median run; TTFT: time to the first token; TBT, p99: mean and "
+    "99 % quantile of the time between tokens\n"
     "attention: share of JCT; residue: share of JCT that no timed part has; byte/token: bytes per "
     "token that the cache stores";
 
