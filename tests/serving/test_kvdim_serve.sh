@@ -20,7 +20,7 @@ costs="--costs $D/jct.h5"
 
 # ---- a column that does not apply is "-" in the table and null in JSON -----------------------------
 printf 'arrival_s,input_tokens,output_tokens\n0,100,1\n0.3,64,1\n' >"$D/first.csv"
-if "$SERVE" $costs --requests "$D/first.csv" -o "$D/first.h5" >"$D/first" 2>"$D/err" && ! grep -qi nan "$D/first" && grep -Eq '^point .* - .* - +- ' "$D/first" &&
+if "$SERVE" $costs --requests "$D/first.csv" -o "$D/first.h5" >"$D/first" 2>"$D/err" && ! grep -qi nan "$D/first" && grep -q '^served/s, goodput/s: .*; busy: ' "$D/first" && grep -Eq '^point .* - .* - +- ' "$D/first" &&
    "$SERVE" $costs --requests "$D/first.csv" --json -q -o "$D/first.h5" >"$D/first.json" 2>"$D/err" && grep -q '"tbt_mean_s": null' "$D/first.json"
 then ok "columns that do not apply"; else not_ok "columns that do not apply" "$(cat "$D/first")" "$(cat "$D/err")"; fi
 

@@ -94,7 +94,10 @@ int kvd_serve_add_comparison(kvd_rows *r, const kvd_serve_about *a, const kvd_se
 }
 
 const char kvd_serve_heading[] =
-    "simulated: times in s, of normalised latency in s per token, [95 %]\n"
+    "simulated: times in s; latency: job completion time over output tokens, in s per token; [95 %]: "
+    "interval of the mean\n"
+    "served/s, goodput/s: requests per second, of all and of those within the objectives; busy: share "
+    "of the time in iterations; cache: share of the pages reserved\n"
     "kind       method                     req/s TTFT mean [95 %]               "
     " p99   TBT mean      p99  latency mean [95 %]             p99  served/s goodput/s   busy  cache";
 const char kvd_serve_comparison_heading[] =
