@@ -15,6 +15,14 @@ const char kvd_accuracy_legend[] =
     "share: top1 over that of none; agree: same top prediction as none; att.err: relative error of "
     "attention outputs\n" KVD_CACHE_LEGEND KVD_SETTINGS_LEGEND;
 
+void kvd_print_legend(const char *legend, const kvd_inputs_options *in)
+{
+    puts(legend);
+    if (in->cache == KVD_F32 && !in->cache_given)
+        puts(
+            "numbers are stored with 32 bits, so the cache of none is 2; --cache f16 stores 16 bits");
+}
+
 void kvd_accuracy_method_name(const kvd_rows *r, size_t i, char *name, size_t size)
 {
     const bool qk = *kvd_row_text(r, i, "pair_qk"), v = *kvd_row_text(r, i, "pair_v");

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 
+#include "evaluate/inputs.h"
 #include "evaluate/target.h"
 #include "formats/rows.h"
 
@@ -24,6 +25,8 @@ enum { KVD_ACCURACY_LINE = 512 };
     "and the key that --sweep varies"
 /* Heading of the printed table of accuracies, and lines that explain its columns. */
 extern const char kvd_accuracy_heading[], kvd_accuracy_legend[];
+/* Prints `legend`, and a line if by default the cache stores numbers of 32 bits. */
+void kvd_print_legend(const char *legend, const kvd_inputs_options *in);
 /* Writes row i of the accuracy table as text into `line` [KVD_ACCURACY_LINE]. Returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /* Appends the settings of row i that differ from their defaults to `line`, which has room for

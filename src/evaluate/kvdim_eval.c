@@ -196,7 +196,7 @@ static int evaluate(kvd_eval_run *v, kvd_err *err)
         kvd_saved_rows_remove(&v->saved, err))
         return -1;
     if (!cfg->in.common.quiet && !cfg->in.common.json)
-        puts(kvd_accuracy_legend);
+        kvd_print_legend(kvd_accuracy_legend, &cfg->in);
     if (v->evaluator.n_sequences < KVD_BOOTSTRAP_CLUSTERS)
         fprintf(stderr,
                 "%s: warning: no 95 %% intervals: they need %d sequences, and %s %zu%s with "

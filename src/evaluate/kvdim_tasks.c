@@ -554,7 +554,7 @@ static int print_end(const tasks_run *v, kvd_err *err)
 {
     const kvd_common_options *const o = &v->cfg->in.common;
     if (!o->quiet && !o->json)
-        puts(v->scores ? kvd_benchmark_legend : kvd_task_legend);
+        kvd_print_legend(v->scores ? kvd_benchmark_legend : kvd_task_legend, &v->cfg->in);
     kvd_inputs_warn_left(&v->in);
     return o->json ? print_json(v, err) : 0;
 }

@@ -140,7 +140,7 @@ if run $STORIES --prompt 50 --generate 20 --method shadowkv,budget=0.9 --method 
 then ok "a search beyond values without an effect"; else not_ok "a search beyond values without an effect" "$(field method)" "$(cat "$D/err")"; fi
 refused 1 "a search of nothing" "--target: no method is left to search: method 'shadowkv': no value of shadowkv.budget" $STORIES --prompt 50 --generate 20 --method shadowkv --target 0.5 --target-metric rouge1
 refused 1 "a sweep of which nothing is left" "no value is left of a method: method 'shadowkv': 'shadowkv' read every entry" $STORIES --prompt 50 --generate 20 --method shadowkv --sweep 2
-refused 1 "a sweep without its calibration" "no value is left of a method: method 'a2ats': method 'a2ats' needs activations" $STORIES --prompt 50 --generate 20 --method h2o --method a2ats --sweep 2
+refused 1 "a sweep without its calibration" "no value is left of a method: method 'a2ats' needs activations" $STORIES --prompt 50 --generate 20 --method h2o --method a2ats --sweep 2
 refused 2 "a sweep of a given value" "sweep tries values of hetero.k, of which --method hetero,k=4 gives one" $STORIES --prompt 50 --generate 20 --method hetero,k=4 --sweep 3
 
 # ---- --target: the setting that keeps a share of a score ------------------------------------------------------------------

@@ -42,7 +42,7 @@ then ok "settings and bytes in the printed table"; else not_ok "settings and byt
 if "$B/bin/kvdim-collect" $MODEL --random 512 --moments -q -o "$D/m.h5" 2>"$D/err" && "$B/bin/kvdim-spectrum" "$D/m.h5" -q -o "$D/s.h5" 2>>"$D/err" &&
    "$B/bin/kvdim-tasks" $MODEL --benchmark "$D/own.jsonl" --seq-len 280 --spectrum "$D/s.h5" --method uniform,p=0.5/0.25 --method uniform+kivi,p=0.5 -o "$D/a.h5" >"$D/t" 2>>"$D/err" &&
    "$B/bin/kvdim-tasks" $MODEL --text data/texts/stories.txt --seq-len 64 --prompt 56 --generate 4 --items 1 --spectrum "$D/s.h5" --method uniform,p=0.5 -o "$D/a.h5" >"$D/u" 2>>"$D/err" &&
-   grep -q ' uniform .*  p=0\.5$' "$D/t" && grep -q ' uniform .*  p=0\.25$' "$D/t" && grep -q ' uniform+kivi .*  p=0\.5,kivi\.bits=2$' "$D/t" && grep -q ' uniform .*  p=0\.5$' "$D/u" && ! grep -q ' none .*p=' "$D/t" "$D/u" && grep -q '^95 %: intervals, "-" with fewer than 8 sequences$' "$D/u"
+   grep -q '^numbers are stored with 32 bits, .* --cache f16 ' "$D/t" && grep -q ' uniform .*  p=0\.5$' "$D/t" && grep -q ' uniform .*  p=0\.25$' "$D/t" && grep -q ' uniform+kivi .*  p=0\.5,kivi\.bits=2$' "$D/t" && grep -q ' uniform .*  p=0\.5$' "$D/u" && ! grep -q ' none .*p=' "$D/t" "$D/u" && grep -q '^95 %: intervals, "-" with fewer than 8 sequences$' "$D/u"
 then ok "p in the printed table"; else not_ok "p in the printed table" "$(cat "$D/t" "$D/u" "$D/err")"; fi
 
 # ---- the file ---------------------------------------------------------------------------------------
