@@ -550,11 +550,35 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
+/* Warns of benchmark tasks on which the uncompressed model scores 0. */
+static void warn_of_zeros(const kvd_rows *r)
+{
+    size_t n = 0, zeros = 0, first = 0;
+    while (n < kvd_rows_count(r) && !strcmp(kvd_row_text(r, n, "method"), "none"))
+        n++;
+    n -= n > 1; /* without the mean of several tasks */
+    for (size_t i = n; i-- > 0;)
+        if (kvd_row_real(r, i, "score") <= 0) {
+            zeros++;
+            first = i;
+        }
+    char more[48] = "";
+    if (zeros > 1)
+        snprintf(more, sizeof more, " and %zu further task%s", zeros - 1, zeros > 2 ? "s" : "");
+    if (zeros)
+        fprintf(stderr,
+                "%s: warning: the uncompressed model scores 0 on '%s'%s: no method can lose "
+                "anything there\n",
+                program, kvd_row_text(r, first, "label"), more);
+}
+
 static int print_end(const tasks_run *v, kvd_err *err)
 {
     const kvd_common_options *const o = &v->cfg->in.common;
     if (!o->quiet && !o->json)
         kvd_print_legend(v->scores ? kvd_benchmark_legend : kvd_task_legend, &v->cfg->in);
+    if (v->scores && !o->quiet)
+        warn_of_zeros(rows_of(v));
     kvd_inputs_warn_left(&v->in);
     return o->json ? print_json(v, err) : 0;
 }
