@@ -115,7 +115,7 @@ static int read_row(void *ctx, size_t line, char *const *field, const size_t *le
         }
         return 0;
     }
-    if (strcmp(field[0], t->trace))
+    if (!n || strcmp(field[0], t->trace))
         return 0;
     for (int i = 0; i < 6; i++) {
         if (t->column[i] >= n)

@@ -109,6 +109,14 @@ TEST(infinitebench_as_the_authors)
         kvd_benchmark_release(&b);
     }
     json_decref(root);
+    /* In AddressSanitizer, reading behind the end of `input` ends the test. */
+    const char *const path = temp_file("code_run.jsonl");
+    kvd_benchmark b = {0};
+    kvd_err err = {""};
+    unit_write_text(path, "{\"input\": \"Run func_1\", \"context\": \"c\", \"answer\": 4,"
+                          " \"options\": []}\n");
+    FAILS_WITH(kvd_benchmark_read(&b, path, &plain, &err), "has no call func_N(N)");
+    kvd_benchmark_release(&b);
 }
 
 TEST(shots_as_the_harness)

@@ -1,9 +1,13 @@
-/* Fuzzes the reader of config.json: an accepted configuration must be consistent. */
+/* Fuzzes the reader of config.json: an accepted configuration must be consistent. Also fuzzes
+ * values of --method: the changed settings of an accepted method must be accepted again. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "methods/method.h"
 #include "model/checkpoint/config.h"
 #include "model/checkpoint/family.h"
 
@@ -23,11 +27,58 @@ static void check_places(const kvd_config *c)
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+
+/* Puts the name of a method, or two names, in place of some inputs. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
+{
+    enum { RATE = 16 };
+    kvd_method_entry e;
+    int n = 0;
+    while (kvd_method_entry_at(n, &e))
+        n++;
+    if (seed % RATE == 0 && most >= 256 && kvd_method_entry_at((int)(seed / RATE) % n, &e)) {
+        char text[256];
+        const char *const key = e.info->parameter ? e.info->parameter->key : NULL;
+        snprintf(text, sizeof text, "%s%s%s%s", e.info->name, seed / RATE / n % 2 ? "+zack" : "",
+                 key ? "," : ",p=0.5", key ? key : "");
+        memcpy(data, text, size = strlen(text));
+        if (key)
+            size +=
+                (size_t)snprintf((char *)data + size, most - size, "=%g,p=0.5",
+                                 isnan(e.info->parameter->value) ? 1 : e.info->parameter->value);
+    }
+    return LLVMFuzzerMutate(data, size, most);
+}
+
+static void parse_method(const uint8_t *bytes, size_t len)
+{
+    kvd_err err;
+    kvd_method m, again;
+    kvd_method_tradeoff t;
+    char *const text = strndup((const char *)bytes, len), changed[KVD_SETTINGS],
+                repeat[sizeof m.name + KVD_SETTINGS];
+    if (text && !kvd_method_parse(text, &m, &err)) {
+        if (strlen(m.settings) + 1 == KVD_SETTINGS)
+            abort();
+        kvd_method_changed_settings(m.name, m.settings, "", changed);
+        snprintf(repeat, sizeof repeat, "%s%s%s", m.name, *changed ? "," : "", changed);
+        if (kvd_method_parse(repeat, &again, &err) || strcmp(again.settings, m.settings))
+            abort();
+        if (!kvd_method_tradeoff_find(&m, NULL, &t, &err)) {
+            kvd_method_tradeoff_set(&m, &t, kvd_method_tradeoff_at(&t, 0.5), &again);
+            (void)kvd_method_tradeoff_value(&again, &t);
+        }
+    }
+    free(text);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len)
 {
     kvd_err err;
     kvd_config c;
+    parse_method(bytes, len);
     if (kvd_config_parse("input", (const char *)bytes, len, &c, &err))
         return 0;
     if (c.n_layers < 1 || c.n_heads < 1 || c.n_kv_heads < 1 || c.d_head < 1 || c.d_embed < 0 ||

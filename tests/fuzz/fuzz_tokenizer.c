@@ -1,11 +1,57 @@
-/* Fuzzes tokenizers. Input: tokenizer file, byte 0xff, text to encode. */
+/* Fuzzes tokenizers and chat templates. Input: tokenizer file, byte 0xff, text to encode; or a
+ * template. */
+#include <jansson.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/text/jinja.h"
 #include "model/text/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
+
+static const char *const templates[] = {
+    "{%- for m in messages if m.role != 'tool' -%}{{ loop.index0 ~ m['content'] | trim }}"
+    "{% else %}x{% endfor +%}",
+    "{% set n = namespace(a=[], s='x') %}{% for i in range(9) %}{% set n.a = [n.a, n.a] %}"
+    "{% set n.s = n.s ~ n.s %}{% if i == 7 %}{% break %}{% endif %}{% endfor %}"
+    "{{ n.a == n.a[0] }}{{ n.s | length }}{{ n.s[::-1] }}",
+    "{% macro f(a, b='B') %}{{ a }}{{ b | upper }}{% endmacro %}{{ f(1) }}{{ f(b=2, a='x') }}",
+    "{% set c %}<{{ messages | selectattr('role', 'equalto', 'user') | list | length }}>"
+    "{% endset %}{{- c.strip('<>').replace('1', 'y').split('y')[-1] }}",
+    "{{ {'k': 'v'}.get('z', 'w') }}{% for k, v in {'a': 1}.items() %}{{ k }}{{ -v // 2 % 3 }}"
+    "{% endfor %}{{ (1, 2)[1:] | join('-') }}{{ 'a' in 'cat' and not 1 <= 2 or x is defined }}",
+    "{{ raise_exception('no') if messages[0]['role'] is string else bos_token }}{# note #}",
+};
+
+/* Puts one of the templates in place of some inputs. */
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
+{
+    enum { N_TEMPLATES = sizeof templates / sizeof *templates, RATE = 32 };
+    const char *const s = templates[seed / RATE % N_TEMPLATES];
+    if (seed % RATE == 0 && strlen(s) <= most)
+        memcpy(data, s, size = strlen(s));
+    return LLVMFuzzerMutate(data, size, most);
+}
+
+/* Runs a chat template on a conversation. */
+static void render(const uint8_t *data, size_t size)
+{
+    kvd_err err = {""};
+    char *const text = strndup((const char *)data, size);
+    json_t *const names =
+        json_pack("{s:[{s:s, s:s}, {s:s, s:s}], s:s, s:b, s:n}", "messages", "role", "user",
+                  "content", " H\u00e9 ", "role", "assistant", "content", "Yes", "bos_token", "<s>",
+                  "add_generation_prompt", 1, "tools");
+    char *const made = text ? kvd_jinja_render(text, names, &err) : NULL;
+    if (text && !made == !*err.msg)
+        abort();
+    json_decref(names);
+    free(made);
+    free(text);
+}
 
 /* Aborts if encoding a prefix of the text gives ids other than the first ids of the whole text. */
 static void check_starts(const kvd_tokenizer *t, const char *text, size_t len, const kvd_ids *ids)
@@ -56,6 +102,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const uint8_t *text = cut ? cut + 1 : data;
     const size_t len = cut ? size - file - 1 : size;
     kvd_err err;
+    render(data, size);
     /* Reads the input as tokenizer.json (vocab_size 0), then as a llama2.c tokenizer of 5
      * tokens. */
     for (size_t vocab_size = 0; vocab_size <= 5; vocab_size += 5) {

@@ -315,6 +315,25 @@ TEST(templates_run_as_in_jinja2)
         {"{% for i in range(9999) %}{% for j in range(9999) %}{{ i }}{% endfor %}{% endfor %}",
          NULL},
         {"{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", NULL},
+        {"{% set n = namespace(a=[], b=[]) %}{% for i in range(60) %}{% set n.a = [n.a, n.a] %}"
+         "{% set n.b = [n.b, n.b] %}{% endfor %}{{ n.a == n.b }}",
+         NULL},
+        {"{% set n = namespace(a=[], b=[]) %}{% for i in range(9000) %}{% set n.a = [n.a] %}"
+         "{% set n.b = [n.b] %}{% endfor %}{{ n.a in [n.b] }}",
+         NULL},
+        {"{% set n = namespace(x=[1]) %}{% for i in range(24) %}{% set n.x = n.x + n.x %}"
+         "{% endfor %}{{ n.x | length }}",
+         NULL},
+        {"{% set n = namespace(s='ab') %}{% for i in range(20) %}{% set n.s = n.s ~ n.s %}"
+         "{% endfor %}{% for i in range(500) %}{% set x = n.s ~ i %}{% endfor %}",
+         NULL},
+        {"{% set n = namespace(s='ab') %}{% for i in range(19) %}{% set n.s = n.s ~ n.s %}"
+         "{% endfor %}{% for i in range(5000) %}{% if 'x' in n.s %}{% endif %}{% endfor %}",
+         NULL},
+        {"{% set a = namespace() %}{% set b = namespace() %}{% set a.x = [a] %}{% set b.x = [b] %}"
+         "{{ a == b }}{{ a == a }}{{ a in b.x }}{{ [[1], {'k': a}] == [[true], {'k': a}] }}"
+         "{{ [1, 2] == [1] }}{{ {'k': 1} == {'l': 1} }}{{ [missing] == [1] }}",
+         "FalseTrueFalseTrueFalseFalseFalse"},
         {"{{ 99999999999999999999 }}", NULL},
         {"{{ 1.5 }}", NULL},
         {"{{ '\\d' }}", NULL},

@@ -277,8 +277,9 @@ static int named_part(const char *task, const char *input, char **out, kvd_err *
     if (!strcmp(task, "code_run")) {
         for (; (at = strstr(at, "func_")) && !n; at += n ? 0 : 5) {
             const size_t number = strspn(at + 5, "0123456789");
-            const char *const open = at + 5 + number, *const value = open + 1 + (open[1] == '-');
-            const size_t width = *open == '(' ? strspn(value, "0123456789") : 0;
+            const char *const open = at + 5 + number, *value = open + (*open == '(');
+            value += value > open && *value == '-';
+            const size_t width = value > open ? strspn(value, "0123456789") : 0;
             if (number && width && value[width] == ')') {
                 n = (size_t)(value + width + 1 - at);
                 break;

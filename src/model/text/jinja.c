@@ -164,13 +164,10 @@ static size_t run_set(run *r, size_t i, bool live)
     }
     if (!is_live(r, live))
         return i;
-    json_t *const space = kvd_jinja_look_up(r, name), *element;
-    size_t k;
-    bool found = false;
-    json_array_foreach(r->spaces, k, element) found |= element == space;
+    json_t *const space = kvd_jinja_look_up(r, name);
     if (!*field)
         kvd_jinja_assign(r, name, v);
-    else if (!found || json_object_set(space, field, v))
+    else if (!kvd_jinja_is_space(r, space) || json_object_set(space, field, v))
         kvd_jinja_raise(r, "it changes a value that is no namespace");
     return i;
 }
@@ -376,6 +373,10 @@ char *kvd_jinja_render(const char *text, json_t *names, kvd_err *err)
         free(r.out.s);
         r.out.s = NULL;
     }
+    /* A namespace may contain itself. */
+    size_t i;
+    json_t *space;
+    json_array_foreach(r.spaces, i, space) json_object_clear(space);
     json_decref(r.kept);
     free(r.nodes);
     free(s);

@@ -160,6 +160,7 @@ void kvd_jinja_open_tag(run *r, size_t i)
 {
     r->at.p = r->nodes[i].at;
     r->at.end = r->at.p + r->nodes[i].n;
+    kvd_jinja_count(r, r->nodes[i].n);
     kvd_jinja_next(r);
 }
 
@@ -377,6 +378,7 @@ static json_t *postfix(run *r, bool live)
     arguments a;
     json_t *v = read_value(r, live);
     while (!r->broken) {
+        kvd_jinja_count(r, kvd_jinja_bytes(v));
         if (kvd_jinja_accept(r, "[")) {
             v = subscript(r, v, live);
             continue;
@@ -399,6 +401,7 @@ static json_t *filtered(run *r, bool live)
     char name[64];
     json_t *v = postfix(r, live);
     while (!r->broken) {
+        kvd_jinja_count(r, kvd_jinja_bytes(v));
         if (kvd_jinja_accept(r, "is")) {
             v = read_test(r, v, live);
             continue;
@@ -483,7 +486,8 @@ static json_t *sum(run *r, bool live)
             v = kvd_jinja_end_capture(r, before);
         } else if (op == '+' && json_is_array(v) && json_is_array(right) && !is_undefined(r, v) &&
                    !is_undefined(r, right)) {
-            json_t *const list = kvd_jinja_keep(r, json_copy(v));
+            kvd_jinja_count(r, kvd_jinja_bytes(v) + kvd_jinja_bytes(right));
+            json_t *const list = kvd_jinja_keep(r, r->broken ? NULL : json_copy(v));
             if (json_array_extend(list, right))
                 kvd_jinja_stop(r, "there is no memory");
             v = list;

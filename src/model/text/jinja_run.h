@@ -14,6 +14,7 @@ enum {
     MAX_STEPS = 100000, /* tags run and values made */
     MAX_FRAMES = MAX_DEPTH + 2,
     MAX_OUTPUT = 1 << 22,
+    MAX_BYTES = 1 << 26, /* bytes of texts and lists read, written and compared */
     MAX_ARGS = 8
 };
 
@@ -52,7 +53,7 @@ typedef struct {
     int n_frames, base; /* a macro sees frame 0 and those from `base` on */
     buffer out;
     cursor at;
-    size_t steps;
+    size_t steps, bytes;
     int depth;
     enum { GO, BREAK, CONTINUE } jump;
     /* error messages, or NULL. raised: error in an expression, ignored if the expression's value is
@@ -90,6 +91,13 @@ void kvd_jinja_stop(run *r, const char *why);
 /* Records that the current expression failed with the error message `why`. The failure has no
  * effect if the expression's value is not used. Returns the undefined value. */
 json_t *kvd_jinja_raise(run *r, const char *why);
+/* Counts `bytes` that an operation reads or writes. Ends the run of a template at the limit
+ * MAX_BYTES, so that no template takes all time or memory. */
+void kvd_jinja_count(run *r, size_t bytes);
+/* Returns the number of bytes that operations on v read, without the elements of its elements. */
+size_t kvd_jinja_bytes(const json_t *v);
+/* Returns true if v was made by namespace(). */
+bool kvd_jinja_is_space(const run *r, const json_t *v);
 
 /* Takes ownership of a new value until the run of the template ends, and returns the value. If
  * `value` is NULL, the run fails. */
@@ -109,7 +117,7 @@ json_t *kvd_jinja_end_capture(run *r, buffer before);
 
 /* Return what `if v`, `a == b` and `v in list` give in a template. */
 bool kvd_jinja_is_true(const run *r, const json_t *v);
-bool kvd_jinja_is_equal(const run *r, const json_t *a, const json_t *b);
+bool kvd_jinja_is_equal(run *r, const json_t *a, const json_t *b);
 bool kvd_jinja_contains(run *r, const json_t *list, const json_t *v);
 /* Returns the number of characters of a text, or of elements of a list or dictionary. */
 size_t kvd_jinja_length(const json_t *v);

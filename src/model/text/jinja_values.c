@@ -19,9 +19,31 @@ json_t *kvd_jinja_raise(run *r, const char *why)
     return r->undefined;
 }
 
+void kvd_jinja_count(run *r, size_t bytes)
+{
+    r->bytes += bytes;
+    if (r->bytes > MAX_BYTES)
+        kvd_jinja_stop(r, "it runs too long");
+}
+
+size_t kvd_jinja_bytes(const json_t *v)
+{
+    return json_string_length(v) + (json_array_size(v) + json_object_size(v)) * sizeof v;
+}
+
+bool kvd_jinja_is_space(const run *r, const json_t *v)
+{
+    size_t i;
+    json_t *space;
+    json_array_foreach(r->spaces, i, space) if (space == v) return true;
+    return false;
+}
+
 json_t *kvd_jinja_keep(run *r, json_t *value)
 {
-    if (!value || ++r->steps > MAX_STEPS || json_array_append_new(r->kept, value)) {
+    if (++r->steps > MAX_STEPS)
+        json_decref(value);
+    if (!value || r->steps > MAX_STEPS || json_array_append_new(r->kept, value)) {
         kvd_jinja_stop(r, "it is too long or there is no memory");
         return r->undefined;
     }
@@ -30,12 +52,14 @@ json_t *kvd_jinja_keep(run *r, json_t *value)
 
 json_t *kvd_jinja_text(run *r, const char *s, size_t n)
 {
+    kvd_jinja_count(r, n);
     return kvd_jinja_keep(r, json_stringn(s, n));
 }
 
 void kvd_jinja_put(run *r, const char *s, size_t n)
 {
     buffer *const b = &r->out;
+    kvd_jinja_count(r, n);
     if (n > MAX_OUTPUT - b->n) {
         kvd_jinja_stop(r, "it writes too much");
         return;
@@ -71,11 +95,41 @@ bool kvd_jinja_is_true(const run *r, const json_t *v)
     }
 }
 
-bool kvd_jinja_is_equal(const run *r, const json_t *a, const json_t *b)
+static bool are_elements_equal(run *r, const json_t *a, const json_t *b)
 {
-    if (is_undefined(r, a) || is_undefined(r, b))
+    const bool lists = json_is_array(a);
+    bool same = kvd_jinja_bytes(a) == kvd_jinja_bytes(b);
+    const char *key;
+    json_t *x;
+    size_t i;
+    if (++r->depth > MAX_DEPTH)
+        kvd_jinja_stop(r, "it is nested too deeply");
+    if (lists)
+        json_array_foreach(a, i, x)
+        {
+            same = same && !r->broken && kvd_jinja_is_equal(r, x, json_array_get(b, i));
+        }
+    else
+        json_object_foreach((json_t *)(uintptr_t)a, key, x)
+        {
+            const json_t *const y = json_object_get(b, key);
+            same = same && !r->broken && y && kvd_jinja_is_equal(r, x, y);
+        }
+    r->depth--;
+    return same;
+}
+
+bool kvd_jinja_is_equal(run *r, const json_t *a, const json_t *b)
+{
+    kvd_jinja_count(r, kvd_jinja_bytes(a) + sizeof a);
+    if (a == b || is_undefined(r, a) || is_undefined(r, b))
         return a == b;
-    return is_number(a) && is_number(b) ? number_of(a) == number_of(b) : json_equal(a, b);
+    if (is_number(a) && is_number(b))
+        return number_of(a) == number_of(b);
+    if (json_typeof(a) != json_typeof(b) || !(json_is_array(a) || json_is_object(a)))
+        return json_equal(a, b);
+    kvd_jinja_count(r, kvd_jinja_bytes(r->spaces));
+    return !kvd_jinja_is_space(r, a) && !kvd_jinja_is_space(r, b) && are_elements_equal(r, a, b);
 }
 
 /* Writes a value as Python's str does. */
