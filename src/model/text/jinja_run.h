@@ -15,6 +15,7 @@ enum {
     MAX_FRAMES = MAX_DEPTH + 2,
     MAX_OUTPUT = 1 << 22,
     MAX_BYTES = 1 << 26, /* bytes of texts and lists read, written and compared */
+    COMPARISON = 128,    /* bytes that a comparison of two values counts as */
     MAX_ARGS = 8
 };
 

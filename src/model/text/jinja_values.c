@@ -121,7 +121,7 @@ static bool are_elements_equal(run *r, const json_t *a, const json_t *b)
 
 bool kvd_jinja_is_equal(run *r, const json_t *a, const json_t *b)
 {
-    kvd_jinja_count(r, kvd_jinja_bytes(a) + sizeof a);
+    kvd_jinja_count(r, kvd_jinja_bytes(a) + COMPARISON);
     if (a == b || is_undefined(r, a) || is_undefined(r, b))
         return a == b;
     if (is_number(a) && is_number(b))
