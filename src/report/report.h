@@ -87,7 +87,8 @@ void kvd_table_text(kvd_table *t, const char *value);
 void kvd_table_series(kvd_table *t, const char *value);
 void kvd_table_int(kvd_table *t, int64_t value);
 void kvd_table_no_int(kvd_table *t); /* appends an empty cell */
-/* Appends a cell with an integer. `value` is the integer as a double, or NaN for an empty cell. */
+/* Appends a cell with an integer. `value` is the integer as a double; the cell is empty for NaN and
+ * for numbers that are too large. */
 void kvd_table_count(kvd_table *t, double value);
 void kvd_table_real(kvd_table *t, double value);
 /* Appends a cell for each real number in the arguments after t. */

@@ -246,7 +246,7 @@ void kvd_table_no_int(kvd_table *t)
 
 void kvd_table_count(kvd_table *t, double value)
 {
-    if (isnan(value))
+    if (!(fabs(value) < 0x1p63))
         kvd_table_no_int(t);
     else
         kvd_table_int(t, (int64_t)value);
