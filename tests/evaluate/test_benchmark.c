@@ -109,7 +109,7 @@ TEST(infinitebench_as_the_authors)
         kvd_benchmark_release(&b);
     }
     json_decref(root);
-    /* In AddressSanitizer, reading behind the end of `input` ends the test. */
+    /* AddressSanitizer ends the test if `input` is read beyond its end. */
     const char *const path = temp_file("code_run.jsonl");
     kvd_benchmark b = {0};
     kvd_err err = {""};
