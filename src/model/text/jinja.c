@@ -376,7 +376,10 @@ char *kvd_jinja_render(const char *text, json_t *names, kvd_err *err)
     /* A namespace may contain itself. */
     size_t i;
     json_t *space;
-    json_array_foreach(r.spaces, i, space) json_object_clear(space);
+    json_array_foreach(r.spaces, i, space)
+    {
+        json_object_clear(space);
+    }
     json_decref(r.kept);
     free(r.nodes);
     free(s);

@@ -97,24 +97,21 @@ bool kvd_jinja_is_true(const run *r, const json_t *v)
 
 static bool are_elements_equal(run *r, const json_t *a, const json_t *b)
 {
-    const bool lists = json_is_array(a);
     bool same = kvd_jinja_bytes(a) == kvd_jinja_bytes(b);
     const char *key;
     json_t *x;
     size_t i;
     if (++r->depth > MAX_DEPTH)
         kvd_jinja_stop(r, "it is nested too deeply");
-    if (lists)
-        json_array_foreach(a, i, x)
-        {
-            same = same && !r->broken && kvd_jinja_is_equal(r, x, json_array_get(b, i));
-        }
-    else
-        json_object_foreach((json_t *)(uintptr_t)a, key, x)
-        {
-            const json_t *const y = json_object_get(b, key);
-            same = same && !r->broken && y && kvd_jinja_is_equal(r, x, y);
-        }
+    json_array_foreach(a, i, x)
+    {
+        same = same && !r->broken && kvd_jinja_is_equal(r, x, json_array_get(b, i));
+    }
+    json_object_foreach((json_t *)(uintptr_t)a, key, x)
+    {
+        const json_t *const y = json_object_get(b, key);
+        same = same && !r->broken && y && kvd_jinja_is_equal(r, x, y);
+    }
     r->depth--;
     return same;
 }
