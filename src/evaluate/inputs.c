@@ -543,8 +543,29 @@ static void unused(kvd_inputs *in, const char *program)
         fprintf(stderr, "%s: warning: %s\n", program, note.msg);
 }
 
+void kvd_inputs_warn_positions(kvd_inputs *in, size_t longest, const char *program)
+{
+    for (size_t i = 0; i < in->cfg->n_methods && !in->short_calibration; i++) {
+        const kvd_method *const m = &in->cfg->method[i];
+        const kvd_spectrum *const s = m->spectrum;
+        if (!s || strcmp(s->rope, "after") || !s->seq_len || s->seq_len >= longest)
+            continue;
+        in->short_calibration = true;
+        fprintf(stderr,
+                "%s: warning: '%s' was calibrated on sequences of %zu tokens, the longest here has "
+                "%zu: rotations of keys after RoPE lose more at later positions; kvdim-collect "
+                "--seq-len %zu reaches them (docs/methods.md#sequences-of-the-calibration)\n",
+                program, m->spectrum_path, s->seq_len, longest, longest);
+    }
+}
+
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err)
 {
+    size_t longest = 0;
+    for (size_t s = 0; in->corpus && s < kvd_corpus_n_sequences(in->corpus); s++)
+        if (kvd_corpus_length(in->corpus, s) > longest)
+            longest = kvd_corpus_length(in->corpus, s);
+    kvd_inputs_warn_positions(in, longest, program);
     const kvd_inputs_options *const cfg = in->cfg;
     for (size_t i = 0; i < cfg->n_methods; i++) {
         const kvd_method *const m = &cfg->method[i];

@@ -66,6 +66,8 @@ typedef struct {
     kvd_method_files files;
     /* true if a method was calibrated on the evaluated text, or on one with the same beginning */
     bool same_text;
+    /* true after the warning that calibration sequences are shorter than evaluated ones */
+    bool short_calibration;
     kvd_point *point[KVD_EVAL_METHODS];
     size_t n_points[KVD_EVAL_METHODS];
     /* true if the latest failure came from the parameter values of a method, not from the inputs */
@@ -113,6 +115,9 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
  * numbers of kept dimensions chosen for other rotations. Fails if different texts have the same
  * label. Call kvd_inputs_find_files before. */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
+/* Warns, once in a run, if rotations of keys after RoPE were calibrated on sequences shorter than
+ * `longest`, the number of tokens of the longest evaluated sequence. */
+void kvd_inputs_warn_positions(kvd_inputs *in, size_t longest, const char *program);
 /* Fails if a method cannot run on this model and device; the message names the method. With
  * --sweep, leaves out parameter values that a method cannot take, and fails only if no value is
  * left. */

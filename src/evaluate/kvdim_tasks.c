@@ -441,6 +441,12 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
                                               v->in.files.calibration.label, v->in.run.seed, err)))
         return -1;
     v->benchmark.journal = v->journal;
+    const kvd_continuations *const run = &v->benchmark.run;
+    size_t longest = 0;
+    for (size_t s = 0; s < run->n_sequences; s++)
+        if (run->offset[s + 1] - run->offset[s] + run->end[s + 1] - run->end[s] > longest)
+            longest = run->offset[s + 1] - run->offset[s] + run->end[s + 1] - run->end[s];
+    kvd_inputs_warn_positions(&v->in, longest, program);
     for (size_t i = 0; i < v->items.n; i++)
         cut += v->benchmark.cut[i];
     if (cut && !cfg->in.common.quiet)

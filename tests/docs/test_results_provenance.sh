@@ -71,7 +71,6 @@ h200/serving/by-batch.h5
 h200/serving/by-input.h5
 h200/serving/input-100k.h5
 kvdim-*/rates-at-equal-accuracy/on-*-cloze-i250.h5
-kvdim-25m-recall/leaderboard-sweep-rest/*.h5
 kvdim-25m-recall/leaderboard-sweep/*.h5
 kvdim-25m-recall/rates-at-equal-accuracy/on-HumanEval-reference_edit_similarity-i48.h5
 kvdim-25m-recall/rates-at-equal-accuracy/on-arxiv_abstracts-reference_rouge1-i64.h5
@@ -87,7 +86,6 @@ kvdim-25m/rates-at-equal-accuracy/on-gutenberg_2701_moby_dick-t4096.h5
 kvdim-25m/rates-at-equal-accuracy/on-imdb_sample-reference_rouge1-i64.h5
 kvdim-25m/rates-at-equal-accuracy/on-imdb_sample-t4096.h5
 kvdim-25m/recall-tasks.h5
-kvdim-6m-recall/leaderboard-sweep-rest/*.h5
 kvdim-6m-recall/leaderboard-sweep/*.h5
 kvdim-6m-recall/rates-at-equal-accuracy/on-HumanEval-reference_edit_similarity-i48.h5
 kvdim-6m-recall/rates-at-equal-accuracy/on-arxiv_abstracts-reference_rouge1-i64.h5
