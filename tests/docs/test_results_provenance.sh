@@ -52,6 +52,7 @@ every-model/zhpoem750K/accuracy.h5
 h100/decode.h5
 h100/falcon-7b.h5
 h100/gemma-3-12b-*.h5
+h100/gpt-oss-20b-*.h5
 h100/steps-of-every-token.h5
 h200/ablations/fdc-keyformer/costs-arxiv.h5
 h200/ablations/fdc-keyformer/costs-cocktail-fdc.h5
@@ -71,12 +72,11 @@ h200/serving/by-batch.h5
 h200/serving/by-input.h5
 h200/serving/input-100k.h5
 kvdim-*/rates-at-equal-accuracy/on-*-cloze-i250.h5
-kvdim-25m-recall/leaderboard-sweep/*.h5
+kvdim-25m-recall/leaderboard-sweep/steps-*.h5
 kvdim-25m-recall/rates-at-equal-accuracy/on-HumanEval-reference_edit_similarity-i48.h5
 kvdim-25m-recall/rates-at-equal-accuracy/on-arxiv_abstracts-reference_rouge1-i64.h5
 kvdim-25m-recall/rates-at-equal-accuracy/on-gutenberg_2701_moby_dick-reference_rouge1-i64.h5
 kvdim-25m-recall/rates-at-equal-accuracy/on-imdb_sample-reference_rouge1-i64.h5
-kvdim-25m/leaderboard/*.h5
 kvdim-25m/rates-at-equal-accuracy/on-HumanEval-reference_edit_similarity-i48.h5
 kvdim-25m/rates-at-equal-accuracy/on-HumanEval-t4096.h5
 kvdim-25m/rates-at-equal-accuracy/on-arxiv_abstracts-reference_rouge1-i64.h5
@@ -86,7 +86,6 @@ kvdim-25m/rates-at-equal-accuracy/on-gutenberg_2701_moby_dick-t4096.h5
 kvdim-25m/rates-at-equal-accuracy/on-imdb_sample-reference_rouge1-i64.h5
 kvdim-25m/rates-at-equal-accuracy/on-imdb_sample-t4096.h5
 kvdim-25m/recall-tasks.h5
-kvdim-6m-recall/leaderboard-sweep/*.h5
 kvdim-6m-recall/rates-at-equal-accuracy/on-HumanEval-reference_edit_similarity-i48.h5
 kvdim-6m-recall/rates-at-equal-accuracy/on-arxiv_abstracts-reference_rouge1-i64.h5
 kvdim-6m-recall/rates-at-equal-accuracy/on-gutenberg_2701_moby_dick-reference_rouge1-i64.h5
