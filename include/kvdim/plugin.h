@@ -49,7 +49,8 @@ enum { KVDIM_AXIS_TOKENS = 1, KVDIM_AXIS_BITS = 2, KVDIM_AXIS_DIMS = 3, KVDIM_AX
 enum {
     /* Attention probabilities that each token received, summed */
     KVDIM_NEEDS_PROBABILITIES = 1,
-    /* Q, K and V of a calibration text (--calibration); only for methods of KVDIM_AXIS_DIMS */
+    /* Q, K and V of a calibration text (--calibration); only for methods that remove dimensions
+     * (KVDIM_AXIS_DIMS) */
     KVDIM_NEEDS_CALIBRATION = 2,
     /* Random numbers: results depend on kvdim_model.seed, and --seeds evaluates several seeds. */
     KVDIM_NEEDS_SEED = 4

@@ -23,8 +23,8 @@ typedef struct kvdim_block {
     size_t n, d;
     const float *x;           /* numbers to be coded, [n][d], finite */
     const uint32_t *position; /* position of each token in its sequence, [n] */
-    /* [n] Attention probabilities that each token received: their sum (mass) and their number
-     * (seen). NULL if the method does not set KVDIM_NEEDS_PROBABILITIES. */
+    /* [n] mass: sum of the attention probabilities that each token has received. seen: number of
+     * probabilities in this sum. NULL if the method does not set KVDIM_NEEDS_PROBABILITIES. */
     const double *mass, *seen;
 } kvdim_block;
 

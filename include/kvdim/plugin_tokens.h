@@ -32,8 +32,8 @@ typedef struct kvdim_prompt {
      * query tokens and query heads */
     const double *mass;
     const double *own; /* [n] part of `mass` that each token received from itself. */
-    /* Number of tokens at the end of the prompt that `recent` covers, as the method's function
-     * `window` returned it */
+    /* Number of tokens at the end of the prompt; the next field, `recent`, sums the attention that
+     * they give. The method's function `window` has returned this number. */
     size_t window;
     /* [group][n] For each query head and each token: sum of the attention probabilities that the
      * token received from the last `window` prompt tokens */
@@ -81,8 +81,8 @@ typedef struct kvdim_tokens_method {
      * the functions below as `self`. `open` and `close` may be NULL. */
     int (*open)(const double *value, const kvdim_model *model, void **self, char *error);
     void (*close)(void *self);
-    /* Returns the bytes of `state` for a KV head with up to n cached tokens, at most 1 GiB. If this
-     * function is NULL, there is no state. */
+    /* Returns the size of `state` in bytes, at most 1 GiB, for one KV head with up to n cached
+     * tokens. If this function is NULL, there is no state. */
     size_t (*state_bytes)(const void *self, size_t n);
     /* Returns a number w. kvdim_prompt.recent then has the attention that the last w tokens of the
      * prompt give to each token. If this function is NULL, w is 0. */

@@ -97,8 +97,8 @@ static void centre(state *s, const float *X, const size_t *start)
             s->C[c * s->d + j] = s->Y[start[c] * s->d + j];
 }
 
-/* Factors in a bound on the float32 rounding error of y . c - ||c||^2 / 2, for a vector y and a
- * centroid c of d dimensions (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1):
+/* ROW_ERROR and CENTROID_ERROR bound the float32 rounding error of y . c - ||c||^2 / 2, for vectors
+ * y and c of d dimensions (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1):
  *
  * error <= ||c|| (ROW_ERROR(d) ||y|| + CENTROID_ERROR ||c||) */
 #define ROW_ERROR(d)   ((1.02 * (double)(d) + 8) * (FLT_EPSILON / 2))

@@ -22,7 +22,8 @@ typedef struct {
     size_t first, n;
 } kvd_span;
 
-/* Q, K and V vectors of one layer in memory, for example k-means centroids. */
+/* Q, K and V vectors of one layer, held in memory. They may also be k-means centroids of such
+ * vectors. */
 typedef struct {
     size_t d_head;
     int n_heads[KVD_N_X];  /* number of heads of each tensor; 0 if the tensor is absent */
@@ -43,9 +44,9 @@ typedef struct {
 /* Callback that receives n float32 vectors [n][d_head]. If it fails, no more vectors are read. */
 typedef int (*kvd_row_sink)(void *ctx, const float *rows, size_t n, kvd_err *err);
 
-/* Pass to `sink`, for head h, the rows of the matrices that `pair` names. kvd_pair_stack passes
- * vectors of Q, K and V; kvd_pair_stack_weights passes rows of W_O and W_V. All matrices of `pair`
- * must share one rotation. */
+/* kvd_pair_stack passes to `sink` the Q, K or V vectors of head h that `pair` names.
+ * kvd_pair_stack_weights passes rows of W_O or W_V. KVD_PAIR_BQK and KVD_PAIR_BVW, which have two
+ * projections instead of one rotation, are not allowed. */
 int kvd_pair_stack(const kvd_source *from, kvd_pair pair, kvd_pairing pairing, int layer, int h,
                    bool before_rope, kvd_row_sink sink, void *ctx, kvd_err *err);
 int kvd_pair_stack_weights(kvd_activations *a, kvd_pair pair, kvd_pairing pairing, int layer, int h,

@@ -43,7 +43,8 @@ static size_t spans_of(const size_t *start, const bool *dropped, size_t n, kvd_s
     return n_spans;
 }
 
-/* Drops a random fraction `prune` of n sequences. `span` [n]: ranges of the remaining tokens. */
+/* Drops round(prune * n) of n sequences at random. `span` [n] receives the ranges of tokens that
+ * remain. */
 static int prune_source(kvd_source *s, const size_t *start, size_t n, size_t text, double prune,
                         uint64_t seed, kvd_span *span, kvd_pruned *out, kvd_err *err)
 {

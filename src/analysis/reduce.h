@@ -50,7 +50,8 @@ int kvd_prune(kvd_source *source, size_t n_sources, double prune, uint64_t seed,
               kvd_err *err);
 void kvd_pruned_release(kvd_pruned *p);
 
-/* Statistics of K-means, summed over heads and layers. */
+/* Number of k-means runs, their iterations, squared errors and seconds, summed over heads and
+ * layers. */
 typedef struct {
     size_t n, n_iterations;
     double residual, energy; /* sums over rows of |x - centroid|^2 and of |x|^2 */

@@ -25,8 +25,8 @@ static bool is_rate(const char *item)
 }
 
 /* Splits a list of settings, such as "importance.g=0.2,zack.p_u=0.5". Stores importance.g and
- * importance.rise in *t. Copies the other settings to `rest`, except fractions of dimensions to
- * remove (here zack.p_u). */
+ * importance.rise in *t. Drops fractions of dimensions to remove, such as zack.p_u. Copies all
+ * other settings to `rest`. */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
     static const char *const key[] = {"importance.g=", "importance.rise="};
@@ -175,9 +175,10 @@ size_t kvd_sweep_oracle(const kvd_tried *tried, size_t n, kvd_tried *best)
     return kept;
 }
 
-/* Fills the regression's equations a x = y, one row per measurement. `a` has a column for each
- * language model (1 in measurements of this model, else 0) and a column of ln(loss). `y` has a
- * column for each parameter of the compression method. */
+/* Fills the matrices a and y of the least squares problem a x = y. Each row is a measurement.
+ *
+ * - a: a column for each language model (1 if it was measured, else 0), and a column for ln(loss)
+ * - y: a column for each parameter of the compression method */
 static void put_equations(const kvd_tried *best, const size_t *model, size_t n, size_t n_models,
                           double *a, double *y)
 {

@@ -55,8 +55,8 @@ typedef struct {
     size_t n, n_models; /* number of fitted measurements, and of models */
     /* range of the losses of the fitted measurements, beyond which the regression extrapolates */
     double loss_lo, loss_hi;
-    /* for each language model, the compression parameters that the regression gives for a loss of 1
-     * (a doubled perplexity) */
+    /* for each language model: compression parameters at which the regression predicts that
+     * perplexity doubles (a loss of 1) */
     double at_one[KVD_REGRESSION_MODELS][KVD_N_SET];
     double slope[KVD_N_SET]; /* change of each parameter if the logarithm of the loss rises by 1 */
     double residual[KVD_N_SET]; /* root mean square of the residuals of each parameter */
@@ -82,9 +82,8 @@ typedef struct {
  * measured models. */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
-/* The regression fits each compression parameter as a function of the loss. Returns its value of
- * parameter `number` at loss 1 (doubled perplexity) for one language model or, if model >=
- * n_models, the mean over all. */
+/* Returns the fitted value of compression parameter `number` at which the perplexity of one
+ * language model doubles. If model >= n_models, returns the mean over all language models. */
 double kvd_regression_at_one(const kvd_regression *r, size_t model, kvd_set number);
 
 /* Writes the proposed parameters *p to `text` in the syntax of option --method. Takes all other

@@ -111,8 +111,7 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     for (size_t side = 0; side < SIDES; side++) {
         if (kvd_spectrum_alloc(out, pair[side], err))
             return -1;
-        /* The singular values are already averages over tokens, so dividing them by sqrt(n_rows)
-         * must change nothing. */
+        /* n_rows is 1, so that dividing these singular values by sqrt(n_rows) changes nothing. */
         out->pair[pair[side]].n_rows = 1;
     }
     /* smallest index of a failed job, whose error is reported */
@@ -134,8 +133,9 @@ int kvd_sensitivity_bases(const kvd_sensitivity *s, size_t n_tokens, kvd_spectru
     return failed == jobs ? 0 : -1;
 }
 
-/* Quantising the direction of a singular value sigma costs a loss of min(theta, sigma^2 / 2) nats.
- * Returns the sum over all directions. *bits receives the mean number of bits per direction. */
+/* theta: largest loss in nats that quantisation may cause in one singular direction. The direction
+ * of singular value sigma costs min(theta, sigma^2 / 2). Returns the sum over all directions. *bits
+ * receives the mean number of bits per direction. */
 static double loss_at(const kvd_spectrum *s, double theta, double *bits)
 {
     static const kvd_pair pair[SIDES] = {KVD_PAIR_FQK, KVD_PAIR_FVW};
@@ -171,7 +171,7 @@ double kvd_sensitivity_bits(const kvd_spectrum *s, double loss)
 }
 
 typedef struct {
-    /* must be first, as pointers are cast to engine * */
+    /* first field, because pointers to `hook` are cast to pointers to this struct */
     kvd_sensitivity_engine hook;
     kvd_sensitivity_spec spec;
     kvd_backward *pass;

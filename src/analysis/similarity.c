@@ -178,14 +178,17 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Measures that compare two rotations A and B of a head: mean |A - B|, without and with matched
- * column signs; overlap of leading columns; share of the data from which B was computed, by squared
- * norm, that the leading columns of A keep. */
+/* Measures that compare two rotations A and B of a head:
+ *
+ * - DELTA: mean |A - B|
+ * - ALIGNED: mean |A - B| after matching the signs of columns
+ * - OVERLAP: overlap of the leading columns
+ * - ENERGY: share of the squared norm of B's data that the leading columns of A keep */
 enum { DELTA, ALIGNED, OVERLAP, ENERGY, N_CELL };
 typedef struct {
     size_t n_files, d;
-    /* [head][b][a][N_CELL] measures of how similar file a's rotation is to file b's; if a is
-     * n_files, a random rotation replaces file a's */
+    /* [head][b][a][N_CELL] measures that compare file a's rotation with file b's. At index a =
+     * n_files, a random rotation is compared with file b's. */
     double *cell;
     /* [head][n_files + 1] mean absolute element of each file's rotation, then of a random one */
     double *epsilon;

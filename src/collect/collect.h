@@ -16,9 +16,8 @@
 #include "model/pass/forward.h"
 #include "model/text/corpus.h"
 
-/* Input and outputs of an engine that runs the model and records its Q, K and V. A resumed run
- * gives the same bits as an uninterrupted one. */
-
+/* Settings and output objects of a run of the model that records Q, K and V. An interrupted and
+ * resumed run gives bit-identical results. */
 typedef struct {
     const kvd_checkpoint *checkpoint; /* owned by the caller */
     size_t max_tokens, max_len;
@@ -134,7 +133,8 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
 
 typedef struct {
     size_t asked; /* wanted number of tokens, part of the file name */
-    /* number of sequences in the snapshot, and number of their tokens */
+    /* number of sequences from which the second moments in this snapshot file are computed, and
+     * number of their tokens */
     size_t n_sequences, n_tokens;
     char corpus_hash[KVD_CORPUS_HASH_TEXT];
     char *path;
@@ -218,8 +218,8 @@ void kvd_ranks_share(const kvd_ranks *r, const kvd_corpus *corpus, size_t max_to
 /* Sets *value to its maximum over ranks. Every rank must call it. */
 int kvd_ranks_max(kvd_ranks *r, size_t *value, kvd_err *err);
 
-/* Adds up the second moments *sums of all ranks in *sums of rank 0; *sums of other ranks becomes
- * invalid. Every rank must call it. */
+/* Sums the second moments *sums over all ranks. On rank 0, *sums receives the result; on other
+ * ranks, *sums becomes invalid. Every rank must call it. */
 int kvd_ranks_sum(kvd_ranks *r, kvd_moments *sums, kvd_err *err);
 
 /* Ends MPI. Every rank must call it. After a failed MPI call, it ends all ranks. */

@@ -32,8 +32,8 @@ static int check_files(const kvd_collect_options *cfg, kvd_err *err)
 {
     const struct {
         const char *option;
-        /* true if the option is given without =FILE; its result is then written to the file of
-         * option -o */
+        /* true if the option is given without =FILE, and therefore writes to the file of option
+         * -o */
         bool at_output;
     } out[] = {{"--moments", cfg->moments && !cfg->moments_file},
                {"--attention", cfg->attention && !cfg->attention_file},

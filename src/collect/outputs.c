@@ -362,8 +362,7 @@ int kvd_collect_check_memory(const kvd_collect_options *cfg, const kvd_checkpoin
     const kvd_config *const m = kvd_checkpoint_config(c);
     double weights = 0, activations = 0, sums = bytes_of(out);
     if (cfg->n_snapshots)
-        /* A snapshot of the moment matrices that ends inside a batch needs a copy of these
-         * matrices. */
+        /* Saving the moment matrices in the middle of a batch needs a copy of them. */
         sums += kvd_moments_bytes(&out->sums);
     if (cfg->common.device != KVD_DEVICE_CUDA &&
         kvd_forward_bytes(c, batch_tokens, cfg->seq_len, cfg->rope_both, &weights, &activations,

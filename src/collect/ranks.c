@@ -228,7 +228,7 @@ int kvd_ranks_start(kvd_ranks *r, kvd_err *err)
 {
     *r = (kvd_ranks){.n = 1};
     const long rank = launched(rank_names), size = launched(size_names);
-    /* Without MPI support, every launched process fails here, and one prints the message. */
+    /* Fails if mpirun has started several processes, because this build has no MPI. */
     if (rank >= 1 || size > 1)
         return kvd_fail(err, "started on several ranks, but built without MPI");
     return speak(err);

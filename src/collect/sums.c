@@ -23,7 +23,8 @@ void kvd_accumulator_release(kvd_accumulator *a)
     a->scratch = NULL;
 }
 
-/* One head's vectors x [n][d], and the second moment to add to. */
+/* Vectors x [n][d] of one head, whose products x^T x are added to the second moments of this
+ * head. */
 typedef struct {
     kvd_g g;
     int head;
@@ -193,8 +194,8 @@ static double row_of(const float *s, size_t n, kvd_scores score, head_sums *h, d
     return denominator;
 }
 
-/* Returns how many of n tokens attend to token j, itself included. If `window` is 0, all later
- * tokens do. */
+/* Returns how many of n tokens attend to token j: at most `window` tokens or, if `window` is 0, all
+ * tokens from j on. */
 static size_t seen_by(size_t j, size_t n, size_t window)
 {
     return window && n - j > window ? window : n - j;
@@ -297,7 +298,7 @@ static double sort_mass(const double *mass, size_t n, double *sorted)
     return total;
 }
 
-/* tolerance for rounding errors: slack * 90 % of the attention counts as 90 % */
+/* factor that lowers the thresholds 90, 95 and 99 % slightly, to tolerate rounding errors */
 static const double slack = 1 - 1e-12;
 
 /* For 90, 95 and 99 % of the attention mass [n], finds the smallest number k of tokens that receive
@@ -321,8 +322,7 @@ static void add_counts(kvd_attention_stats *s, kvd_a count, int layer, int head,
     }
 }
 
-/* Adds statistics of the attention that tokens receive from all query heads of one KV head's
- * group. */
+/* Adds statistics of the attention that tokens receive from the query heads of one KV head. */
 static int kv_head_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                       int kv_head, kvd_err *err)
 {
@@ -401,8 +401,8 @@ static void layer_of(kvd_tally *t, const kvd_attention_in *in, size_t sequence, 
 typedef int (*of_head)(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                        int head, kvd_err *err);
 
-/* Calls `one` for each head of a layer, in parallel. If several calls fail, reports the error of
- * the lowest-numbered head. */
+/* Calls the function `one` for each head of a layer, in parallel. If several calls fail, reports
+ * the error of the lowest-numbered head. */
 static int all_heads(kvd_tally *t, const kvd_attention_in *in, size_t sequence, int layer,
                      int n_heads, of_head one, kvd_err *err)
 {

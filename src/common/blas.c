@@ -136,9 +136,9 @@ UNSANITIZED static bool memory_is_limited(const char *program)
     return true;
 }
 
-/* Restarts the program if libraries need other environment variables, which they read only when
- * they are loaded. OpenMP threads sleep while they wait, because threads that wait in a loop take
- * the cores from other programs, and from threads of this one. */
+/* Restarts the program if it must set environment variables, which libraries read only while they
+ * are loaded. OPENBLAS_NUM_THREADS=1 saves memory. With OMP_WAIT_POLICY=passive, waiting OpenMP
+ * threads sleep instead of occupying cores. */
 UNSANITIZED static void restart(int argc, char **argv, char **envp)
 {
     static char one[] = "OPENBLAS_NUM_THREADS=1", passive[] = "OMP_WAIT_POLICY=passive";

@@ -399,8 +399,8 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
     while (kept < d && lambda[kept] > 0 && lambda[kept] >= rcond * lambda[0])
         kept++;
     *rank = kept;
-    /* With eigenvalues lambda and eigenvectors Z of G, W = Z diag(lambda^{1/4}) gives an exactly
-     * symmetric square root S = W W^T. For its inverse P, the exponent is -1/4. */
+    /* Computes the square root S = W W^T of G from its eigenvalues lambda and eigenvectors Z, where
+     * W = Z diag(lambda^{1/4}). The inverse P of S has the exponent -1/4 instead. */
     const int n = (int)d;
     for (int inverse = 0; inverse <= (P ? 1 : 0); inverse++) {
         double *out = inverse ? P : S;

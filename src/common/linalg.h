@@ -46,8 +46,8 @@ int kvd_sqrt_psd(const double *G, size_t d, double rcond, double *S, double *P, 
 int kvd_least_squares(const double *A, size_t n, size_t k, const double *Y, size_t m, double *C,
                       kvd_err *err);
 
-/* kvd_fix_signs negates columns of R [d][d] whose entry of largest magnitude is negative.
- * kvd_fix_signs_two also negates the same columns of S. */
+/* kvd_fix_signs negates columns of R [d][d], so that the entry of largest magnitude of each column
+ * becomes positive. kvd_fix_signs_two also negates the columns of S [d][d] that it negates in R. */
 void kvd_fix_signs(double *R, size_t d);
 void kvd_fix_signs_two(double *R, double *S, size_t d);
 

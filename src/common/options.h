@@ -66,8 +66,8 @@ typedef struct {
     const char *help;
 } kvd_option;
 
-/* KVD_INTO makes an option store its value in field `f` of type `T`; KVD_INTO_LIST also stores the
- * length of a list in `n`. */
+/* Initialisers of a kvd_option. KVD_INTO stores the value of the option in field `f` of struct `T`.
+ * KVD_INTO_LIST stores a list of values in field `f`, and its length in field `n`. */
 #define KVD_INTO(T, f)         .at = offsetof(T, f), .size = sizeof(((T *)0)->f)
 #define KVD_INTO_LIST(T, f, n) KVD_INTO(T, f), .count = offsetof(T, n)
 #define KVD_GIVEN(T, f)        .given = offsetof(T, f)

@@ -7,7 +7,8 @@
 typedef struct {
     const char *what; /* name of the work, such as "collect" */
     const char *unit; /* unit of the work, such as "tokens" */
-    /* amounts of work in `unit`; `total` is 0 if unknown, and grows to `done` if that exceeds it */
+    /* total: amount of all work in `unit`, at least `done`; 0 if unknown. done: amount of finished
+     * work. */
     double total, done;
     double started, shown;
     bool quiet, terminal;

@@ -95,9 +95,9 @@ double kvd_run_elapsed(const kvd_run *run);
 bool kvd_interrupted(void);
 
 int kvd_fail_interrupted(kvd_err *err);
-/* Puts a note before the message *err of a failed run: file `path` has n results, from which the
- * same command continues. If n is 0 and the run was interrupted, the note says that nothing is
- * kept. Returns -1.
+/* Adds to the message *err of a failed run that n results are kept in file `path`, from which the
+ * same command can continue. If n is 0 and the run was interrupted, adds that nothing is kept.
+ * Returns -1.
  *
  * - result: noun such as "row"
  * - path: NULL before the file is opened

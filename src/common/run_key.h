@@ -6,7 +6,8 @@
 
 #include "common/err.h"
 
-/* text with a line "name=value" for each option or input that affects results */
+/* identity of a run, as text: a line "name=value" for each option or input file that affects the
+ * results */
 typedef struct {
     char text[2048];
     size_t used;

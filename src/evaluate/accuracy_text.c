@@ -58,8 +58,9 @@ void kvd_p_and_settings_add(const kvd_rows *r, size_t i, char *line, size_t size
              *p && *settings ? settings + 2 : settings);
 }
 
-/* Advances *end, where a column of the table ends, by a blank and the column's width. Returns how
- * many characters up to *end are left after the first `used` of a line and a blank. */
+/* Moves *end from the end of a table column to the end of the next column, a blank and `width`
+ * characters further. Returns how many characters fit before *end after `used` characters and a
+ * blank. */
 static int room_of(size_t used, size_t *end, int width)
 {
     *end += 1 + (size_t)width;

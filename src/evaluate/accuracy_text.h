@@ -19,21 +19,23 @@ enum { KVD_ACCURACY_LINE = 512 };
     "tasks\n"
 #define KVD_SETTINGS_LEGEND                                                                        \
     "settings: keys that differ from their defaults, and the key that --sweep varies"
-/* Line that explains the settings in tables without a column of p. */
+/* Line that explains column "settings" of a table without a column for p, the removed fraction of
+ * dimensions. */
 #define KVD_P_SETTINGS_LEGEND                                                                      \
     "settings: p, the fraction of the dimensions removed; keys that differ from their defaults, "  \
     "and the key that --sweep varies"
 /* Heading of the printed table of accuracies, and lines that explain its columns. */
 extern const char kvd_accuracy_heading[], kvd_accuracy_legend[];
-/* Prints `legend`, and a line if by default the cache stores numbers of 32 bits. */
+/* Prints `legend`. If the cache has 32-bit numbers because option --cache was not given, also
+ * prints a line about that. */
 void kvd_print_legend(const char *legend, const kvd_inputs_options *in);
 /* Writes row i of the accuracy table as text into `line` [KVD_ACCURACY_LINE]. Returns `line`. */
 const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /* Appends the settings of row i that differ from their defaults to `line`, which has room for
  * `size` bytes. */
 void kvd_settings_add(const kvd_rows *rows, size_t i, char *line, size_t size);
-/* As kvd_settings_add, for tables without a column of p: appends first the fraction p of the
- * dimensions that the method of row i removes, if it removes any. */
+/* Appends p, the fraction of dimensions that the method of row i removes, to `line`, unless p is 0.
+ * Then appends the settings that differ from their defaults. `line` has room for `size` bytes. */
 void kvd_p_and_settings_add(const kvd_rows *rows, size_t i, char *line, size_t size);
 /* Writes the method's name in row i. In "zack/qk#7", "/qk" means that only Q and K are compressed,
  * and "#7" that the random seed is 7. */

@@ -9,8 +9,8 @@
 static const int eighths[] = {1, 2, 3, 4, 5, 6, 8};
 enum { N_WIDTHS = sizeof eighths / sizeof *eighths };
 
-/* Writes the numbers of dimensions that a head keeps in this measurement, multiples of d_head / 8,
- * to `width`. Returns how many numbers there are. */
+/* Fills `width` with the numbers of kept dimensions to try: 1/8 to 6/8, and 8/8, of d_head. Returns
+ * how many numbers there are. */
 static size_t widths_of(int d_head, int32_t *width)
 {
     size_t n = 0;

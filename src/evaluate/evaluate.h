@@ -77,8 +77,8 @@ typedef struct {
     const char *method;
     /* removed fraction of all dimensions of Q, K and V, shown in messages */
     double overall_p;
-    /* compression method to evaluate; the caller closes it; its prompt length must be that of the
-     * kvd_evaluator */
+    /* Compression method to evaluate, which the caller closes. plan.prompt must equal
+     * kvd_evaluator.prompt. */
     kvd_plan plan;
     /* runner (code that runs a model) of another checkpoint of equal shape, borrowed; NULL to use
      * the evaluator's runner */

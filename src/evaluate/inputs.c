@@ -110,8 +110,8 @@ static int sweep_method(kvd_inputs_options *cfg, const kvd_method *m, const char
     return 0;
 }
 
-/* Replaces each compression method by copies with several strengths. Without option --method, makes
- * such copies of all compression methods that save bytes. */
+/* Replaces each compression method by copies with different values of the parameter that --sweep
+ * varies. Without option --method, adds such copies of every method that saves bytes. */
 static int sweep_methods(kvd_inputs_options *cfg, kvd_err *err)
 {
     static kvd_method given[KVD_EVAL_METHODS];
@@ -274,8 +274,8 @@ static int check_plan(void *ctx, const kvd_point *p, kvd_err *err)
     return kvd_in(err, "method '%s'", kvd_method_name(p->method));
 }
 
-/* --sweep evaluates a method at several values of one parameter. Returns true if method i has a
- * value that is not left out. */
+/* Returns true if --sweep still has a parameter value at which to evaluate method i. Values that
+ * the method cannot take have been removed. */
 static bool has_points(const kvd_inputs *in, size_t i)
 {
     bool found = false;

@@ -1,4 +1,5 @@
-/* Inputs of kvdim-eval and kvdim-tasks: checkpoint, texts, methods and their files. */
+/* Inputs of kvdim-eval and kvdim-tasks: checkpoint, texts, compression methods, and files that the
+ * methods read. */
 #ifndef KVD_EVALUATE_INPUTS_H
 #define KVD_EVALUATE_INPUTS_H
 
@@ -21,8 +22,8 @@ typedef struct {
     const char *text[KVD_EVAL_TEXTS];
     size_t n_text;
     const char *ids, *label;
-    /* JSON key or CSV column of the text: field[0] for all files, or field[i] for file i. NULL
-     * means that the file is plain text. */
+    /* [n_field] JSON key or CSV column to read from each text file; a single element applies to all
+     * files. NULL means that the file is plain text. */
     const char *field[KVD_EVAL_TEXTS];
     size_t n_field;
     bool no_special;
@@ -74,7 +75,8 @@ typedef struct {
     bool unsuited;
     /* true if the latest failure was that a method changed no cached token */
     bool inert;
-    /* true if --target searches further values of a method whose given value has no effect */
+    /* true if option --target tries parameter values of its own, in addition to the values in
+     * --method */
     bool searches;
     /* for each method: why it is left out, as an allocated message; NULL if it is not left out */
     char *left_out[KVD_EVAL_METHODS];
@@ -111,9 +113,9 @@ int kvd_inputs_find_files(kvd_inputs *in, kvd_err *err);
 /* Lists the parameter values at which to evaluate each method. With none_is_error, fails if a
  * method has no such values. */
 int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err);
-/* Warns about evaluated texts that were also used for calibration, about unused files, and about
- * numbers of kept dimensions chosen for other rotations. Fails if different texts have the same
- * label. Call kvd_inputs_find_files before. */
+/* Warns if evaluated texts were also used for calibration, if a file is unused, or if numbers of
+ * kept dimensions were chosen for other rotations than this run uses. Fails if different texts have
+ * the same label. Call kvd_inputs_find_files before. */
 int kvd_inputs_warn(kvd_inputs *in, const char *program, kvd_err *err);
 /* Warns, once in a run, if rotations of keys after RoPE were calibrated on sequences shorter than
  * `longest`, the number of tokens of the longest evaluated sequence. */
@@ -122,27 +124,32 @@ void kvd_inputs_warn_positions(kvd_inputs *in, size_t longest, const char *progr
  * --sweep, leaves out parameter values that a method cannot take, and fails only if no value is
  * left. */
 int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
-/* Tries to continue without method i, which failed with *err: removes its parameter values, prints
- * *err as a warning and returns 0. Returns -1 if in->unsuited is false or, without --sweep, if no
- * other compression method remains. If only the given value has no effect and in->searches is true,
- * prints the warning, keeps the method and returns 0. */
+/* Call it after method i failed with *err, to continue without this method. Prints *err as a
+ * warning, removes the parameter values of the method and returns 0.
+ *
+ * - Returns -1 if in->unsuited is false or, without --sweep, if no other compression method is
+ *   left.
+ * - Without --sweep, keeps the parameter values if in->inert and in->searches are true. */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
 /* Fails if methods were removed from the run and no compression method is left. */
 int kvd_inputs_check_left(const kvd_inputs *in, kvd_err *err);
-/* Warns at the end of a run how many methods were left out, with --sweep which methods have no
- * value left. The exit status is 0 all the same, because the output file is complete. */
+/* Prints the last warnings of a run: without --sweep, how many methods failed and were left out;
+ * with --sweep, which methods failed at all their parameter values. The exit status stays 0. */
 void kvd_inputs_warn_left(const kvd_inputs *in);
-/* Call it after one value of a search (--target) failed. If compression had no effect, prints *err
- * as a warning, sets out->inert and returns 0. Otherwise returns -1. */
+/* Call it after --target failed to evaluate one parameter value of a method. If compression had no
+ * effect at that value, prints *err as a warning, sets out->inert and returns 0. Otherwise returns
+ * -1. */
 int kvd_inputs_pass_value(kvd_inputs *in, const kvd_method_target *t, const kvd_point *point,
                           kvd_target_sample *out, kvd_err *err);
-/* Completes search `t` (--target), whose function returned `status`. If the method could not be
- * searched because of its parameters, warns, sets t->failed and returns 0. */
+/* Ends search `t` of option --target. `status`: return value of kvd_method_target_search. If the
+ * method's parameters made the search impossible, prints a warning, sets t->failed and returns
+ * 0. */
 int kvd_inputs_end_search(kvd_inputs *in, kvd_method_target *t, int status, kvd_err *err);
-/* Fails with the last search's message *err if n searches were made and all failed. */
+/* t [n]: finished searches of option --target. Fails if n > 0 and all searches failed; the error
+ * message includes that of the last search, *err. */
 int kvd_inputs_check_searched(kvd_inputs *in, const kvd_method_target *t, size_t n, kvd_err *err);
-/* Returns false if the same command would fail again, because parameters of a method are wrong, or
- * because no compression method is left. */
+/* Returns true if the same command may continue a failed run. Returns false if it would fail again,
+ * because parameters are wrong or all compression methods were left out. */
 bool kvd_inputs_may_continue(const kvd_inputs *in);
 /* Fails if a method cannot run on one of n prompts. With --sweep, leaves out such a method instead.
  * Prompt s has at[s + 1] - at[s] tokens. A prompt and its generated tokens are at most max_len
@@ -161,8 +168,8 @@ int kvd_inputs_warn_saved(const kvd_inputs *in, const char *ending, const char *
 /* Adds all on which the results depend (inputs, options, seed, hardware) to *key. --resume compares
  * *key with the key of the earlier run. */
 int kvd_inputs_add_key(const kvd_inputs *in, kvd_run_key *key, kvd_err *err);
-/* For --resume: sets *complete to true if the output file exists and was made with the inputs and
- * options in *key. Fails if the file is anything else and not empty. */
+/* For --resume: *complete receives true if the output file is complete and was made with the inputs
+ * and options in *key, or false if it is missing or empty. Fails if the file has other contents. */
 int kvd_inputs_find_complete(const kvd_inputs *in, const kvd_schema *schema, const kvd_run_key *key,
                              bool *complete, kvd_err *err);
 /* Reports on stderr that the output file is already complete. With --json, also prints this as JSON

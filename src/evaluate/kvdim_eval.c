@@ -152,7 +152,7 @@ static int take_up(kvd_eval_run *v, kvd_err *err)
     return 0;
 }
 
-/* Warns about methods that save neither stored bytes nor bytes read per decode step. */
+/* Warns of methods that reduce neither the stored bytes nor the bytes that a decode step reads. */
 static void warn_of_bytes(const kvd_rows *rows)
 {
     for (size_t i = 0; i < kvd_rows_count(rows); i++) {

@@ -46,7 +46,7 @@ int kvd_kept_prompts_init(kvd_kept_prompts *p, const kvd_config *c, size_t promp
                           size_t max_tokens, kvd_err *err);
 void kvd_kept_prompts_release(kvd_kept_prompts *p);
 
-/* Records the prompts' Q, K, V and K before RoPE of one layer. `ctx` points to a
+/* Records Q, K and V of the prompts' tokens in one layer, and K before RoPE. `ctx` points to a
  * kvd_kept_prompts. */
 int kvd_kept_prompts_save(void *ctx, const kvd_attention_in *in, kvd_err *err);
 
@@ -121,9 +121,9 @@ struct kvd_model_runner {
     void (*plan_unload)(kvd_model_runner *r, kvd_plan *plan);
     /* Returns the name of the attention implementation; the text is valid until plan_unload. */
     const char *(*plan_engine)(const kvd_plan *plan);
-    /* Runs a batch with a compressed cache. With first_layer > 0, runs only the layers from
-     * first_layer on, from hidden states `residual`. Adds cache sizes to *account and, unless NULL,
-     * attention errors to *error. */
+    /* Runs a batch with a compressed cache. If first_layer > 0, runs only the layers from
+     * first_layer on, from hidden states `residual`. Adds cache sizes to *account. Adds attention
+     * errors to *error, unless `error` is NULL. */
     int (*plan_run)(kvd_model_runner *r, const kvd_batch *b, const kvd_plan *plan, int first_layer,
                     const float *residual, float *hidden, kvd_cache_account *account,
                     kvd_attention_error *error, kvd_err *err);
@@ -136,7 +136,8 @@ struct kvd_model_runner {
 
     /* Copies hidden states. `from` and `to` must not overlap. */
     int (*rows_copy)(kvd_model_runner *r, float *to, const float *from, size_t n, kvd_err *err);
-    /* Sets *yes to true if the n hidden states `a` and `b` differ in any bit. */
+    /* Compares the n hidden states in `a` with the n hidden states in `b`. Sets *yes to true if any
+     * bit differs. */
     int (*differ)(kvd_model_runner *r, const float *a, const float *b, size_t n, bool *yes,
                   kvd_err *err);
 

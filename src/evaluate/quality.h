@@ -16,8 +16,8 @@ typedef struct {
     double nll;  /* -log p(next token) in nats */
     double top1; /* number of predictions whose most probable token is the next token */
     double kl;   /* KL divergence from the uncompressed model in nats */
-    /* number of predictions with the same most probable token as the uncompressed model's
-     * prediction */
+    /* number of predictions whose most probable token is also the most probable token of the
+     * uncompressed model */
     double agree;
 } kvd_quality;
 

@@ -103,8 +103,8 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/* Inserts a result at index `at` of s->sample. Its scores on single texts were written at index
- * s->n; moves them to index `at` too. */
+/* Inserts a result at index `at` of s->sample. Also moves the scores of this result on single texts
+ * from index s->n of s->of_text to index `at`. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);
@@ -401,8 +401,8 @@ static int largest_p(const kvd_method_target *t, double *p, kvd_err *err)
 {
     if (kvd_point_largest(t->method, p, err))
         return -1;
-    /* Limits p, the removed fraction of dimensions, to t->rate.least if a second parameter varies
-     * with it. */
+    /* If a second parameter varies along with p, the largest p is t->rate.least, the p of the
+     * smallest cache. */
     *p = *t->rate.with && t->rate.least < *p ? t->rate.least : *p;
     return 0;
 }

@@ -23,8 +23,8 @@ typedef struct {
      * decode step */
     double saving;
     kvd_interval share;
-    /* true if compression had no effect, so that the uncompressed model's score is taken: bounds
-     * the search, but is no result */
+    /* true if compression had no effect; the search then assumes the uncompressed model's score,
+     * and never reports this sample */
     bool inert;
 } kvd_target_sample;
 
@@ -59,7 +59,7 @@ typedef struct {
     void *ctx;
     double largest;
     double step; /* bisection ends at this difference of compression strengths */
-    /* true if compression strength 0 is the uncompressed model, which needs no evaluation */
+    /* true if strength 0 means no compression, for which the score is known */
     bool whole;
     /* Sets *x to the possible compression strength nearest to `wanted`. */
     int (*place)(void *ctx, double wanted, double *x, kvd_err *err);
@@ -82,7 +82,7 @@ int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *ou
  * score. sample [n]: results from weakest to strongest compression. Fills *out. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
-/* correct predictions of a method when it removes different fractions of the dimensions */
+/* numbers of correct predictions of one method, at several removed fractions of the dimensions */
 typedef struct {
     size_t n;
     const double *p; /* [n] removed fractions of dimensions in rising order */
@@ -103,9 +103,10 @@ typedef struct {
     kvd_interval a, b, difference;
 } kvd_target_difference_result;
 
-/* Compares two methods: finds for each the removed fraction of dimensions at which its score falls
- * below the target, and the difference of the two fractions. Fills *out, with 95 % intervals from
- * 2000 bootstrap resamples. Texts have equal weight.
+/* Compares methods a and b. Finds at which removed fraction of dimensions the score of each method
+ * falls below the share `target` of the uncompressed model's score. *out receives these two
+ * fractions and their difference, with 95 % intervals from 2000 bootstrap resamples. Texts have
+ * equal weight.
  *
  * - reference [n_sequences]: number of correct predictions of the uncompressed model
  * - first [n_texts + 1]: index of each text's first sequence, then the number of all sequences */
@@ -115,8 +116,7 @@ int kvd_target_difference(const kvd_target_curve *a, const kvd_target_curve *b,
                           kvd_err *err);
 
 typedef struct {
-    /* unique name of the search for the strongest compression: name of the method, with a suffix if
-     * needed, such as "zack", "zack-loss" or "zack-2" */
+    /* unique name of this search: name of the method, with a suffix if needed, such as "zack-2" */
     char name[80];
     const kvd_method *method;
     kvd_method_tradeoff rate;
@@ -133,8 +133,9 @@ typedef struct {
  *
  * - out->saving receives the saved fraction of bytes.
  * - out->share receives the score divided by the uncompressed score.
- * - out->inert receives true if compression had no effect; the others are then not read.
- * - of_text [n_texts] receives this share for each text; may be NULL. */
+ * - of_text [n_texts], unless NULL, receives this quotient for each text alone.
+ * - out->inert receives true if compression had no effect. The caller then ignores out->saving,
+ *   out->share and of_text. */
 typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd_point *point,
                                 kvd_target_sample *out, kvd_interval *of_text, kvd_err *err);
 
@@ -144,9 +145,10 @@ typedef int kvd_target_evaluate(void *ctx, const kvd_method_target *t, const kvd
 int kvd_target_check_methods(const kvd_method *m, const char *const *text, size_t n,
                              const char *key, kvd_err *err);
 
-/* Calls `check` with one value of a search for method m, whose parameters give no value. Returns
- * nonzero if `check` does. Fails if the search varies another parameter than p, so that a value of
- * p is missing. */
+/* Tests a search of --target for method *m before it starts: calls `check` with parameter values
+ * that the search could try. Fails if `check` fails. Also fails if the search varies another
+ * parameter than p (removed fraction of dimensions), and *m does not give the value of p that it
+ * needs. */
 int kvd_target_check_value(const kvd_method *m, const char *key,
                            int (*check)(void *ctx, const kvd_point *point, kvd_err *err), void *ctx,
                            kvd_err *err);
@@ -179,8 +181,8 @@ int kvd_target_check_value(const kvd_method *m, const char *key,
                          "method that stores fewer bytes on its own"                               \
     }
 
-/* Appends to the list t [*n] a search for the strongest compression that varies parameter `key` of
- * method *m. Does nothing if the list has this search already. A `key` of NULL means the usual
+/* Adds a search for method *m to the list t [*n], unless the list has it already. To find the
+ * strongest compression, the search varies parameter `key` or, if `key` is NULL, the usual
  * parameter. Borrows *m. */
 int kvd_method_target_add(kvd_method_target *t, size_t *n, const kvd_method *m, const char *key,
                           kvd_err *err);

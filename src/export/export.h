@@ -66,8 +66,8 @@ typedef struct {
 /* Writes the file rates.json: how many dimensions each head of an exported model keeps. */
 int kvd_rates_note_write(const kvd_rates_note *note, const kvd_output *folder, kvd_err *err);
 
-/* Returns the fraction of the dimensions of K and V that is removed by projections multiplied into
- * weights. */
+/* Returns the fraction of the dimensions of K and V that the exported weights leave out.
+ * Projections that are not multiplied into the weights do not count. */
 double kvd_rates_note_folded_p(const kvd_rates_note *note);
 
 /* Returns true if `folder` has a rates.json of kvdim-export and no subfolders. */

@@ -63,15 +63,16 @@ typedef struct {
      * right answers */
     bool own;
     double target, value, value_misses, value_lo, value_hi;
-    /* fractions of the cache's bytes that compression saves at the parameter values `value`,
-     * `value_misses`, `value_lo` and `value_hi`; NaN in old files */
+    /* fraction of the cache's bytes that is saved at parameter value `value`, `value_misses`,
+     * `value_lo` or `value_hi` (fields above); NaN in old files */
     double saving, saving_misses, saving_lo, saving_hi;
     bool monotone;
     int64_t n_points;
     bool grid; /* True if several parameters were varied. `value` then has no meaning. */
 } kvd_target_result;
 
-/* Name of top-1 accuracy, the score that kvdim-eval --target keeps. */
+/* Name of top-1 accuracy. With --target, kvdim-eval finds the strongest compression that keeps a
+ * share of this score. */
 #define KVD_TARGET_TOP1 "top1"
 
 /* Returns true if the 95 % interval of the saved fraction of cache bytes is informative: its lower

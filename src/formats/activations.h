@@ -76,8 +76,8 @@ int kvd_activations_put_tokens(kvd_activations *a, size_t first, size_t n, const
 int kvd_activations_put_weights(kvd_activations *a, int layer, const float *w_o, const float *w_v,
                                 kvd_err *err);
 
-/* Reads the first n_tokens tokens of a reopened file and computes the checksums of its datasets
- * again. *total receives one checksum of all these tokens. */
+/* Reads the first n_tokens tokens of a reopened file, and computes the checksum of each dataset
+ * again. *total receives one checksum over all datasets. */
 int kvd_activations_recount(kvd_activations *a, size_t n_tokens, uint64_t *total, kvd_err *err);
 /* Returns a checksum of all tokens written so far. No other thread may write at the same time. */
 uint64_t kvd_activations_checksum(const kvd_activations *a);

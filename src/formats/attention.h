@@ -68,36 +68,37 @@ typedef enum {
     KVD_A_VALUE_SQUARES,
     KVD_A_VALUE_MIN,
     KVD_A_VALUE_MAX,
-    /* uint64 [layer][head][level] sum over texts: smallest number of tokens that together receive
-     * 90, 95 or 99 % of a query head's attention */
+    /* uint64 [layer][head][level] number of a text's tokens, most attended first, that together
+     * receive 90, 95 or 99 % (the level) of a query head's attention; summed over texts */
     KVD_A_HEAD_COUNT,
     KVD_A_HEAD_SQUARES,
     KVD_A_HEAD_MIN,
     KVD_A_HEAD_MAX,
-    /* double [layer][head][level] sum over texts: smallest fraction of tokens that together receive
-     * 90, 95 or 99 % of a query head's attention */
+    /* double [layer][head][level] fraction of a text's tokens, most attended first, that together
+     * receive 90, 95 or 99 % (the level) of a query head's attention; summed over texts */
     KVD_A_HEAD_SHARE,
-    /* uint64 [layer][kv_head][level] sum over texts: smallest number of tokens that together
-     * receive 90, 95 or 99 % of a KV head's attention */
+    /* uint64 [layer][kv_head][level] number of a text's tokens, most attended first, that together
+     * receive 90, 95 or 99 % (the level) of a KV head's attention; summed over texts */
     KVD_A_KV_COUNT,
     KVD_A_KV_SQUARES,
     KVD_A_KV_MIN,
     KVD_A_KV_MAX,
     KVD_A_KV_SHARE,
-    /* uint64 [layer][level] sum over texts: smallest number of tokens that together receive 90, 95
-     * or 99 % of a layer's attention */
+    /* uint64 [layer][level] number of a text's tokens, most attended first, that together receive
+     * 90, 95 or 99 % (the level) of a layer's attention; summed over texts */
     KVD_A_LAYER_COUNT,
     KVD_A_LAYER_SQUARES,
     KVD_A_LAYER_MIN,
     KVD_A_LAYER_MAX,
     KVD_A_LAYER_SHARE,
-    /* uint64 [request] number of tokens of each text whose statistics per token are stored */
+    /* uint64 [request] number of tokens of each text (request) for which the file stores statistics
+     * of every token */
     KVD_A_KEPT_LENGTH,
     /* double [request][layer][position] attention probability that the token at a position
      * receives, summed over all heads and queries */
     KVD_A_KEPT_MASS,
-    /* double [request][layer][position] log softmax denominator of the query at a position, summed
-     * over heads */
+    /* double [request][layer][position] logarithm of the softmax denominator of the query at a
+     * position; the logarithms of all heads are summed */
     KVD_A_KEPT_DENOMINATOR,
     /* double [request][layer][position] attention score (scaled q.k) of the token's query, mean
      * over heads and visible keys */

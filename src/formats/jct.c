@@ -310,8 +310,9 @@ static double gain(const kvd_rows *r, size_t row)
                             : kvd_row_real(r, none, "jct_s") - kvd_row_real(r, row, "jct_s");
 }
 
-/* Looks for jobs that differ from job `row` only by a larger number than `from` in column `length`.
- * Returns the row of the job with the smallest such number, or SIZE_MAX if there is none. */
+/* Compares jobs that equal job `row` except in column `length`, the number of input or output
+ * tokens. Returns the row of the shortest job that is longer than `from`, or SIZE_MAX if there is
+ * none. */
 static size_t next_length(const kvd_rows *r, size_t row, const char *length, double from)
 {
     size_t next = SIZE_MAX;
@@ -362,8 +363,8 @@ bool kvd_jct_break_even_noise(const kvd_rows *r, size_t row, bool output, kvd_jc
                      widest = fmax(spread(r, i), spread(r, kvd_jct_uncompressed(r, i)));
         from = kvd_row_real(r, i, length);
         if (!(won > 0))
-            /* Forgets results at smaller lengths, because compression is still slower at this
-             * length. */
+            /* Discards results at smaller lengths: at this length, compression is slower than no
+             * compression. */
             found = false;
         if (found || !(widest > 0) || widest < fabs(won))
             continue;

@@ -9,8 +9,8 @@
 #include "formats/model_info.h"
 #include "formats/rows.h"
 
-/* Schemas of the result file OUT.h5, and of OUT.h5.rows, which holds the results of an interrupted
- * sweep. */
+/* Schemas of the result file OUT.h5 of kvdim-jct, and of OUT.h5.rows, which keeps the results of an
+ * interrupted run. */
 extern const kvd_schema kvd_schema_jct, kvd_schema_jct_rows;
 
 /* measured values of each repetition: total seconds, and seconds to the first token */
@@ -45,8 +45,9 @@ int kvd_jct_resume(kvd_rows *r, const char *path, const kvd_schema *schema, cons
  * always frees *rows. */
 int kvd_jct_read(kvd_rows **rows, kvd_h5 *f, kvd_err *err);
 
-/* Reads a file's execution times for the simulator kvdim-serve. Methods that were timed with other
- * attention kernels (kvdim-jct --attention stock or papers) are named NAME@stock or NAME@papers. */
+/* Reads a file's execution times for the simulator kvdim-serve. A method NAME that was timed with
+ * other attention kernels than kvdim's own (kvdim-jct --attention stock or papers) is called
+ * NAME@stock or NAME@papers. */
 kvd_rows *kvd_jct_costs_read(kvd_h5 *f, kvd_err *err);
 
 /* Returns the row of the same job with the uncompressed cache, or SIZE_MAX if that job was not

@@ -1,4 +1,4 @@
-/* kvdim/kernels files: times of attention kernels, measured by kvdim-attn. */
+/* HDF5 files of type kvdim/kernels: times of attention kernels, measured by kvdim-attn. */
 #ifndef KVD_FORMATS_KERNELS_H
 #define KVD_FORMATS_KERNELS_H
 

@@ -183,8 +183,8 @@ static int read_kept(kvd_h5 *f, kvd_rates *r, int n_layers, kvd_err *err)
     return 0;
 }
 
-/* Returns true if the rule for choosing kept dimensions has no removal rate r. r is the removable
- * share of the sum of singular values. */
+/* Returns true if `rule`, which chooses the kept dimensions, has no parameter r. r: fraction of the
+ * sum of singular values that may be removed. */
 static bool without_r(const char *rule)
 {
     return !strcmp(rule, "error") || !strcmp(rule, "loss") || !strcmp(rule, "eq6-by-pair");

@@ -61,7 +61,8 @@ int kvd_rows_check(const kvd_rows *r, const char *path, const kvd_column *column
 int kvd_rows_columns(const kvd_rows *r);
 const kvd_column *kvd_rows_column(const kvd_rows *r, int i);
 int kvd_rows_find(const kvd_rows *r, const char *column);
-/* Return a cell. The type must match (assert). Texts belong to the table. */
+/* Return a cell. The type of the column must fit the function (checked by assert). Returned texts
+ * belong to the table. */
 const char *kvd_rows_get_text(const kvd_rows *r, size_t row, int column);
 int64_t kvd_rows_get_int(const kvd_rows *r, size_t row, int column);
 double kvd_rows_get_real(const kvd_rows *r, size_t row, int column);

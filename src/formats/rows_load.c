@@ -96,7 +96,7 @@ static int check_extent(kvd_h5 *f, const kvd_rows *r, hid_t dataset, hid_t space
                         (unsigned long long)dims[0], r->n);
     if (rank > 1)
         return 0;
-    /* Fails before memory is allocated if the file is too short for column `name`. */
+    /* Checks that the file is long enough for column `name`, before memory is allocated. */
     char path[256];
     snprintf(path, sizeof path, "/rows/%s", name);
     if (kvd_h5_check_stored(dataset, f->path, path, err))
@@ -167,7 +167,7 @@ static int load_link(kvd_h5 *f, kvd_rows *r, hid_t group, H5_index_t order, hsiz
     if (length <= 0 || (size_t)length >= sizeof name)
         return kvd_fail(err, "'%s': a name under '/rows' has %zd bytes, at most %zu are allowed",
                         f->path, length, sizeof name - 1);
-    /* Accepts only hard links, because others could point into another file. */
+    /* Accepts only hard links, because an external link could lead into another file. */
     if (H5Lget_info(group, name, &link, H5P_DEFAULT) >= 0 && link.type == H5L_TYPE_HARD)
         object = H5Oopen(group, name, H5P_DEFAULT);
     if (object < 0)

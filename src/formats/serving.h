@@ -28,8 +28,9 @@ typedef enum {
 } kvd_latency_statistic;
 extern const char *const kvd_latency_statistic_name[KVD_LATENCY_STATISTICS];
 
-/* Writes the name of a latency column to `name`: "ttft_mean_s" if `bound` is 0; for the lower (1)
- * or upper (2) end of the confidence interval, "ttft_mean_lo_s" or "ttft_mean_hi_s". */
+/* Writes the name of a latency column to `name`, such as "ttft_mean_s". bound: 0 for the latency
+ * itself, 1 for the lower end of its confidence interval ("ttft_mean_lo_s"), 2 for the upper end
+ * ("ttft_mean_hi_s"). */
 void kvd_serving_column(char *name, size_t size, kvd_serving_time m, kvd_latency_statistic k,
                         int bound);
 

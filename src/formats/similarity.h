@@ -17,24 +17,26 @@ typedef struct {
      * - delta: mean |R - R_0|, where R_0 is the rotation in file 0
      * - delta_aligned: as delta, after matching the signs of the columns of R and R_0 */
     double *epsilon, *delta, *delta_aligned;
-    /* [n_others][d] comparison of a file with file 0. Element k is for the spaces that the first
-     * k + 1 columns of the rotation matrices span.
+    /* [n_others][d] comparison of a file with file 0. Element k is for the spaces that are spanned
+     * by the first k + 1 columns of the rotation matrices.
      *
      * - overlap: mean squared cosine of the principal angles between the spaces of the two files
-     * - energy_kept: share of the squared norm of the file's vectors in the space of file 0
-     * - energy_own: share of that norm in the file's own space */
+     * - energy_kept: share of the squared norm of the file's vectors, such as keys, that remains if
+     *   they are projected onto the space of file 0
+     * - energy_own: share that remains if they are projected onto the file's own space */
     double *overlap, *energy_kept, *energy_own;
     /* [n_others][n_layers][n_h] head_epsilon: mean |R| over the elements of a head's rotation
      * matrix R. head_delta: mean |R - R_0|, where R_0 is the rotation of the head in file 0. */
     double *head_epsilon, *head_delta;
-    /* [n_others][n_layers][n_h] mean |R - R_0| over the elements of a head's rotation matrices, R
-     * in the file and R_0 in file 0, after matching the signs of their columns */
+    /* [n_others][n_layers][n_h] mean |R - R_0| after matching the signs of columns. R: a head's
+     * rotation matrix in a file. R_0: the same head's rotation matrix in file 0. */
     double *head_delta_aligned;
     /* [n_others][n_layers][n_h][d] comparison of a head in a file with the head in file 0. Element
      * k is for the spaces that the first k + 1 columns of the two rotation matrices span.
      *
      * - head_overlap: mean squared cosine of the principal angles between the two spaces
-     * - head_energy_kept: share of the squared norm of the file's vectors in the space of file 0 */
+     * - head_energy_kept: share of the squared norm of the file's vectors, such as keys, that
+     *   remains if they are projected onto the space of file 0 */
     double *head_overlap, *head_energy_kept;
     /* [n_files][n_files] relative difference of the rotation matrices R_a and R_b of files a and b:
      * mean |R_a - R_b| / mean |R_b|. aligned_over_epsilon: the difference after matching the signs
@@ -51,13 +53,14 @@ typedef struct {
      * matrices in a file. head_means_over_epsilon: |m_a - m_b| is computed for each head and
      * averaged over heads. */
     double *means_over_epsilon, *head_means_over_epsilon;
-    /* [n_files] six measures that compare a random rotation with the rotation of each file; same
-     * measures and same order as the six arrays above */
+    /* [n_files] measures delta_over_epsilon to head_means_over_epsilon (the six fields above), for
+     * a random rotation compared with each file's rotation */
     double *random[6];
     double *all; /* one block of memory for all arrays */
 } kvd_comparison;
 
-/* Writes a comparison of rotations. `h_axis`: name of the axis of heads, "head" or "kv_head". */
+/* Writes a comparison of the rotation matrices of several files. `h_axis`: name of the axis of
+ * heads, "head" or "kv_head". */
 int kvd_comparison_write(kvd_h5 *f, const kvd_comparison *c, const char *h_axis, kvd_err *err);
 
 /* Writes the model's name and shape, and the list of compared files. */
@@ -86,8 +89,8 @@ typedef struct {
      * matrices in a file. head_means: |m_a - m_b| is computed for each head and averaged over
      * heads. Both are NULL if the file lacks them. */
     double *means, *head_means;
-    /* [n_files] four measures that compare a random rotation with the rotation of each file:
-     * relative difference, difference with matched column signs, overlap and energy */
+    /* [n_files] measures delta_ratio, aligned_ratio, overlap and energy (fields above), for a
+     * random rotation compared with each file's rotation */
     double *random[4];
 } kvd_similarity_pair;
 

@@ -69,7 +69,8 @@ typedef struct {
     bool on_gpu; /* true if cuSOLVER computed the eigenvalues */
 } kvd_pair_spectrum;
 
-/* how calibration tokens were chosen before the decomposition */
+/* how calibration tokens were reduced before the singular value decomposition: by leaving out
+ * sequences, or by k-means */
 typedef struct {
     /* fraction of sequences that was left out of the calibration, the same in each text */
     double prune;

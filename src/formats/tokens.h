@@ -52,22 +52,22 @@ typedef enum {
     KVD_T_VALUE_MAX,
     KVD_T_VALUE_CURVE,
     KVD_T_VALUE_DECADES,
-    /* [level][layer] smallest number of tokens of a text that together receive 90, 95 or 99 % of a
-     * layer's attention, averaged over texts */
+    /* [level][layer] number of a text's tokens, most attended first, that together receive 90, 95
+     * or 99 % (the level) of a layer's attention; averaged over texts */
     KVD_T_LAYER_MEAN,
     KVD_T_LAYER_SD,
     KVD_T_LAYER_MIN,
     KVD_T_LAYER_MAX,
     KVD_T_LAYER_SHARE,
-    /* [level][layer][kv_head] smallest number of tokens of a text that together receive 90, 95 or
-     * 99 % of a KV head's attention, averaged over texts */
+    /* [level][layer][kv_head] number of a text's tokens, most attended first, that together receive
+     * 90, 95 or 99 % (the level) of a KV head's attention; averaged over texts */
     KVD_T_KV_MEAN,
     KVD_T_KV_SD,
     KVD_T_KV_MIN,
     KVD_T_KV_MAX,
     KVD_T_KV_SHARE,
-    /* [level][layer][head] smallest number of tokens of a text that together receive 90, 95 or 99 %
-     * of a query head's attention, averaged over texts */
+    /* [level][layer][head] number of a text's tokens, most attended first, that together receive
+     * 90, 95 or 99 % (the level) of a query head's attention; averaged over texts */
     KVD_T_HEAD_MEAN,
     KVD_T_HEAD_SD,
     KVD_T_HEAD_MIN,

@@ -162,7 +162,8 @@ int kvd_gpu_moments_weights(kvd_gpu_moments *m, const kvd_gpu_weights *w, int la
     return 0;
 }
 
-/* Copies second moments between the device (heads of this GPU) and the host (all heads). */
+/* Copies the second moments of this GPU's heads to `host` if to_host is true, else from `host` to
+ * the GPU. The array `host` has the moments of all heads. */
 static int copy(kvd_gpu_moments *m, kvd_g g, double *host, bool to_host, cudaStream_t stream,
                 kvd_err *err)
 {

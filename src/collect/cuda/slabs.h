@@ -39,7 +39,8 @@ typedef struct {
     kvd_slab_bad *bad;
 } kvd_slab_args;
 
-/* Queues the transposition and conversion that *args describes. Ties round to even. */
+/* Queues the transposition of arrays such as Q to [head][token][dim], and their conversion to
+ * number type args->to. Ties round to even. */
 cudaError_t kvd_make_slabs(const kvd_slab_args *args, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -83,8 +83,8 @@ const kvd_nccl *kvd_nccl_load(kvd_err *err);
  * ...". */
 int kvd_cublas_check(cublasStatus_t s, const char *what, kvd_err *err);
 
-/* Functions of cuBLAS that C++ code can call. `type` is the 16-bit number type of the factors;
- * their products are added in float32. */
+/* Wrappers of cuBLAS functions, for CUDA C++ code. kvd_cublas_gemm multiplies matrices of the
+ * 16-bit number type `type`, and adds the products in float32. */
 cublasHandle_t kvd_cublas_open(const char *what, kvd_err *err);
 void kvd_cublas_close(cublasHandle_t h);
 cublasStatus_t kvd_cublas_gemm(cublasHandle_t h, cublasOperation_t op_a, cublasOperation_t op_b,

@@ -23,8 +23,8 @@ int kvd_field_small(kvd_h5 *f, const char *where, const char *name, int lo, int 
 
 /* Reads a dataset's number of layers, which must be in [1, most]. */
 int kvd_field_layers(kvd_h5 *f, const char *path, int rank, int most, int *n_layers, kvd_err *err);
-/* Write and read the number of tokens from which a file was computed. Reading fails if the number
- * is below `least`. */
+/* kvd_field_write_tokens writes the number of tokens from which a file was computed.
+ * kvd_field_tokens reads this number, and fails if it is below `least`. */
 int kvd_field_write_tokens(kvd_h5 *f, const char *long_name, size_t n_tokens, kvd_err *err);
 int kvd_field_tokens(kvd_h5 *f, size_t least, size_t *n_tokens, kvd_err *err);
 /* Writes n real numbers without a unit as a one-dimensional dataset. */

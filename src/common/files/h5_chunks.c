@@ -153,8 +153,7 @@ int kvd_h5_write_chunks(hid_t dataset, const kvd_h5_spec *spec, const hsize_t *c
     return status;
 }
 
-/* longest axis whose HDF5 dimension scale (dataset of coordinates) stores the indices 0, 1, ...;
- * scales of longer axes are empty */
+/* length of the longest axis whose indices 0, 1, ... are stored as an HDF5 dimension scale */
 static const hsize_t indexed = 60000 / sizeof(int32_t);
 
 /* Opens the dimension scale `path` if its length is n; otherwise returns H5I_INVALID_HID. */

@@ -63,7 +63,7 @@ void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t li
             slab[i] = 1;
         inner *= slab[i];
         if (slab[i] < dims[i])
-            /* If a chunk covers only a part of axis i, its length along every earlier axis is 1. */
+            /* The chunk covers only a part of axis i, so axes 0 to i - 1 get length 1. */
             inner = most;
     }
 }

@@ -23,8 +23,8 @@ hid_t kvd_h5_creation(hid_t kind);
 /* Fails if memory is short. Call before opening a file: HDF5 1.10 crashes without memory. */
 int kvd_h5_room(const char *path, kvd_err *err);
 
-/* Computes the shape of chunks of at most `limit` bytes that divide the first axes and keep the
- * last axes whole. */
+/* Divides an array of shape `dims` into chunks, each a contiguous part of the array with at most
+ * `limit` bytes. slab [rank] receives the shape of a chunk. */
 void kvd_h5_slab_dims(int rank, const hsize_t *dims, size_t type_size, size_t limit, hsize_t *slab);
 
 /* Returns HDF5 creation properties for a dataset: contiguous storage, allocated at once, if

@@ -190,8 +190,8 @@ static int probe_file(const char *path, kvd_err *err)
     if (kvd_h5_room(path, err))
         return -1;
     const hid_t access = kvd_h5_access();
-    /* Uses HDF5's stdio driver. The default driver may reuse a file that the parent process has
-     * open, but this child process has closed that file's descriptor. */
+    /* Uses HDF5's stdio driver, because the default driver could reuse a descriptor that this
+     * process has closed. */
     const hid_t file =
         access < 0 || H5Pset_fapl_stdio(access) < 0 ? -1 : H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)

@@ -265,7 +265,8 @@ char *kvd_output_folder_file(const kvd_output *out, const char *name, kvd_err *e
     return NULL;
 }
 
-/* Copies the rest of file `from` or, if it is NULL, `text` to file `to`. Closes neither file. */
+/* Appends the rest of file `from` to file `to`. If `from` is NULL, appends the `len` bytes of
+ * `text` instead. Closes neither file. */
 static int write_all(FILE *to, const char *path, FILE *from, const char *text, size_t len,
                      kvd_err *err)
 {

@@ -26,8 +26,8 @@ typedef struct {
     /* Keys before RoPE, and inputs of W_Q, W_K and W_V [tokens][d_model]. Each is NULL if the
      * method does not read it. */
     float *k_pre, *input;
-    /* attention output of all tokens; a query head has as many dimensions as its KV head keeps of
-     * V */
+    /* attention outputs of all tokens; if a KV head keeps d dimensions of V, each of its query
+     * heads has d outputs */
     float *o;
     float *work;          /* [block][kvd_layer_scratch] */
     float *cosine, *sine; /* RoPE tables, [kvd_batch_rope_rows][d_head / 2] */

@@ -47,8 +47,8 @@ void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Divides the time since the last clock reading among the phases of attention. Each phase's share
- * is proportional to how much its seconds grew from *before to *after. */
+/* Divides the time since the last clock reading among the phases of attention. A phase's share is
+ * proportional to its seconds in *after minus its seconds in *before. */
 static void divide(const kvd_stepwise_account *before, const kvd_stepwise_account *after,
                    kvd_phase attention, kvd_cpu_clock *clock)
 {

@@ -49,8 +49,8 @@ void kvd_cpu_weights_release(kvd_cpu_weights *w);
  * norm's, or NULL if the model has none. */
 const float *kvd_cpu_once(const kvd_cpu_weights *w, kvd_part part, int bias);
 
-/* Returns the index of a query head's first column in a row of queries (if `at` is at_qk) or of
- * attention output (if `at` is at_v). */
+/* Returns the first column of query head `head` in a row of queries or of attention outputs. `at`:
+ * first column of each KV head in a row of keys (for queries) or of values (for outputs). */
 static inline size_t kvd_cpu_query_at(const kvd_cpu_weights *w, const size_t *at, size_t head)
 {
     const size_t g = head / w->group;

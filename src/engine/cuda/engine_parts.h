@@ -1,5 +1,4 @@
-/* Parts of the CUDA engine. A function marked "All GPUs call it" must be called for all GPUs at the
- * same time, because they wait for each other. */
+/* Internal types and functions of the CUDA engine, which its source files share. */
 #ifndef KVD_ENGINE_CUDA_ENGINE_PARTS_H
 #define KVD_ENGINE_CUDA_ENGINE_PARTS_H
 
@@ -92,7 +91,8 @@ kvd_cuda_engine *kvd_cuda_engine_new(const kvd_engine_spec *s, int index, kvd_er
  * over several GPUs; it is NULL for one GPU. */
 int kvd_cuda_engine_load(kvd_cuda_engine *e, const kvd_checkpoint *c, const kvd_plan *plan,
                          kvd_gpu_sum *sum, size_t *pages, kvd_err *err);
-/* Allocates the cache, and captures the CUDA graphs of decode steps. All GPUs call it. */
+/* Allocates the cache, and captures the CUDA graphs of decode steps. The threads of all GPUs must
+ * call it at the same time, because the GPUs wait for each other. */
 int kvd_cuda_engine_ready(kvd_cuda_engine *e, size_t pages, kvd_err *err);
 /* Computes an iteration, and waits for the GPU. The thread of each GPU must call it. */
 int kvd_cuda_engine_run(kvd_cuda_engine *e, const kvd_iteration *it, const uint32_t *id,

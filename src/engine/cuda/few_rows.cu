@@ -29,7 +29,7 @@ struct params {
     /* Sizes: n tokens; `in` columns and `out` rows of W; `slabs` of 64 columns and `tiles` of 16
      * rows; `pitch` bytes between rows of x in shared memory. */
     int n, in, out, slabs, tiles, pitch;
-    /* index of the first column of W that this launch multiplies */
+    /* index of the first column of the weight matrix W that this launch multiplies */
     size_t first;
     /* number of blocks of 128 columns that this launch multiplies, if W has 4-bit weights */
     int units;

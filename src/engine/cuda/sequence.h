@@ -24,7 +24,7 @@ typedef struct {
     /* [GPUs + 1] number of important tokens, and of other tokens, before each GPU's part of the
      * prompt. Last element: numbers in the whole prompt. */
     int32_t (*before)[2];
-    /* true if this struct's token counts are valid for the current choice of important tokens */
+    /* true if the counts of important tokens in the field `before` are up to date */
     bool fetched;
 } kvd_sequence_sets;
 
@@ -92,8 +92,8 @@ int kvd_sequence_attend(kvd_sequence_rank *r, int layer, const kvd_gpu_attention
 int kvd_sequence_to_heads(kvd_sequence_rank *r, int layer, cudaStream_t stream, kvd_err *err);
 int kvd_sequence_to_tokens(kvd_sequence_rank *r, int layer, void *out, cudaStream_t stream,
                            kvd_err *err);
-/* Adds `bytes` bytes of memory from address `at` on to a list of pieces that are sent to, or
- * received from, GPU `gpu`. */
+/* Appends the `bytes` bytes of memory at address `at` to the list of memory pieces that are sent
+ * to, or received from, GPU `gpu`. */
 void kvd_sequence_piece(kvd_gpu_piece *list, size_t *n, int gpu, void *at, size_t bytes);
 int kvd_sequence_exchange(kvd_sequence_rank *r, int kind, cudaStream_t s, kvd_err *err);
 /* Connects all GPUs by exchanging a few bytes. Called on every GPU before the first prompt, because

@@ -155,8 +155,8 @@ int kvd_sequence_sets_make(kvd_sequence_rank *r, kvd_err *err)
     size_t entry = 0;
     if (!r->own.method)
         return 0;
-    /* With zdc on several GPUs, tokens lose dimensions when they are sent to another GPU, not when
-     * they are appended to this GPU's cache. */
+    /* On several GPUs, method zdc removes dimensions before it sends K and V, not when they enter
+     * the cache. */
     r->slice->cache.method->appended = NULL;
     for (int l = 0; l < r->own.config->n_layers; l++)
         entry = kvd_larger(entry, (size_t)r->own.layer[l].map.page_elements / KVD_PAGE_TOKENS);

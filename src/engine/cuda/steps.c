@@ -391,8 +391,8 @@ static int few_experts(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd
     return sum_up(e, w->x, n, open, err);
 }
 
-/* Queues layer l of a decode step of n requests. *open: phase of the kernel queued last, whose end
- * is not yet recorded. */
+/* Queues layer l of a decode step of n requests. *open: kind of work, such as KVD_PHASE_MLP, whose
+ * time is being measured; updated by this function. */
 static int few_layer(kvd_cuda_engine *e, int l, size_t n, kvd_phase *open, kvd_err *err)
 {
     kvd_gpu_worker *const w = &e->w;

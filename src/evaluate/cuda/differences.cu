@@ -30,8 +30,8 @@ template <class OP> __device__ double over_cta(double x)
     __shared__ double of_warp[THREADS / 32];
     for (int step = 16; step > 0; step /= 2)
         x = OP::of(x, __shfl_down_sync(~0u, x, step));
-    /* Waits until all threads have finished the previous call, which reads the shared array
-     * of_warp. */
+    /* Waits, because thread 0 may still read the array of_warp in the previous call of this
+     * function. */
     __syncthreads();
     if (threadIdx.x % 32 == 0)
         of_warp[threadIdx.x / 32] = x;

@@ -109,8 +109,8 @@ template <bool DIFF> __device__ __forceinline__ void gather(part &p)
         q.diff = DIFF ? __shfl_down_sync(~0u, p.diff, step) : 0;
         merge<DIFF>(p, q);
     }
-    /* Waits until all threads have finished an earlier call of this function, which reads
-     * of_warp. */
+    /* Waits, because thread 0 may still read the array of_warp in the previous call of this
+     * function. */
     __syncthreads();
     if (lane == 0)
         of_warp[warp] = p;

@@ -157,8 +157,8 @@ typedef struct {
     const kvd_continued *out;
     kvd_generate_step step;
     void *ctx;
-    /* [c->n_sequences] cache statistics per group of sequences that ran together, at the index of
-     * the group's first sequence */
+    /* [c->n_sequences] cache statistics of a batch of sequences that ran together, at the index of
+     * the batch's first sequence; 0 at all other indices */
     kvd_stepwise_account *account;
     pthread_mutex_t lock;
     size_t next;

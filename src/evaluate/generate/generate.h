@@ -84,7 +84,7 @@ typedef struct {
     /* first_gpu: index of the first GPU to use. n_gpus: number of GPUs or, without a GPU, of CPU
      * threads; 0 means 1. */
     int first_gpu, n_gpus;
-    /* this process runs part number `part` of the work, which n_parts processes share */
+    /* The work is divided into n_parts parts. This process does part number `part`. */
     size_t part, n_parts;
     /* largest number of tokens in a forward pass */
     size_t max_tokens;

@@ -53,7 +53,7 @@ typedef struct {
      * - start: position of its first new token
      * - whole: its final length in tokens, prompt included
      * - row: index among all sequences
-     * - slot: index in this group */
+     * - slot: number of its KV cache */
     size_t *offset, *start, *whole, *row, *slot;
     uint32_t *id;
     uint32_t *best; /* [n] */
@@ -203,9 +203,9 @@ static int run_prompts(group *u, kvd_err *err)
     return pass(u, u->n, err);
 }
 
-/* Appends the newest token to u->text, the whole sequence so far. If the sequence now exceeds
- * LongRoPE's original context length, clears the cache, so that the next pass reads u->text
- * again. */
+/* Appends the newest token to u->text, the whole sequence so far. When the sequence outgrows
+ * LongRoPE's short factors, clears the cache, so that the next pass recomputes it with the long
+ * factors. */
 static int add_to_text(group *u, kvd_err *err)
 {
     const size_t rows = u->rows[0];

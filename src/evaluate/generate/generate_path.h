@@ -16,7 +16,8 @@ struct kvd_generate_path {
     /* Called by `run` when the first n_layers layers of a pass are done; may be NULL. */
     void (*layer_done)(void *ctx, int n_layers);
     void *layer_ctx;
-    /* Returns how many of the sequences from `first` on may run together, at least 1. */
+    /* Returns how many sequences, from number `first` on, may be generated in one batch; at least
+     * 1. */
     size_t (*together)(const kvd_generate_path *p, const kvd_continuations *c, size_t first);
     /* Called after `run` failed. Returns 1 if it has got more memory, so that `run` may be called
      * again, otherwise 0 or -1. May be NULL. */

@@ -251,8 +251,8 @@ static int ended(void *ctx, size_t sequence, size_t at, const uint32_t *token, k
     size_t low = 0, high = r->n_answers;
     bool stopped;
     (void)sequence;
-    /* Ends the answer at an end token. The token is stored in the cache (1), unless a chat template
-     * adds it later (2). */
+    /* An end token ends the answer. Returns 2 if the chat template adds this token to the cache
+     * later, else 1. */
     if (is_end(r, token[at]))
         return r->settings.chat ? 2 : 1;
     while (high - low > 1) {

@@ -15,8 +15,8 @@
 struct kvd_journal {
     char *path;
     FILE *file;
-    /* JSON array of the saved groups of sequences; each group has the path and line number at which
-     * it is saved */
+    /* JSON array; each element has the results of sequences that ran together, and the file and
+     * line that store them */
     json_t *groups;
     size_t n_saved;
     char **part;
@@ -340,8 +340,8 @@ typedef struct {
     const kvd_continuations *c;
     const kvd_continued *out;
     bool *done; /* [c->n_sequences] */
-    /* [c->n_sequences] cache statistics of each group of sequences that ran together, at the index
-     * of the group's first sequence */
+    /* [c->n_sequences] cache statistics of a batch of sequences that ran together, at the index of
+     * the batch's first sequence; 0 at all other indices */
     kvd_stepwise_account *account;
     kvd_progress *progress;
 } saved_call;
@@ -363,7 +363,8 @@ static int check_interrupted(void *ctx, size_t first, size_t n, const kvd_stepwi
     return kvd_interrupted() ? kvd_fail_interrupted(err) : 0;
 }
 
-/* Copies the results of a saved group of sequences, unless one of them has results already. */
+/* Copies the saved results of sequences that ran together. Copies nothing if one of these sequences
+ * already has a result. */
 static int take_group(saved_call *r, json_t *group, size_t *n)
 {
     json_t *const sequences = json_object_get(group, "sequences");

@@ -11,12 +11,13 @@
 
 typedef struct kvd_journal kvd_journal;
 
-/* Opens the journal at `path`. If `parts` is true, also reads the journals of runs with --part,
- * path.I-of-N. Returns NULL if a journal is damaged or has other options than *key. */
+/* Opens the journal at `path`, a file of generated sequences. If `parts` is true, also reads the
+ * files path.I-of-N, which runs with --part have written. Returns NULL on failure, for example if a
+ * journal is damaged or was written with other options than *key. */
 kvd_journal *kvd_journal_open(const char *path, bool parts, const kvd_run_key *key, kvd_err *err);
 /* Returns the number of sequences whose generated tokens the journal has. */
 size_t kvd_journal_n_saved(const kvd_journal *j);
-/* Returns how many journals were read from runs with --part, which compute a part of the tasks. */
+/* Returns how many journals (files of generated sequences) of runs with --part were read. */
 size_t kvd_journal_n_parts(const kvd_journal *j);
 const char *kvd_journal_path(const kvd_journal *j);
 /* Deletes the journal, and the journals of all parts of the run (--part). */

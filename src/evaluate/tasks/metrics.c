@@ -227,8 +227,8 @@ static bool is_reference(const kvd_metric_key *key, const char *s, size_t n)
     return false;
 }
 
-/* Returns a copy of `s` in which each run of blanks and characters of `drop` becomes one blank. If
- * `spaces` is true, any white space is treated as a blank. */
+/* Returns a copy of `s` with blanks in place of the characters of `drop` and, if `spaces` is true,
+ * of all white space. Consecutive blanks become one blank. */
 static char *blanked(const char *s, const char *drop, bool spaces)
 {
     char *const out = malloc(strlen(s) + 1);

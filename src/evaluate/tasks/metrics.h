@@ -28,7 +28,7 @@ typedef enum {
     /* fraction of the numbers in the answer that equal N, where the reference is "Paragraph N" in
      * Chinese */
     KVD_METRIC_RETRIEVAL_ZH,
-    /* fraction of the answer's numbers that equal the reference */
+    /* fraction of the numbers in the answer that equal the reference, which is a number */
     KVD_METRIC_COUNT,
     /* 1 if the answer's last number equals the number after "####" in the reference (GSM8K) */
     KVD_METRIC_NUMBER,

@@ -9,11 +9,11 @@
 #include "evaluate/tasks/benchmark_tables.h"
 #include "evaluate/tasks/ruler_build.h"
 
-/* Identifiers of random number streams. ORDER_STREAM shuffles. TASK_STREAM + k makes all other
- * random choices of RULER task k. */
+/* Identifiers of random number streams. ORDER_STREAM is for random orders, TASK_STREAM + k for all
+ * other random choices of RULER task k. */
 enum { ORDER_STREAM = 0x52554c00, TASK_STREAM };
 /* EXAMPLE_TOKENS: largest length of the solved example in task "vt" (variable tracking). ATTEMPTS:
- * how many random questions of the smallest size are made until one fits into the prompt. */
+ * number of tries to make a question of the smallest size that fits into the prompt. */
 enum { EXAMPLE_TOKENS = 500, ATTEMPTS = 20 };
 
 const char *const kvd_ruler_words[KVD_N_RULER_TASKS + 1] = {"niah_single_1",
@@ -136,8 +136,8 @@ static int measure(kvd_ruler *r, kvd_ruler_build *build, size_t n, size_t *token
     return status ? -1 : 0;
 }
 
-/* settings of the search for the largest RULER item (test question) that fits into `limit` tokens.
- * Its size is counted in words or lines. */
+/* Settings of the search for the largest RULER item (test question) of at most `limit` tokens. The
+ * size of an item is counted in words or lines. */
 typedef struct {
     kvd_ruler_build *build;
     size_t limit;

@@ -93,8 +93,8 @@ void kvd_task_result_release(kvd_task_result *r);
 int kvd_task_results_mean(const kvd_task_run *f, const kvd_task_result *r, size_t n,
                           kvd_task_result *mean, double spread[KVD_N_FREE_MEASURES], kvd_err *err);
 
-/* Computes the mean of measure m in *r, minus its mean in *less unless `less` is NULL, with a
- * bootstrap interval over texts. NaN if an item has no value. */
+/* *out receives the mean of measure m in *r, with a bootstrap interval over texts. If `less` is not
+ * NULL, the mean of m in *less is subtracted. *out is NaN if an item has no value. */
 int kvd_task_interval(const kvd_task_run *f, kvd_task_measure m, const kvd_task_result *r,
                       const kvd_task_result *less, uint64_t seed, kvd_interval *out, kvd_err *err);
 

@@ -26,8 +26,7 @@ struct kvd_task_table {
     column_text *text;
     int n;
     size_t n_rows, capacity;
-    /* for each measure: its values, one row per compression that was tested, one column per test
-     * item */
+    /* for each measure, an array [rows][items] of its values; each row is a tested compression */
     double *value[KVD_N_FREE_MEASURES];
     /* [rows][n_items][n_new] tokens that the row's method generated; -1 in a row with means over
      * random seeds */

@@ -25,7 +25,8 @@ static int words_of(const char *s, size_t n, kvd_characters *x, kvd_words *w, kv
     *x = (kvd_characters){.c = malloc((n + 1) * sizeof *x->c)};
     for (size_t i = 0; x->c && i < all.n; i++) {
         x->c[x->n++] = word_character(all.c[i]);
-        /* The lower case of U+0130 is i and a combining dot; the dot counts as a space. */
+        /* In lower case, U+0130 becomes two characters: i and a combining dot, which is replaced by
+         * a space. */
         if (all.c[i] == 0x130)
             x->c[x->n++] = ' ';
     }

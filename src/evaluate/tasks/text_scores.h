@@ -34,8 +34,8 @@ int kvd_qa_f1(const char *answer, const char *reference, double *f1, kvd_err *er
 int kvd_rouge_package(const char *answer, const char *reference, double *rouge_1, double *rouge_l,
                       kvd_err *err);
 
-/* Computes LongBench's code_sim_score: the similarity, as in Python's difflib, of the reference and
- * the answer's first line of code. */
+/* Computes LongBench's code_sim_score: the similarity, as in Python's difflib, of the whole
+ * reference and the answer's first line of code. */
 int kvd_code_similarity(const char *answer, const char *reference, double *score, kvd_err *err);
 
 /* The functions below score answers as InfiniteBench's own src/compute_scores.py does. Digits are 0

@@ -14,8 +14,8 @@
 
 enum { PAGE = 64 };
 
-/* number of sequences that run together: all of them divided by GROUPS, but at least LEAST_SLOTS
- * and at most MOST_SLOTS */
+/* number of sequences that run together: 1 / GROUPS of all sequences, but at least LEAST_SLOTS and
+ * at most MOST_SLOTS */
 enum { LEAST_SLOTS = 32, MOST_SLOTS = 256, GROUPS = 8 };
 
 typedef struct {

@@ -19,7 +19,7 @@ typedef struct {
     kvd_device_memory memory;
     /* [max_tokens][d_model] hidden states after the last layer, on the GPU */
     float *hidden;
-    /* [max_tokens][d_model] hidden states of each sequence's last token, on the GPU */
+    /* [sequences][d_model] hidden state of the last token of each sequence, on the GPU */
     float *last;
     float *logits;
 } gpu_pass;
