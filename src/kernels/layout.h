@@ -40,7 +40,8 @@ enum {
      * dimensions, and one for layers with wider heads. */
     KVD_WIDTH_NARROW = 128,
     KVD_HEADS_MAX = 128,
-    /* Largest number of query heads per KV head that one launch of CUDA decode computes. */
+    /* Largest number of query heads per KV head that one launch of a CUDA decode kernel
+     * computes. */
     KVD_GROUP_MAX = 16
 };
 

@@ -11,7 +11,8 @@ void kvd_stepwise_account_add(kvd_stepwise_account *sum, const kvd_stepwise_acco
     sum->read += a->read;
     sum->unread += a->unread;
     sum->dense += a->dense;
-    /* All heads hold their tokens at the same time, so their peaks add up. */
+    /* The peak memory of all heads is the sum of the heads' peaks, because they store tokens at the
+     * same time. */
     sum->peak += a->peak;
     sum->dropped += a->dropped;
     sum->lowered += a->lowered;

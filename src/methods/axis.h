@@ -1,6 +1,6 @@
-/* Declarations shared by all compression methods. A method compresses one axis: layers (sharing),
- * tokens (selection), dims (subspaces) or bits (quantisation). Prompt tokens attend to uncompressed
- * K and V; each later token is a step that attends to the cache. */
+/* Declarations shared by all compression methods. A method compresses one axis of the KV cache:
+ * layers (sharing), tokens (selection), dims (subspaces) or bits (quantisation). Prompt tokens
+ * attend to uncompressed K and V, later tokens to the compressed cache. */
 #ifndef KVD_METHODS_AXIS_H
 #define KVD_METHODS_AXIS_H
 

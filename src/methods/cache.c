@@ -244,8 +244,8 @@ static bool alike(const kvd_cache *c, const kvd_attention_in *in, size_t a, size
            in->offset[a + 1] - in->offset[a] == in->offset[b + 1] - in->offset[b];
 }
 
-/* Computes attention for sequences `from` .. `to` - 1 in parallel. Then adds their stored bits to
- * c->account, in sequence order. */
+/* Computes attention for sequences `from` .. `to` - 1 in parallel. Then adds their statistics, such
+ * as the number of stored bits, to c->account, in sequence order. */
 static int step_sequences(kvd_cache *c, const kvd_attention_in *in, size_t from, size_t to,
                           float *out, kvd_err *err)
 {

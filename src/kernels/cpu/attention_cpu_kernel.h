@@ -51,7 +51,8 @@ enum { AHEAD = 4096, LINE = 64 };
 
 typedef struct {
     size_t nv, from, rows; /* number of vectors, first row within the task, number of rows */
-    /* All query rows of this panel attend to keys below `common`, none to keys from `end` on. */
+    /* common: number of keys to which all query rows attend. end: number of keys to which at least
+     * one query row attends. */
     size_t common, end;
     int empty; /* 1 if `o` is not initialised */
     float *q;  /* [d_qk][nv * VL] Queries multiplied by the scale of the scores. */
@@ -59,7 +60,8 @@ typedef struct {
      * padding. */
     float *o;
     float *max, *sum, *alpha; /* [PANEL]; `alpha` is the factor that rescales older sums */
-    /* [PANEL] Number of keys that each query row attends to beyond the first `common` keys. */
+    /* [PANEL] Number of keys to which each query row attends, minus the smallest of these
+     * numbers. */
     float *limit;
 } panel;
 
@@ -69,8 +71,8 @@ INLINE void ask_for(uintptr_t *line, uintptr_t to)
         __builtin_prefetch((const void *)*line);
 }
 
-/* Computes attention scores of TILE(nv) keys for nv * VL queries, and updates each query's maximum
- * score. If `masked`, keys after the query get score -infinity. */
+/* Computes attention scores of a few keys, and updates the maximum score of each query. If
+ * `masked`, keys after a query's position get score -infinity. */
 INLINE void scores_tile(const size_t nv, const float *q, const float *const *k, size_t d,
                         int masked, const float *keys, const float *limit, float *s, float *max,
                         const float *v, size_t v_step)

@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(32 * (SLABS > NARROW_SLABS ? (int)WIDE_WARPS :
             }
             find(a, slot, at);
             const int head = choose_unit(p, u, g, kind, n_q, HEADS, r_smem);
-            /* Without a rotation matrix, one CTA stores all columns of a head. It is the CTA that
-             * starts at column 0. */
+            /* If a vector has no rotation matrix, the CTA with column 0 stores the whole vector,
+             * and other CTAs skip it. */
             if (first == 0 || (u.applies_rope && first < u.d)) {
                 prefill_rows(p, u, head, g, kind < n_q, kind == n_q + 1, slot, at, r);
                 prefetch<HEADS, SLABS, ROPE>(p, u, lane, stages + (uint32_t)(stage * STAGE_BYTES));

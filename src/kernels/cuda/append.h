@@ -1,4 +1,5 @@
-/* Applies RoPE and rotations to new tokens and stores the first dimensions of each head. */
+/* Applies RoPE and rotation matrices to Q, K and V of new tokens. Stores the dimensions that
+ * compression keeps. */
 #ifndef KVD_KERNELS_CUDA_APPEND_H
 #define KVD_KERNELS_CUDA_APPEND_H
 

@@ -280,8 +280,7 @@ __device__ __forceinline__ void rope(const params &p, const unit &u, int c, rows
     }
 }
 
-/* XORs each word with 0, so that the compiler puts the two tokens' words into adjacent
- * registers. */
+/* Changes no word, but makes the compiler keep the words in adjacent registers. */
 template <int HEADS, int SLABS>
 __device__ __forceinline__ void finish_rows(const params &p, rows<HEADS, SLABS> &a)
 {
@@ -394,8 +393,8 @@ __device__ __forceinline__ void fetch_r(const params &p, const void *r, int colu
     }
 }
 
-/* Returns the address of a token's key or value in a cache page. `v_after` is 0 for a key, and the
- * offset of V after K for a value. */
+/* Returns the address of a token's K or V in a cache page. v_after: distance in elements from K to
+ * V, or 0 for the address of K. */
 __device__ __forceinline__ uint16_t *in_page(const kvd_append_args &a, int page, int pos, int g,
                                              int v_after, int d)
 {

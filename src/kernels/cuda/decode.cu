@@ -292,8 +292,8 @@ static __device__ void consume(const params &p, const pipes &pipe, const merge_a
         return;
     uint32_t q[WIDTH16][2 * HALVES];
     uint32_t n0 = 0, n1;
-    /* Bit 0: parity for the next wait on the barrier area.free. Other bits: number of token ranges
-     * so far that were short enough to be computed by one warp. */
+    /* Bit 0: parity of the next wait on barrier area.free. Bits 1 to 31: number of token ranges so
+     * far that a single warp computed. */
     uint32_t turn = 1;
     load_q<HALVES>(q, p, __shfl_sync(~0u, word, 0), __shfl_sync(~0u, word, 1), lane);
     for (; list.x; list.x--, list.y++, n0 = n1) {
@@ -468,8 +468,8 @@ static __global__ void __launch_bounds__(32 * (n_warps<HALVES, WIDTH16> + 1), 1)
 #endif
     if (p.args.busy && threadIdx.x == 0)
         started(area) = now_ns();
-    /* The sum of the parameters is stored here and never read. Without the store, the compiler
-     * would remove the reads of parameters. */
+    /* Address where a dummy result is stored, so that the compiler keeps the prefetch of kernel
+     * parameters. */
     uint32_t *const unused = area.is_last + 4 + warp;
     if (warp == WARPS) {
         const first_work first = load_first(p, lane);

@@ -1,4 +1,5 @@
-/* Merges attention results of decode.cu: of the warps of a CTA, and of a KV head's CTAs. */
+/* Merges partial attention results of decode kernels, first over the warps of a CTA, then over the
+ * CTAs that share a KV head. */
 #ifndef KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 #define KVD_KERNELS_CUDA_DECODE_MERGE_CUH
 
@@ -38,7 +39,7 @@ enum {
     AT_LAST_DONE,  /* the first warp has computed its last half page */
     AT_WARPS_MERGED,
     AT_ARRIVED, /* the CTA's partial result is written */
-    /* Event: the last CTA of a KV head has read all partial results. */
+    /* Timestamp for profiling: the last CTA of a KV head has read all partial results. */
     AT_SLOTS_READ,
     AT_END,
 };

@@ -47,8 +47,8 @@ static __device__ int pieces_of(const params &p, int tokens)
     return (tokens + CUT_TOKENS - 1) / CUT_TOKENS;
 }
 
-/* If the second half of the KV heads has its own number of tokens, its pages come first in a page
- * table. Returns how many pages of request b these are, or 0. */
+/* Returns how many pages at the start of request b's page table belong only to the second half of
+ * the KV heads. 0: all KV heads use the same pages. */
 static __device__ int pages_before(const params &p, int b)
 {
     return p.second_len ? pages_of(p.second_len[b]) : 0;
@@ -390,8 +390,8 @@ static __device__ __forceinline__ void plan_ours(const params &p, int batch)
         if (!(works[c / 32] >> c % 32 & 1) || task > to.x || (task == to.x && to.y == 0))
             continue;
         kvd_decode_segment s = whole(p, task);
-        /* half: number of whole blocks of CUT_TOKENS tokens before the sliding window. older:
-         * number of further tokens before it. */
+        /* Splits the s.skip tokens before the sliding window into `half` blocks of CUT_TOKENS
+         * tokens and `older` remaining tokens. */
         const int half = s.skip / CUT_TOKENS, older = s.skip % CUT_TOKENS,
                   pieces = pieces_of(p, s.n_tokens - half * CUT_TOKENS);
         const int piece0 = task == from.x ? from.y : 0, piece1 = task == to.x ? to.y : pieces;

@@ -235,7 +235,8 @@ static __device__ __forceinline__ void put_short_pair(const short_params &p, con
                            p.scale, p.scale_log2));
 }
 
-/* Copies the tokens of this warp to shared memory and adds them to its softmax state `st`. */
+/* Copies K and V of this warp's tokens to shared memory, and accumulates attention to these tokens
+ * in the softmax state `st`. */
 template <bool BF>
 static __device__ __forceinline__ void
 compute_units(state<1, SHORT_WIDTH_MAX / 16> &st, const uint32_t (&q)[SHORT_WIDTH_MAX / 16][2],

@@ -138,8 +138,8 @@ static __device__ __forceinline__ void copy_pieces(uint32_t to, const char *from
               v_each * groups, full, policy);
 }
 
-/* Lanes 0 to now - 1 each copy tokens of one page to shared memory: `groups` groups of 8 tokens,
- * from group number `group` on. */
+/* Copies K and V of `now` pages to shared memory, one page per lane. From each page, copies tokens
+ * 8 * group .. 8 * (group + groups) - 1. */
 static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from, int k_bytes,
                                                   int v_bytes, int group, int groups, uint32_t full,
                                                   uint64_t policy, int lane, int now)
@@ -214,7 +214,7 @@ static __device__ __forceinline__ void copy_pages(uint32_t to, const char *from,
 }
 #endif
 
-/* Returns a cache policy by which L2 evicts the data first. */
+/* Returns a cache policy for data that is read once: L2 evicts such data before other data. */
 static __device__ __forceinline__ uint64_t read_once_policy()
 {
     uint64_t policy = 0;

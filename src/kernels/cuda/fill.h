@@ -45,8 +45,8 @@ typedef struct {
      * of its dimensions to fill */
     int32_t head[KVD_HEADS_MAX], width[KVD_HEADS_MAX];
     int32_t padded; /* number of columns that are written, a multiple of 8 */
-    /* [batch] in device memory. len: number of tokens of each request for which Q, K or V is
-     * generated. kv_len: number of its keys. */
+    /* [batch] in device memory. len: number of rows to fill with random numbers in each request.
+     * kv_len: number of keys of each request. */
     const int32_t *len, *kv_len;
     int32_t longest; /* largest `len`; rows from len to longest - 1 are zero */
     /* Number of elements between requests, between heads and between tokens of the tensor. Each is

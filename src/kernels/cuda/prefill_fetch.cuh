@@ -153,7 +153,7 @@ __device__ void take_tiles(const kvd_prefill_args &a)
 __device__ void fetch_q(const kvd_prefill_args &a, int lane)
 {
     ring tiles = {0, 0};
-    /* Bit g is the parity with which to wait next on the barrier q_empty of warpgroup g. */
+    /* Bit g: parity of the next wait on q_empty[g], the barrier of warpgroup g. */
     uint32_t parities = 7;
     for (;;) {
         wait_tile(tiles);
@@ -188,7 +188,7 @@ __device__ __forceinline__ void fetch_block(const kvd_prefill_args &a, const rin
     const uint32_t full = kvd_smem(&SH.slot_full[slots.at]);
     mbar_wait(kvd_smem(&SH.slot_empty[slots.at]), slots.parity);
     if (end - begin < n || (WINDOW && begin < first)) {
-        /* Sets rows of K or V that are not copied to 0, because a NaN in old data times 0 is
+        /* Zeroes rows of K or V that are not copied, because old data may be NaN, and NaN * 0 is
          * NaN. */
         if (WINDOW) {
             uint4 *zero = (uint4 *)SH.slot[slots.at];

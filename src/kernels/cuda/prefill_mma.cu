@@ -385,8 +385,8 @@ __device__ __noinline__ void next_tile(const params &p, job &w, int32_t *next)
 
 template <bool BF, bool WINDOW> __device__ __forceinline__ void narrow_tile(const job &w)
 {
-    /* Variants exist for four ranges of d_v. With more variants, the instruction cache would be too
-     * small. */
+    /* The code is compiled for four ranges of d_v. Code for more ranges would not fit into the
+     * instruction cache. */
     switch ((w.d_v + 16) / 32) {
     case 1:
         tile_of_width<BF, WINDOW, 32>(w);

@@ -363,8 +363,8 @@ size_t round256(size_t n)
     return (n + 255) / 256 * 256;
 }
 
-/* Returns an upper bound on the number of tiles that schedule KVD_SCHEDULE_PAPERS cuts from larger
- * ranges of query rows. */
+/* Returns the largest possible number of small tiles. Schedule KVD_SCHEDULE_PAPERS cuts the last
+ * large tiles into small tiles, so that all CTAs get work. */
 size_t max_pieces(const kvd_attn_map *map, int n_ctas)
 {
     int lo = 1 << 30, hi = 0;
@@ -373,7 +373,7 @@ size_t max_pieces(const kvd_attn_map *map, int n_ctas)
         lo = d < lo ? d : lo;
         hi = d > hi ? d : hi;
     }
-    /* upper bound on the query rows per CTA that are cut into small tiles of at least 64 rows */
+    /* upper bound on the query rows of a large tile, which is cut into tiles of at least 64 rows */
     const size_t rows = ((size_t)hi / (size_t)lo + 2) * KVD_PREFILL_ROWS;
     return (size_t)n_ctas * (rows / 64);
 }

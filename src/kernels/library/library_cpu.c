@@ -30,8 +30,8 @@ static kvdim_status plan(kvdim_plan *p, void *stream, kvd_err *err)
     return KVDIM_OK;
 }
 
-/* Fails if a page of the requests' tokens, or with `only_new` of their new tokens, is not in the
- * pool. */
+/* Fails if the page table of a request has a page number outside the pool. If `only_new` is true,
+ * checks only pages with new tokens. */
 static kvdim_status check_pages(const kvdim_plan *p, bool only_new, kvd_err *err)
 {
     for (int b = 0; b < p->batch.batch; b++) {

@@ -63,7 +63,7 @@ void kvd_cudnn_close(kvd_cudnn_plan *plan); /* `plan` may be NULL */
 
 /* The functions below exist only where KVD_HAVE_CUDNN is defined. */
 
-/* Returns the number of workspace bytes that a run of the chosen engine needs. */
+/* Returns the workspace size, in bytes, of the cuDNN engine that was chosen. */
 size_t kvd_cudnn_workspace(const kvd_cudnn_plan *plan);
 
 /* Returns the chosen engine's name, such as "9.19.0 composite heads engine 5 knobs 18=0 24=33". */

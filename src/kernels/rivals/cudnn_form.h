@@ -142,10 +142,12 @@ typedef struct {
     int uids[UID_LAST], n_uids;
 } kvd_cudnn_form;
 
-/* Builds one graph of attention for a shape that was checked, and adds its descriptors to `heap`.
+/* Builds a cuDNN operation graph that computes attention. Adds its descriptors to `heap`.
  *
- * If `folded`, query heads that share a KV head become rows of one head, which requires q_len 1. If
- * `whole`, attention is one cuDNN operation, which requires q_len 1 or causal 0. */
+ * - shape: attention shape that was already checked
+ * - number: index of the graph, which makes the ids of its tensors unique
+ * - folded: if true, query heads that share a KV head become rows of one head; requires q_len 1
+ * - whole: if true, attention is a single cuDNN operation; requires q_len 1 or causal 0 */
 int kvd_cudnn_form_build(const kvd_cudnn_shape *shape, cudnnHandle_t handle, int number, int folded,
                          int whole, kvd_cudnn_heap *heap, kvd_cudnn_form *form, kvd_err *err);
 

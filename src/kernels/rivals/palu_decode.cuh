@@ -41,7 +41,8 @@ enum {
     OFF_UP_BARRIERS = OFF_EMPTY + PLACES_MAX * 8,
     /* Byte offset in shared memory of the RoPE cosines and sines that are not kept in registers. */
     OFF_TURN = (OFF_UP_BARRIERS + 16 + 127) / 128 * 128,
-    /* Number of groups of RoPE cosines and sines, out of 8, that a thread keeps in registers. */
+    /* A thread needs 32 RoPE angles. It keeps the cosines and sines of 4 * TURNS_KEPT of them in
+     * registers. */
     TURNS_KEPT = 4,
     OFF_UP = OFF_TURN + (8 - TURNS_KEPT) * 128 * 16
 };

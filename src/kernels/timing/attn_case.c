@@ -63,8 +63,7 @@ typedef struct {
     kvd_bench *bench;
     entry e[KVD_ATTN_ENTRIES];
     int n;
-    /* Reference attention outputs: one set for each way to treat heads with different numbers of
-     * dimensions. */
+    /* Reference attention outputs: one set for unpadded heads, one for padded heads, and so on. */
     kvd_row_check check[KVD_N_RUNS];
     bool checked[KVD_N_RUNS];
 } running;

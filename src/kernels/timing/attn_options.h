@@ -28,7 +28,7 @@ char *kvd_width_list_path(const char *text);
  *
  * - path, rates: name and contents of the file
  * - point: index of one of the file's sets of kept dimensions
- * - layer: layer whose KV heads are used, followed by the next layers if *list has more heads */
+ * - layer: first layer to read; reads the next layers too if *list has more KV heads */
 int kvd_width_list_rates(kvd_width_list *list, const char *path, const kvd_rates *rates,
                          size_t point, size_t layer, kvd_err *err);
 

@@ -125,8 +125,8 @@ static double read_rate(const float *x, double *sum)
     return (double)(floats * sizeof *x) / best;
 }
 
-/* The rate of exponentials is measured with 2^x of EXPS numbers, EXP_ROUNDS times, by a Taylor
- * polynomial of degree 5. */
+/* To measure the rate of exponentials, EXPS numbers x are replaced by 2^x, EXP_ROUNDS times. 2^x is
+ * a Taylor polynomial of degree 5. */
 enum { EXPS = 64, EXP_ROUNDS = 200000 };
 
 static inline __attribute__((always_inline)) void exps_of(float x[EXPS])

@@ -52,8 +52,8 @@ typedef void (*kvd_row_source)(const void *ctx, int request, int head, size_t t,
 int kvd_row_check_compare(const kvd_row_check *c, kvd_row_source source, const void *ctx,
                           kvd_row_error *out, kvd_err *err);
 
-/* Returns the largest relative error with which an output passes: 4e-3 for bf16, 1e-3 for fp16,
- * 1e-5 for float32. A single row may have 3 times this error. */
+/* Returns the largest relative error that a whole attention output may have: 4e-3 for bf16, 1e-3
+ * for fp16, 1e-5 for float32. Each row of the output may have 3 times this error. */
 double kvd_row_tolerance(kvd_dtype dtype);
 
 /* Lower bounds on a case's time: its bytes, FLOP and exponentials, each divided by the machine's
@@ -88,7 +88,8 @@ int32_t *kvd_scattered_pages(const kvd_problem *p, int *max_pages, size_t *n_pag
 int32_t kvd_problem_longest(const kvd_problem *p, bool queries);
 bool kvd_problem_ragged(const kvd_problem *p);
 
-/* Ways to divide attention among CTAs. KVD_BY_ITSELF: the implementation offers no choice. */
+/* Ways to divide attention among CTAs. KVD_BY_ITSELF means that an implementation, such as cuDNN,
+ * has its own fixed way. */
 typedef enum {
     KVD_BY_NONE,
     KVD_BY_PAPERS,
@@ -103,8 +104,8 @@ typedef enum {
     KVD_WIDTH_USE_OWN,    /* every head at its own d_qk and d_v */
     KVD_WIDTH_USE_PADDED, /* every head padded with zeros to the widest head */
     KVD_WIDTH_USE_DENSE,  /* every head has d_head dimensions, also in the reference */
-    /* Latent vectors, shared by groups of KV heads, replace K and V. Their total size equals that
-     * of K and V. */
+    /* Latent vectors of groups of KV heads replace K and V. A token's latents have as many elements
+     * as its compressed K and V in other methods. */
     KVD_WIDTH_USE_LATENT,
     KVD_N_RUNS
 } kvd_width_use;

@@ -35,7 +35,7 @@ typedef struct {
     kvd_attn_heads heads;
     char widths[KVD_WIDTHS_NAME]; /* name of this set of kept dimensions */
     kvd_lengths lengths;
-    /* Longest request in tokens; with log-normal lengths, their mean. */
+    /* Number of tokens of the longest request, or of the mean request if lengths are log-normal. */
     size_t seq_len;
     int batch;
     int32_t *q_len, *kv_len; /* [batch] q_len is kv_len in prefill, 1 in decode. */

@@ -40,7 +40,8 @@ static int add(choosing *c, int request, int head, size_t t, kvd_err *err)
     return 0;
 }
 
-/* Returns the i-th position to check: edges of blocks of 64 first, then spread over the request. */
+/* Returns the i-th query position to check. The first positions are next to multiples of 64, the
+ * others are spread over the request. */
 static size_t position(int i, size_t len)
 {
     static const size_t edge[] = {0, 1, 63, 64, 127, 128, 191, 192};
@@ -61,7 +62,8 @@ static int add_head(choosing *c, int b, int g, bool all, kvd_err *err)
                     return -1;
         return 0;
     }
-    /* Checks each position in one query head: successive positions take successive heads. */
+    /* At each position, only one query head is checked. The head changes from position to
+     * position. */
     size_t last = SIZE_MAX;
     for (int i = 0; i < POSITIONS; i++) {
         const size_t t = i == POSITIONS - 1 ? q_len - 1 : position(i, q_len);

@@ -72,8 +72,8 @@ struct kvd_bits_method {
     /* Returns true if each key channel is scaled by sqrt(max |q| / max |k|) before quantisation.
      * NULL: never. */
     bool (*balances)(const kvd_parameter_values *v);
-    /* Fails if the parameters are invalid. Called only if `open` is NULL. NULL: all parameters are
-     * valid. */
+    /* Fails if the parameters are invalid. Not called for methods that define `open`, which must
+     * check them itself. NULL: never fails. */
     int (*check)(const kvd_parameter_values *v, kvd_err *err);
     /* Fails if the method cannot run on the model or with the given files. Does no calibration.
      * NULL: never fails. */
@@ -120,8 +120,8 @@ size_t kvd_bits_take_rows(const kvd_bits_block *b, size_t sink, const float *mea
 void kvd_bits_give_rows(const kvd_bits_block *b, size_t sink, const float *mean, const float *rows,
                         float *decoded);
 
-/* Matrices of method xquant for K or V of one layer. The cache stores Y, the layer's inputs X times
- * `down` transposed. Y times `up` gives V or, after an RMS norm, K. */
+/* Matrices of method xquant for K or V of one layer. The cache stores Y = X down^T, where X is the
+ * layer's inputs. K or V is Y up^T + bias; an RMS norm may follow for K. */
 typedef struct {
     const float *down; /* [rank][d_model]; NULL: Y is X, and rank is d_model */
     const float *up;   /* [n_kv_heads * d_head][rank] */
@@ -144,8 +144,8 @@ size_t kvd_kvtc_groups(const void *self, int layer, kvd_side side, const kvd_kvt
 const float *kvd_kvtc_basis(const void *self, int layer, kvd_side side, const float **mean);
 /* Adds the DEFLATE-compressed size of n tokens and their scales, in bits, to *bits.
  *
- * - packed: codes of the principal components, for each group an array [n][size * bits / 8] of
- *   bytes, followed by n_groups bytes of free space */
+ * - packed: codes of the principal components: for each group an array [n][size * bits / 8] of
+ *   bytes; after all these arrays, n_groups bytes of free space */
 int kvd_kvtc_count(const void *self, int layer, kvd_side side, uint8_t *packed, size_t n,
                    double *bits, kvd_err *err);
 /* Compresses n bytes to a zlib stream (RFC 1950). The buffer `to` has `room` bytes;
@@ -166,9 +166,8 @@ typedef struct {
 } kvd_scales;
 
 /* Prepares method fp8 or nvfp4 for a run, and sets *self to its kvd_scales. A scale is the largest
- * magnitude in the calibration data divided by `largest`. Parameter number `key` selects which
- * elements share a scale (kvd_scale_of). Parameter number `key` + 1 is the number of calibration
- * tokens. */
+ * magnitude in the calibration data divided by `largest`. v->value[key] is a kvd_scale_of.
+ * v->value[key + 1] is the number of calibration tokens. */
 int kvd_scales_open(const kvd_parameter_values *v, int key, const kvd_method_setup *s,
                     float largest, void **self, kvd_err *err);
 void kvd_scales_close(void *self);

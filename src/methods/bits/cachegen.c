@@ -33,15 +33,15 @@ typedef struct {
     int n_layers;
     size_t n_kv_heads, wide, group;
     bool drawn;
-    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Quantisation step of each channel; NULL if the
-     * parameters need none. */
+    /* [n_layers][n_kv_heads][KVD_N_SIDES][wide] Quantisation step of each channel. NULL if blocks
+     * store their own steps. */
     float *step;
     /* [n_layers][n_kv_heads][KVD_N_SIDES][1 + wide] Frequency tables of quantised numbers: one for
-     * the first token of each group of tokens, then one per channel for all other tokens. NULL: the
-     * parameters need no table. */
+     * the first token of each group of tokens, then one per channel for all other tokens. NULL if
+     * blocks store their own tables. */
     kvd_rans_table *table;
     /* [wide] Frequency tables of each channel. anchor: for the first token of each group of tokens.
-     * difference: for all other tokens. NULL: the parameters need no table. */
+     * difference: for all other tokens. NULL unless 32 lanes decode a block (lanes=1). */
     kvd_stream_component *anchor, *difference;
 } cachegen;
 
@@ -67,9 +67,9 @@ static uint8_t code_difference(float x, float anchor, float step)
     return (uint8_t)(ZERO + fminf(fmaxf(steps, -ZERO), ZERO));
 }
 
-/* If `count` is NULL, adds squared differences between tokens and the first token of their group to
- * square [d]. Else adds quantised numbers to histograms: count[0] of first tokens, count[1 + j] of
- * channel j in other tokens. Returns the number of other tokens. */
+/* Compares tokens with the first token of their group, in d channels. If `count` is NULL, adds the
+ * squared differences to square [d]. Else fills histograms of quantised numbers: count[0] for first
+ * tokens, count[1 + j] for differences in channel j. Returns how many tokens were compared. */
 static size_t read_rows(const cachegen *c, const float *rows, size_t n, size_t d, size_t seq_len,
                         const float *step, double *square, uint64_t (*count)[KVD_RANS_SYMBOLS],
                         float *y, uint8_t *code)
@@ -114,7 +114,8 @@ static void draw_table(kvd_rans_table *t, size_t n, double middle, double sigma)
     make_table(t, count, n);
 }
 
-/* Makes up quantisation steps and frequency tables for timing runs, for channels of variance 1. */
+/* Sets quantisation steps and frequency tables without calibration data, for timing runs. Assumes
+ * that all channels have variance 1. */
 static int draw(cachegen *c)
 {
     const size_t each = c->n_kv_heads * KVD_N_SIDES;

@@ -52,8 +52,8 @@ KVD_PACKED_INLINE int kvd_gear_columns(int rank)
  *   v_side  scales of V [64][v_groups]
  *   v_list  outliers of V [64][v_apart]
  *   left    left low-rank factors of K and of V, float16 [64][columns_left]
- *   area    in pages with prompt tokens: scales of K [k_groups][d_qk] and outliers of K
- *           [k_room][d_qk]; then a record for each later block of tokens that begins in the page
+ *   area    scales of K [k_groups][d_qk] and outliers of K [k_room][d_qk], if the page has prompt
+ *           tokens; then a record for each block of tokens after the prompt that begins in the page
  * A record has scales of K [k_groups_later][d_qk], outliers of K [k_later][d_qk], and right
  * low-rank factors of K [d_qk][columns_later] and of V [d_v][columns_later].
  * A scale is a word: float16 step in the lower half, float16 zero point in the upper half. An

@@ -68,14 +68,14 @@ static void keep_moments(const double *histogram, int n, double *level)
         level[k] = (level[k] - mean_q) * deviation / deviation_q + mean;
 }
 
-/* Two histograms of normalised calibration numbers. One has their counts, the other the sums of
- * their weights in the k-means search for quantisation levels. */
+/* Histograms of normalised calibration numbers. `count` counts the numbers. `weight` adds up their
+ * weights in the k-means search for quantisation levels. */
 typedef struct {
     double count[BINS], weight[BINS];
 } histograms;
 
-/* Adds a normalised number to the histograms. Its weight is computed from the squared gradient
- * *gradient2, or 1 if gradient2 is NULL. */
+/* Adds `normalised`, a number divided by `half`, to histograms of counts and of weights. Its weight
+ * is 1 if gradient2 is NULL, else it is computed from the squared gradient *gradient2. */
 static void add_to(const kvquant *q, histograms *to, float normalised, float half,
                    const float *gradient2)
 {
@@ -147,8 +147,8 @@ static float quantile(const float *sorted, size_t n, double share)
                    (at - (double)i) * ((double)sorted[next] - (double)sorted[i]));
 }
 
-/* Computes the range of each key channel from the calibration keys in `cut` [n][width]. Adds
- * elements inside the range of their channel to the histogram. */
+/* Computes the range of each key channel from the calibration keys in `cut` [n][width]. Adds the
+ * elements inside these ranges, normalised, to *histogram. */
 static void calibrate_keys(kvquant *q, int layer, int g, const float *cut, const float *gradient2,
                            size_t n, size_t width, float *column, histograms *histogram)
 {

@@ -74,8 +74,8 @@ static size_t units_of(size_t wide)
     return (wide + UNIT - 1) / UNIT;
 }
 
-/* Returns how many components a group has if it starts at component unit * UNIT. This is UNIT *
- * 2^k, or less at the end of the vector. */
+/* Returns the size of the group of components that begins at component unit * UNIT. The size is
+ * UNIT * 2^k, or less at the end of the vector. */
 static size_t size_of(size_t wide, size_t unit, int k)
 {
     const size_t left = wide - unit * UNIT, size = (size_t)UNIT << k;
@@ -106,8 +106,8 @@ static void measure(const float *c, size_t n, size_t wide, costs *to)
     }
 }
 
-/* Divides components into groups such that squared error + `price` * bits is least. Returns the
- * bits per token. */
+/* Divides the principal components of K or V into groups such that squared error + `price` * bits
+ * is least. Returns the bits per token. */
 static double divide(const costs *from, size_t wide, double price, double *least, uint8_t *choice,
                      coder *to)
 {

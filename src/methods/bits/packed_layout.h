@@ -172,9 +172,10 @@ typedef struct {
     bool sketch;
 } kvd_packed_split;
 
-/* Layout of a record of `group` tokens in one KV head (methods vidkv and turboquant). A record
- * begins with a bit mask of the chosen channels of K; turboquant has a second mask, for V. Arrays
- * have the indices [K, V][chosen channels, other channels]:
+/* Layout of a record of `group` tokens in one KV head (methods vidkv and turboquant). Chosen
+ * channels are stored with more bits than other channels. A record begins with a bit mask of the
+ * chosen channels of K; turboquant has a second mask, for V. Arrays have the indices
+ * [K, V][chosen channels, other channels]:
  *   channels  number of channels
  *   planes    number of bits of a code; with vidkv, 1-bit codes are signs of Fourier coefficients
  *   codes     byte offset of the codes [channels][planes][group / 8 bytes], one bit for each token
@@ -321,8 +322,8 @@ typedef struct {
     int word, shift, width;
 } kvd_packed_piece;
 
-/* Returns where bit number `below` of code n is stored. `levels` is true if each code is
- * contiguous, false if its bits are split into planes of 8, 4, 2 or 1 bits. */
+/* Returns where bit number `below` of code n is stored. If `levels` is true, the bits of a code are
+ * adjacent. Otherwise they are split into pieces of 8, 4, 2 and 1 bits in separate words. */
 KVD_PACKED_INLINE kvd_packed_piece kvd_packed_piece_of(bool levels, int bits, int n, int below)
 {
     kvd_packed_piece p;

@@ -343,8 +343,8 @@ typedef struct {
     uint32_t lanes;
 } lookup_group;
 
-/* Returns for how many 14-bit numbers the rANS decoder must search more than 2 symbols. A search
- * begins at the first symbol in the number's bucket of 2^shift numbers. */
+/* Returns for how many 14-bit numbers the rANS decoder must examine more than 2 symbols. Numbers
+ * are divided into buckets of 2^shift. A search begins at the first symbol of the bucket. */
 static uint32_t far_numbers(const uint16_t *start, int n, uint32_t shift)
 {
     uint32_t sum = 0;
@@ -409,8 +409,8 @@ static char *image_of(const lookup_images *m)
     return m->to ? (char *)(m->to + m->size.words) : NULL;
 }
 
-/* Appends the decoding table of group k of components, unless the table exceeds the memory limit
- * m->room. */
+/* Appends the lookup table with which the rANS decoder decodes group k, up to 32 dimensions. Omits
+ * it if it would exceed m->room bytes. */
 static void add_group(lookup_images *m, const lookup_group *g, int k)
 {
     int least = INT16_MAX, end = INT16_MIN;

@@ -9,8 +9,8 @@
 #include "methods/bits/streams.h"
 
 enum { KVD_RANS_BITS = 14, KVD_RANS_TOTAL = 1 << KVD_RANS_BITS, KVD_RANS_SYMBOLS = 256 };
-/* Number and size of the equal parts of the cumulative frequency range. The search for a symbol
- * begins at the first symbol of a part. */
+/* The cumulative frequency range is divided into KVD_RANS_PARTS equal parts. The search for a
+ * number's symbol begins at the first symbol of the part that contains the number. */
 enum { KVD_RANS_PARTS = 64, KVD_RANS_PART = KVD_RANS_TOTAL / KVD_RANS_PARTS };
 
 /* Frequency table of symbols 0 .. 255. Symbol s has the frequency f = start[s + 1] - start[s], out

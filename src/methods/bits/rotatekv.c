@@ -53,7 +53,8 @@ static void rotate_all(float *x, size_t n, size_t each)
         rotate(x + i, each);
 }
 
-/* Sorts the channels of a layer's rotated keys by each channel's sum over calibration tokens. */
+/* Sorts the channels of a layer's rotated keys by the sum of each channel's values over calibration
+ * tokens. */
 static int find_order(const rotatekv *r, kvd_activations *a, kvd_x x, int layer, size_t n,
                       float *rows, float *sum, kvd_ranked *sorted, kvd_err *err)
 {

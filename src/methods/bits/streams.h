@@ -1,10 +1,10 @@
 /* rANS coding of quantised K and V on the CPU and the GPU (Giesen 2014, "Interleaved entropy
  * coders", arXiv 1402.3392).
  *
- * Component 32 c + i of integers q [tokens][kept] is coded by lane i of stream c % n_streams. The
- * 32 lanes of a stream share a stack of 16-bit words. The encoder takes tokens in ascending order,
- * c in descending order, and lanes in ascending order. The decoder takes tokens and c in reverse
- * order.
+ * The columns of integers q [tokens][kept] are divided into groups of 32. Group c belongs to stream
+ * c % n_streams, in which lane i codes column i of the group. The 32 lanes of a stream share a
+ * stack of 16-bit words. The encoder takes tokens in ascending order, groups in descending order,
+ * and lanes in ascending order. The decoder takes all of them in reverse order.
  *
  * An integer that the frequency tables lack is encoded as 0, and listed as an exception. */
 #ifndef KVD_METHODS_BITS_STREAMS_H
@@ -29,7 +29,8 @@ enum {
     KVD_STREAM_POSITIONS = 64,
     KVD_STREAM_WORD_BITS = 16,
     KVD_STREAM_EXCEPTION_BITS = 64,
-    /* Size in bits of the header of an entropy-coded stream: a state per lane, and two counts. */
+    /* Size in bits of the header of an entropy-coded stream: a coder state per lane, number of
+     * words, and number of exceptions. */
     KVD_STREAM_HEADER_BITS = 32 * KVD_LANES + 2 * 16
 };
 #define KVD_STREAM_LEAST (1u << 16)
@@ -131,14 +132,14 @@ KVD_STREAM_INLINE int kvd_stream_find(const uint16_t *start, int n, uint32_t x)
  * they encode. In the arrays below, `lanes` is 1 if all lanes share a table, otherwise
  * KVD_LANES. */
 typedef struct {
-    /* Byte offset of the positions at which table searches begin, uint16_t [2^14 / 2^shift][lanes].
-     * 0: there is no table. */
+    /* Byte offset of an array uint16_t [2^14 / 2^shift][lanes]: positions in the lookup table at
+     * which searches begin. 0: there is no table. */
     uint32_t bucket;
     /* Byte offset of the table uint32_t [entries][lanes]. An entry packs the range of 14-bit
      * numbers that encode one integer, as start + 2^16 * end. */
     uint32_t row;
-    /* Bits 0 to 7: log2 of how many 14-bit numbers share one start of the table search. Bits 8 to
-     * 31: index of the last table entry. */
+    /* Bits 0 to 7: log2 of the number of adjacent 14-bit numbers whose searches begin at the same
+     * table entry. Bits 8 to 31: index of the last table entry. */
     uint32_t shift;
     int32_t least; /* integer of row 0, at least -KVD_STREAM_HALF */
 } kvd_stream_lookup;
@@ -212,7 +213,7 @@ KVD_STREAM_LOOKUP uint32_t kvd_stream_look_up(kvd_stream_at image, kvd_stream_lo
                                               uint32_t lanes, uint32_t lane, uint32_t number,
                                               uint32_t *offset)
 {
-    /* An entry start + 2^16 * end is larger than `key` exactly if end > number. */
+    /* A table entry is larger than `key` exactly if the end of its range is above `number`. */
     const uint32_t key = KVD_STREAM_KEY(number), pitch = 4 * lanes;
     const uint32_t at =
         kvd_stream_half(image + g.bucket + 2 * lane + (number >> (g.shift & 31)) * (2 * lanes));
@@ -282,8 +283,9 @@ enum {
     KVD_CACHEGEN_CODES = 2 * KVD_CACHEGEN_ZERO + 1
 };
 
-/* Quantisation steps and frequency tables of method cachegen. A group of tokens stores its first
- * token (256 symbols), and how the other tokens differ from it (KVD_CACHEGEN_CODES symbols). */
+/* Quantisation steps and frequency tables of method cachegen. The first token of each group of
+ * tokens is stored as 8-bit codes. Other tokens are stored as differences from the first token, as
+ * codes below KVD_CACHEGEN_CODES. */
 typedef struct {
     size_t wide, group;
     const float *step; /* [n_layers][n_kv_heads][2][wide] */

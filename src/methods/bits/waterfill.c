@@ -29,8 +29,8 @@ static const kvd_parameter parameters[] = {
 /* Symbol ZERO + q means integer q. Symbol ESCAPE is followed by the 4 bytes of an integer
  * that has no symbol. */
 enum { ZERO = 127, ESCAPE = 255, ESCAPE_BYTES = 4 };
-/* Fraction of the mean diagonal element of the gradients' second moment that is added to each
- * diagonal element. */
+/* Regularisation of the second moment of gradients: this fraction of its mean diagonal element is
+ * added to each diagonal element. */
 static const double RIDGE = 1e-3;
 
 typedef struct {
@@ -38,14 +38,14 @@ typedef struct {
     /* Transform matrices, [wide][wide]. y = (x - mean) * to transforms K or V of a token, and x =
      * mean + y * from transforms y back. */
     float *to, *from;
-    /* [wide + 1] Frequency table of each transformed channel, then one table for the bytes of rare
-     * integers. */
+    /* [wide + 1] Frequency table of each channel after the transform, then a table for the bytes of
+     * integers that have no symbol. */
     kvd_rans_table *table;
     /* Correction that decoding adds to the magnitude of each nonzero quantised integer, in units of
      * `step`. It is the mean rounding error of magnitudes in the calibration data. */
     double offset;
-    /* [wide] Frequency tables of the components for blocks of tokens. Components with index `kept`
-     * or above are always 0. */
+    /* [wide] Frequency table of each channel after the transform, for coding in blocks of tokens.
+     * Channels from number `kept` on are always 0. */
     kvd_stream_component *component;
     uint16_t *start;
     size_t n_starts, kept;

@@ -106,8 +106,8 @@ static void set_unit(float *x, size_t n)
         x[i] = i % (n + 1) ? 0 : 1;
 }
 
-/* For timing runs, writes the weights W as a product of W and the identity matrix, without
- * computing an SVD. */
+/* For timing runs, replaces a slow SVD: sets the two factors of the weights W to W and the identity
+ * matrix. */
 static int draw(const xquant *q, matrices *m, kvd_err *err)
 {
     const size_t d = (size_t)q->config->d_model, wide = q->wide;

@@ -23,7 +23,7 @@ kvd_gpu_attention *kvd_gpu_cache_hook(kvd_gpu_cache *c);
 /* Sets the prompts of the next batch; *prompts must stay valid until the batch ends. Required if
  * kvd_plan_first_pass returns true for the plan. */
 void kvd_gpu_cache_set_prompts(kvd_gpu_cache *c, const kvd_prompts *prompts);
-/* Adds the counters (bits, tokens) of all batches since the last call to *sum, and resets them. */
+/* Adds the counters of bits and tokens to *sum, and sets the counters to 0. */
 void kvd_gpu_cache_take_account(kvd_gpu_cache *c, kvd_cache_account *sum);
 /* Returns the name of the attention code, such as "sm_90a kernel (3 layers), f32 (1)". */
 const char *kvd_gpu_cache_engine(const kvd_gpu_cache *c);

@@ -202,7 +202,8 @@ int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_d
     return status;
 }
 
-/* Returns a copy of x [rows][columns], padded with zeros. Without memory, *status becomes -1. */
+/* Returns a copy of x [rows][columns], padded with zeros, or NULL if x is NULL. If memory runs out,
+ * returns NULL and sets *status to -1. */
 static float *padded(const float *x, size_t rows, size_t columns, size_t to_rows, size_t to_columns,
                      int *status, kvd_err *err)
 {

@@ -20,9 +20,9 @@ typedef struct {
     int heads; /* neighbouring KV heads that share a latent; 0: no latents */
 } kvd_cache_layer;
 
-/* Chooses bf16 kernels or float32 products for each layer and copies matrices to the device. layer
- * [n_layers] must be zeroed. NULL `dims` means no projection. Fails if heads that share a latent
- * vector are on different GPUs. */
+/* For each layer, chooses whether attention uses bf16 kernels or float32 matrix products, and
+ * copies projection matrices to the device. layer [n_layers] must be zeroed. NULL `dims` means no
+ * projection. Fails if heads that share a latent vector are on different GPUs. */
 int kvd_cache_layers_make(const kvd_config *c, const kvd_gpu_share *share, kvd_dtype pass,
                           size_t max_len, const kvd_dims *dims, kvd_dtype type,
                           kvd_cache_layer *layer, kvd_device_memory *memory, kvd_err *err);
@@ -39,8 +39,8 @@ typedef struct {
     uint32_t *rope_row;
     uint32_t *host_row;
     size_t n_rows;
-    /* Flag that kvd_gpu_qkv_finish sets if a number is not finite. No code reads the flag, because
-     * the attention output is then not finite either. */
+    /* Flag for numbers that are not finite. It is only an argument that kvd_gpu_qkv_finish
+     * requires, and is never read. */
     kvd_gpu_bad *bad;
 } kvd_cache_latents;
 

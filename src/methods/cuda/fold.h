@@ -10,8 +10,8 @@
 int kvd_gpu_fold(kvd_gpu_worker *w, const kvd_dims *dims, const kvd_cache_layer *layer,
                  kvd_err *err);
 
-/* Returns true if kvd_gpu_fold makes the QKV product output only the projected dimensions of V.
- * Returns false if the output has d_head dimensions of V, some of them zero. */
+/* Returns true if kvd_gpu_fold removes rows of W_V, so that the QKV product has only the kept
+ * dimensions of V. Returns false if it sets these rows to 0 instead. */
 bool kvd_gpu_fold_packs(const kvd_config *c);
 
 /* Writes A^T W [r][columns] to `to`, with A [rows][r] and W [rows][columns], row-major. */

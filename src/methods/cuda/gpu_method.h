@@ -103,7 +103,7 @@ struct kvd_gpu_method {
      * iteration. */
     int (*begin)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
     int (*ended)(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err);
-    /* Returns the number of cached tokens of a request after it has processed `before` tokens. */
+    /* Returns how many tokens are cached for a request that has processed `before` tokens. */
     size_t (*entries)(const kvd_gpu_method *m, size_t slot, size_t before);
     /* Returns the mean number of cached tokens over KV heads and layers. NULL if all KV heads and
      * layers cache equally many. */
@@ -129,8 +129,9 @@ struct kvd_gpu_method {
      * steps read all tokens. */
     void (*reads)(const kvd_gpu_method *m, size_t slot, double *side, double *unread);
 
-    /* Returns how many key outliers a page needed room for in the latest iteration, or 0 if all
-     * outliers fitted. NULL if the method stores no key outliers. */
+    /* Returns the buffer size that the latest iteration needed, in key outliers per page or in
+     * words per entropy-coded stream. Returns 0 if the buffers were large enough. NULL: the method
+     * has no such buffers. */
     size_t (*lacking)(const kvd_gpu_method *m);
 
     int (*appended)(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err);
@@ -163,8 +164,8 @@ typedef struct kvd_gpu_kind {
     unsigned (*computes)(const kvd_plan *plan);
     /* True if several GPUs may divide the tokens of one prompt. */
     bool shares_prompts;
-    /* Returns NULL if several GPUs can divide the KV heads among them, else the reason why not, as
-     * a part of a message. If this pointer is NULL, `joined` is the reason. */
+    /* Returns why several GPUs cannot divide the KV heads among them, as a part of a message, or
+     * NULL if they can. A method without this function sets `joined` to the reason instead. */
     const char *(*joins_heads)(const kvd_plan *plan);
     const char *joined;
     /* Returns true if this GPU code can run the methods of `plan`. NULL: it always can. */
@@ -176,7 +177,7 @@ typedef struct kvd_gpu_kind {
     bool (*codes_on_host)(const kvd_plan *plan);
     /* Returns true if kernels support the model's heads. NULL: kvd_gpu_method_check decides. */
     bool (*fits)(const kvd_plan *plan, const kvd_config *config);
-    /* Returns true if the method's GPU code can compute keys without RoPE itself. NULL means
+    /* Returns true if the method's GPU code can undo RoPE, to get keys before RoPE. NULL means
      * false. */
     bool (*before_rope)(const kvd_plan *plan);
     /* Creates *m, which the cache owns even after a failure. Errors name what is not supported. */
@@ -198,11 +199,12 @@ const kvd_gpu_kind *kvd_gpu_kind_of(const kvd_plan *plan);
 const kvd_gpu_kind *kvd_gpu_kind_of_text(const kvd_plan *plan, const kvd_config *config,
                                          size_t max_len);
 
-/* Returns false if methods of `plan` need keys before RoPE, which are not available for this
- * model. */
+/* Returns false if methods of `plan` need keys before RoPE, but the GPU code can only get keys
+ * after RoPE for this model. */
 bool kvd_gpu_has_keys(const kvd_gpu_kind *kind, const kvd_plan *plan, const kvd_config *config);
-/* Returns the index of the first of a request's n tokens that a layer still stores. `window`: its
- * sliding window in tokens, or 0. Tokens that are quantised together leave the window together. */
+/* Returns the index of the oldest of a request's n tokens that a layer still stores. window: the
+ * layer's sliding window in tokens, or 0. Tokens that are quantised as a block are stored as long
+ * as one of them is in the window. */
 size_t kvd_gpu_first_held(const kvd_gpu_method *m, size_t window, size_t n);
 
 /* Returns why several GPUs cannot divide the KV heads among them, or NULL if they can. */

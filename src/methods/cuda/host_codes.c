@@ -279,9 +279,9 @@ static void count_unseen(const kvd_host_codes *k, kvd_host_slot *s)
                     : 0;
 }
 
-/* Appends K and V of a request's n new tokens to its state `s`. Their first row in k->row is `at`.
- * If `fresh`, the request is new, and its first `coded` tokens are already quantised and have no
- * rows. */
+/* Appends K and V of a request's n new tokens, in rows `at` .. `at` + n - 1 of k->row, to its state
+ * `s`. If `fresh`, the request is new, and its first `coded` tokens are already quantised and have
+ * no rows. */
 static int keep(const kvd_host_codes *k, kvd_host_slot *s, size_t i, size_t at, size_t n,
                 bool fresh, size_t coded, kvd_err *err)
 {
@@ -340,7 +340,8 @@ static void plan_rows(const kvd_host_codes *k, int kind, kvd_host_written *w)
     /* Rounds up to whole groups of 8 tokens, because kvd_append overwrites whole groups. */
     end = (end + 7) / 8 * 8;
     w->end[kind] = end && end < s->n ? end : s->n;
-    /* If no token was quantised, only the newest token is written back. */
+    /* If no token was quantised (`end` is 0), only the newest token is written to the GPU's
+     * cache. */
     w->from[kind] = end ? from : s->n - 1;
 }
 
@@ -363,8 +364,8 @@ static kvd_host_written plan_slot(const kvd_host_codes *k, kvd_host_slot *s)
     return w;
 }
 
-/* Copies the changed rows of a request to k->row, and deletes the rows of tokens whose K and V are
- * both quantised. */
+/* Copies to the buffer k->row the K and V that must be written to the GPU's cache. Then deletes the
+ * CPU's copy of tokens whose K and V are both quantised. */
 static void take_rows(const kvd_host_codes *k, const kvd_host_written *w)
 {
     kvd_host_slot *const s = w->slot;
@@ -421,7 +422,7 @@ static kvd_paged_rewrite list_rows(const kvd_host_codes *k, int kind, size_t fir
     return r;
 }
 
-/* Writes the decoded rows of n requests, from request `first` on, to the GPU's cache, and waits for
+/* Writes dequantised K and V of requests first .. first + n - 1 to the GPU's cache, and waits for
  * the GPU. */
 static int write_rows(kvd_host_codes *k, size_t first, size_t n, kvd_err *err)
 {

@@ -13,8 +13,8 @@ typedef struct {
 
 typedef struct kvd_host_codes kvd_host_codes;
 
-/* Layout of a token's K and V (bf16) in a layer, and the function that writes decoded K and V
- * back. */
+/* Layout of a token's K and V (bf16) in a layer, and the function that writes dequantised K and V
+ * to the GPU's cache. */
 typedef struct {
     size_t width;              /* elements of the longest row of a layer, at most */
     size_t input;              /* d_model if a layer's input is needed too, otherwise 0 */
@@ -53,11 +53,11 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 /* Starts copying `width` elements per new token from x, where rows are `ld` apart, to the host. */
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err);
-/* Queues copies to the host: of K and V of new tokens and, if the method needs it, of the layer's
- * input. */
+/* Starts copying K and V of new tokens to the host. Also copies the layer's input, if the method
+ * needs it. */
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
-/* Queues the computation of the attention probabilities that the method needs, or the compression
- * of prompts on the GPU. Must be called after the layer's attention. */
+/* Must be called after a layer's attention. Starts computing attention probabilities on the GPU, if
+ * the method needs them. Otherwise starts compressing prompts, if the GPU compresses them. */
 int kvd_host_codes_attended(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 /* Makes the GPU, not the CPU, compress prompts. Does nothing unless the method is kvtc with
  * parameter lanes=0, no layer has a sliding window, and the engine supplies keys before RoPE. */
@@ -105,8 +105,8 @@ typedef struct {
     /* Starts copying the sequence positions of a request's cached tokens, in cache order, to pinned
      * memory `to` [layers without a window][n_kv_heads][room].
      *
-     * May be NULL if decode steps drop no tokens. The method must then keep tokens in order and
-     * call kvd_host_entries_note. */
+     * May be NULL if decode steps drop no tokens. A method without this function must keep tokens
+     * in order and call kvd_host_entries_note. */
     int (*positions)(const kvd_gpu_method *m, size_t slot, uint32_t *to, cudaStream_t stream,
                      kvd_err *err);
     size_t room;

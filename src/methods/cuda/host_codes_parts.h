@@ -59,10 +59,10 @@ struct kvd_host_codes {
     /* RoPE tables of kvd_host_codes_rope: `rope` applies RoPE, `back` undoes it. A table that is
      * not needed is NULL. */
     float *rope, *back;
-    /* [layers][room][pitch] Rows of K and V in pinned memory. The GPU writes the rows of new tokens
-     * here, and reads the rows of quantised tokens from here. Before an iteration, `room` may grow,
-     * up to max_tokens. */
+    /* [layers][room][pitch] Buffer of K and V in pinned memory, one token per row. The GPU writes K
+     * and V of new tokens here, and reads dequantised K and V from here. */
     uint16_t *row;
+    /* Number of rows of each layer in `row`. It may grow before an iteration, up to max_tokens. */
     size_t room;
     uint16_t *x;                 /* device [max_tokens][rows.ld] */
     kvd_host_received *received; /* attention probabilities, or NULL if the method needs none */

@@ -8,8 +8,8 @@
 
 static const char what[] = KVD_HOST_CODES_WHAT;
 
-/* Tokens that one thread quantises, in one layer and one part of a row (such as K of one KV head).
- * `bits` is the size of their codes. */
+/* Work of one thread: to quantise n tokens of a request in one layer and one part, such as K of one
+ * KV head. bits: size of the resulting codes. */
 typedef struct {
     const kvd_host_written *of;
     size_t place;   /* layer * n_parts + part */
@@ -31,8 +31,8 @@ static task task_of(const kvd_host_codes *k, const kvd_host_written *w, size_t p
     return (task){.of = w, .place = place, .from = from, .n = n};
 }
 
-/* Arrays of a task. x [2 n][d]: n vectors to quantise, then the n decoded vectors. input
- * [n][rows.input]: inputs of the layer, if needed. */
+/* Data for quantising n vectors. x [2 n][d]: the vectors, then the dequantised vectors. input
+ * [n][rows.input]: the layer's inputs, if the method needs them. */
 typedef struct {
     double *mass; /* [2 n] kvd_bits_block.mass, then `seen`; or NULL */
     float *x, *input;
@@ -72,8 +72,8 @@ static int code_blocks(const kvd_host_codes *k, task *t, const task_rows *r, kvd
     return 0;
 }
 
-/* Sets r->mass [2 n]: the attention that each token of the task received, then, for each token, the
- * number of queries that could attend to it. */
+/* Fills r->mass [2 n] for n tokens: attention that each token received, then number of queries that
+ * could attend to each token. */
 static int find_mass(const kvd_host_codes *k, const task *t, task_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method->cache;
@@ -121,8 +121,9 @@ static int code_part(const kvd_host_codes *k, task *t, kvd_err *err)
     return kvd_status(status);
 }
 
-/* Divides the bits of newly quantised K and V (w->near) equally among their tokens, and adds each
- * share to the token's bits (s->near). Counts only layers with a sliding window. */
+/* Divides the number of bits of newly quantised K and V (w->near) equally among the tokens, and
+ * adds the quotient to each token's number of bits (s->near). Counts only layers with a sliding
+ * window. */
 static void count_near(const kvd_host_codes *k, const kvd_host_written *w)
 {
     kvd_host_slot *const s = w->slot;

@@ -15,8 +15,8 @@ typedef struct {
     /* [max_slices][max_pages] in device memory: page table of the ring buffers, which have the
      * newest tokens. */
     int32_t *table;
-    /* [slots + 1] in device memory: number of outliers of K that each request has. The last element
-     * is the largest number of outliers by which a page exceeded its room for them, or 0. */
+    /* [slots + 1] in device memory: number of outliers in K of each request. Last element: how many
+     * outliers of the page with the most outliers did not fit, or 0. */
     uint32_t *counts;
     uint32_t *host_counts;
     /* Two arrays [max_slices + 1] in device memory, for layers without and with a sliding window.
@@ -49,8 +49,8 @@ static size_t first_held(const packed *k, int layer, size_t n)
 }
 
 /* Returns the number of bits of tokens `from` to n - 1 of a request in a layer with a sliding
- * window. The first `prompt` <= n tokens are the prompt; each of them counts as the mean of the
- * stored prompt tokens. */
+ * window. Each token of the prompt, which is the first `prompt` <= n tokens, counts with the mean
+ * number of bits of the stored prompt tokens. */
 static double shared_bits(const packed *k, int layer, int g, size_t prompt, size_t from, size_t n)
 {
     const kvd_packed_args *const a = &k->layer[layer];

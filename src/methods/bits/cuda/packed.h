@@ -32,9 +32,10 @@ double kvd_gpu_packed_block_bits(const kvd_packed_args *a, int g, size_t from, s
  * of this GPU's first KV head. */
 void kvd_gpu_packed_allot(const kvd_plan *plan, int layer, int first_kv_head, kvd_packed_args *a,
                           uint16_t *word);
-/* Returns true if the method is turboquant with a whole number of bits. */
+/* Returns true if the method is turboquant and its parameter `bits` is a whole number. */
 bool kvd_gpu_packed_is_turned(const kvd_plan *plan);
-/* Returns true if the method is turboquant with a fractional number of bits. */
+/* Returns true if the method is turboquant and its parameter `bits` is not a whole number, such as
+ * 2.5. */
 bool kvd_gpu_packed_is_parted(const kvd_plan *plan);
 
 /* Fails if an iteration has a prompt that is not whole. Used as kvd_gpu_method.begin. */

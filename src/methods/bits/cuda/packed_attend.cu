@@ -176,8 +176,7 @@ __device__ __forceinline__ group_of group_at(const head_of &h, int p, int t, int
     return g;
 }
 
-/* Adds left.x * right.x + left.y * right.y to y. This is the part of two columns in the product of
- * the low-rank factors. */
+/* Adds the contribution of two columns to y, an element of the product of two low-rank factors. */
 __device__ __forceinline__ void add_columns(float2 left, float2 right, float &y)
 {
     y = fmaf(left.x, right.x, y);
@@ -497,7 +496,8 @@ template <bool ATTEND> struct gear_page {
         return ATTEND && t < h.prompt;
     }
 
-    /* Writes outlier `one` to channel i of token t, if this token is among the tokens of `o`. */
+    /* Writes the outlier that is packed in word `one` to channel i of token t, if the page has this
+     * token. */
     __device__ __forceinline__ void put_outlier(const octet &o, int side, int t, int i,
                                                 uint32_t one) const
     {
@@ -516,7 +516,7 @@ template <bool ATTEND> struct gear_page {
         tile[tile_index(t % 8, i)] = (uint16_t)(pair_of<ATTEND>(x, 0) & 0xffff);
     }
 
-    /* Multiplies the queries by the right low-rank factor of the prompt's keys. */
+    /* Multiplies the queries by R, where L R^T is the low-rank part of the prompt's keys. */
     __device__ __forceinline__ void begin(const query_words &q, int lane)
     {
         const int c = lane % 4;

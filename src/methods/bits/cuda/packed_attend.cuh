@@ -86,8 +86,8 @@ __device__ __forceinline__ uint32_t halves_of(uint32_t pair)
                     fminf(fmaxf(bf16_of(pair, 1), -MOST), MOST));
 }
 
-/* Copies the newest tokens, which are not quantised, from the ring buffer to shared memory, as
- * float16 if HALF is true. Writes 0 after the last token. */
+/* Copies K or V of unquantised tokens from the ring buffer to shared memory, in float16 if HALF is
+ * true, else in bf16. Tokens after the request's last token become 0. */
 template <bool HALF>
 __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded, int lane)
 {
@@ -104,7 +104,7 @@ __device__ __forceinline__ void put_uncoded(const octet &o, int side, int coded,
     }
 }
 
-/* Copies K or V of 8 decoded tokens from shared memory to the page in bf16. */
+/* Copies dequantised K or V of 8 tokens from shared memory to the bf16 page. */
 __device__ __forceinline__ void put_rows(const octet &o, int side, int lane)
 {
     uint16_t *const rows = in_rows(o.a, page_number(o.a, o.b, o.p), o.g);

@@ -11,8 +11,8 @@ enum {
     FEW = 24 /* CTAs up to which code_kernel codes single tokens */
 };
 
-/* Finds the smallest (sign 1) or largest (sign -1) element that is not in the mask `taken`. Returns
- * a word: the float16 element in the lower half, its dimension in the upper half. */
+/* Finds the smallest (sign 1) or largest (sign -1) element, not yet marked in `taken`, of a vector
+ * that a warp holds, and marks it. Returns its float16 bits plus 2^16 times its index. */
 __device__ uint32_t take_of(const float (&x)[4], bool there, float sign, int lane, uint32_t &taken)
 {
     float best = INFINITY;
@@ -382,8 +382,8 @@ __device__ __forceinline__ int clamped(int t, int p)
 struct coded_tokens {
     int before, k_from, k_to, v_from, v_to;
 
-    /* Returns true if at most one token's V and no K is to be quantised. If `levels` is true, the
-     * limit is one token for V and one for K. */
+    /* Returns true if V of at most one token is to be quantised, and K of no token (if `levels` is
+     * true: of at most one token). */
     __device__ __forceinline__ bool single(bool levels) const
     {
         return v_to - v_from <= 1 && (k_to == k_from || (levels && k_to - k_from == 1));

@@ -41,8 +41,8 @@ __device__ __forceinline__ uint32_t centred_code(float x, float step, float top)
     return (uint32_t)((q < -top ? -top : q > top ? top : q) + top);
 }
 
-/* Returns entry i in the list of outliers of a token's V: `one`, or a padding entry with value 0 if
- * KV head g has at most i outliers per token. */
+/* Returns `one`, outlier number i of a token's V. If KV head g has at most i outliers per token,
+ * returns padding instead: an outlier with value 0. */
 __device__ __forceinline__ uint32_t in_list(const kvd_packed_args &a, int g, int i, uint32_t one)
 {
     return i < a.v_apart[g] ? one : (uint32_t)(KVD_WIDTH_NARROW - 1) << 16;

@@ -27,7 +27,7 @@ typedef struct {
 
 typedef struct {
     kvd_gear of;
-    /* Number of outliers of the prompt's K for which a page has room, per key channel. */
+    /* Number of outliers of the prompt's keys that fit into a page, per channel. */
     int32_t k_room;
     /* [slots][map.page_elements / 64][columns] in device memory: right low-rank factors of each
      * request's prompt, float16. */
@@ -110,7 +110,8 @@ typedef struct {
     const int32_t *kv_len, *slot; /* device [n] */
     const int32_t *q_len;         /* device [n] lengths of prompts; NULL: decode steps */
     const int32_t *page_table;    /* device [n][max_pages] */
-    /* Number of CTAs that share the pages of one KV head of a request. */
+    /* Number of pages of a request that different CTAs process at the same time, for each KV
+     * head. */
     int32_t pages_side_by_side;
     /* [K, V][encoding, decoding][2^bits] Quantisation levels in device memory. A code is the index
      * of the nearest encoding level, and decodes to the decoding level with the same index. NULL:
@@ -131,8 +132,8 @@ typedef struct {
     /* [slots] in device memory: number of outliers of K that each running request has. */
     uint32_t *apart;
     uint32_t *beyond;
-    /* In device memory: Q, K and V of new tokens before RoPE. If before_rope is set, K is quantised
-     * from them. */
+    /* In device memory: Q, K and V of new tokens before RoPE. If before_rope is true, keys are read
+     * from here and quantised before RoPE. */
     const uint16_t *x;
     /* Distance in elements between successive tokens in x. */
     size_t ld;

@@ -137,8 +137,7 @@ kvd_packed_decode_kernel kernel_of(const kvd_packed_args *a)
      * up. */
     if (a->form.norms && a->map.group > HEADS)
         return NULL;
-    /* If keys have no scales (k_group is 0), kernels require exactly one unquantised token, the
-     * newest. */
+    /* If k_group is 0, kernels require that all tokens except the newest are quantised. */
     if (!a->form.k_group && (a->k_block != 1 || a->v_newest))
         return NULL;
     if (is_uneven(&a->map))

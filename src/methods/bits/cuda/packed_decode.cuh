@@ -27,7 +27,8 @@ template <int UNITS> struct state {
     }
 };
 
-/* Default members for the classes that decode quantised pages, one class per number format. */
+/* Base of the classes that decode quantised pages: defaults of members that such a class may
+ * redefine. Heads have 16 N dimensions. */
 template <int N> struct code_reader {
     static constexpr int UNITS = N, WARPS = 8;
     static constexpr bool BF = false, ZEROS = false, NEWEST = true, UNEVEN = false;

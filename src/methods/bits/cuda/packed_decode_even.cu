@@ -42,8 +42,8 @@ template <int B, int N, bool FINE, bool CHANNELS, bool ANY> struct even_page : c
     /* Number of adjacent tiles of 16 tokens that share scales. */
     static constexpr int SHARE = FINE ? 1 : 2;
     static constexpr bool ZEROS = !CHANNELS, NEWEST = false, UNEVEN = ANY;
-    /* CODE: the bits of integer n, read as float16, are n * CODE. ROWS: factor by which unpacking
-     * multiplies rows 8 .. 15 of a tile. */
+    /* CODE: the float16 number with bit pattern 1. ROWS: factor by which unpacked codes are too
+     * large in rows 8 .. 15 of a tile. */
     static constexpr float CODE = 1.0f / (1 << 24), ROWS = 1 << twos<B>();
     typedef words_ahead<B, N, false> words;
     queries<N> q;

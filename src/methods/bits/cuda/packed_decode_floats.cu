@@ -47,7 +47,8 @@ template <class F> __device__ __forceinline__ uint32_t scale_pair(uint32_t bytes
  * more registers. */
 template <bool ANY> constexpr int n_warps = ANY ? 8 : FLOATS_WARPS;
 
-/* Decodes pages of small floating-point numbers in format F, for heads of 16 N dimensions. */
+/* Decodes pages of 4-bit or 8-bit floating-point numbers in format F, for heads of 16 N
+ * dimensions. */
 template <class F, int N, bool ANY> struct floats_page : code_reader<N> {
     using code_reader<N>::code_reader;
     /* WARPS: warps per CTA. B: bits per number. UNITS_OF: number of blocks of 16 dimensions that

@@ -19,7 +19,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
     const uint4 *tile; /* shared-memory tile of mma operands for outliers */
     uint32_t places;
     uint32_t *query; /* queries in shared memory, [2 N][32] float16, divided by a power of two */
-    /* Ranges of key channels in shared memory: N rows of half widths, then N rows of middles. */
+    /* Ranges of key channels, in shared memory: half the width of every range, then the middle of
+     * every range. */
     uint2 *range;
     float *lowest;
     uint32_t quick_token[QUICK];
@@ -135,8 +136,8 @@ template <int B, int N> struct levels_page : code_reader<N> {
         return entry_of(key_place<N>(one >> 16), half_of(one, 0), lowest[(one >> 16) % D]);
     }
 
-    /* Packs two numbers of token t into a word. Upper half: index of the token in a tile of V, to
-     * which the index of a channel is added. Lower half: byte offset of the token's scale. */
+    /* Packs two numbers into a word. Upper half: index of channel 0 of token t in a tile of V.
+     * Lower half: byte offset of the token's scale. */
     static __device__ __forceinline__ uint32_t value_token(int t)
     {
         return value_place_of_token((uint32_t)t) << 16 |

@@ -193,8 +193,8 @@ __device__ __forceinline__ void advance(const packed_params &p, cursor &at, int 
     }
 }
 
-/* Skips the first pages of the batch, until reading the skipped pages has an estimated cost of at
- * least x. Returns the next page, or the end of the batch. */
+/* Finds the page at which the estimated cost of all earlier pages of the batch reaches x. Returns
+ * the end of the batch if there is no such page. */
 __device__ cursor seek(const packed_params &p, int x, int lane)
 {
     int lo = 0, hi = p.a.n - 1;
@@ -361,8 +361,8 @@ template <int B, int N, bool PAIRS> struct words_ahead {
             if (unit(side, i) < units)
                 load(i, unit(side, i), from);
     }
-    /* Overwrites block i (16 dimensions) in registers with block i + AHEAD of the current array (K
-     * or V) at `same`. After the end of this array, continues with the other array, at `next`. */
+    /* Replaces block i (16 dimensions) in registers by the block that is used AHEAD blocks later.
+     * Loads it from `same` or, if that array has ended, from `next`. */
     __device__ __forceinline__ void taken(int side, int i, const char *same, const char *next,
                                           int same_units = N, int next_units = N)
     {

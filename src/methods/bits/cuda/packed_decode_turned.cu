@@ -10,8 +10,8 @@ namespace
  * registers. */
 template <bool SKETCH> constexpr int n_warps = SKETCH ? 8 : FLOATS_WARPS;
 
-/* Returns two float16 numbers, each 1 or -1, whose signs come from the highest bits of byte number
- * `byte` of `low` and `high`. */
+/* Returns two float16 numbers, made from byte number `byte` of `low` and of `high`. Each number is
+ * 1 if the byte's highest bit is 1, else -1. */
 __device__ __forceinline__ uint32_t signs_of_byte(uint32_t low, uint32_t high, int byte)
 {
     uint32_t x;

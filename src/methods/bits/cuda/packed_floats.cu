@@ -79,8 +79,8 @@ template <class F> __device__ void code_block(const page_side &o, int i, int lan
 {
     constexpr int UNITS = F::BLOCK == 32 ? 2 : 1;
     const int units = min(UNITS, o.d / 16 - UNITS * i);
-    /* Word [u][2 j + h] has two adjacent dimensions of token 8 j + lane / 4. The first is dimension
-     * 16 u + 8 h + 2 (lane % 4) of block i. */
+    /* Word [u][2 j + h]: channels x and x + 1 of token 8 j + lane / 4. The first channel of the
+     * block is number 0, and x = 16 u + 8 h + 2 * (lane % 4). */
     uint32_t pair[UNITS][16];
 #pragma unroll
     for (int u = 0; u < UNITS; u++)

@@ -74,9 +74,8 @@ __device__ int bin_of(const int *histogram, int k, bool top, int lane, int &befo
     return bin ^ flip;
 }
 
-/* Elements below `low` or above `high` are outliers, and so are some elements equal to these
- * limits. lows: number of outliers equal to `low`. highs: number of elements equal to `high` that
- * are not outliers. */
+/* Elements below `low` or above `high` are outliers. The first `lows` elements equal to `low` are
+ * outliers, too. Elements equal to `high` are outliers, except the first `highs`. */
 struct limits {
     int low, lows, high, highs;
 };
@@ -337,8 +336,8 @@ __device__ __forceinline__ void multiply_row(const shared_factors &s, const head
             x[c] += __shfl_xor_sync(~0u, x[c], i);
 }
 
-/* Tokens that a CTA handles. Warp w handles tokens from + w, from + w + every, and so on, up to
- * token `to` - 1. */
+/* Tokens that warp w of a CTA handles: `from` + w, `from` + w + `every`, `from` + w + 2 * `every`
+ * and so on, all below `to`. */
 struct rows_of {
     int side, from, to, every;
 };

@@ -82,8 +82,8 @@ __device__ __forceinline__ uint16_t *number_at(const head_of &o, int side, int t
     return uncoded(o.a, o.b, o.g, side, t, i);
 }
 
-/* Returns the address of the words with the code of channel i of token t. Word j has bit j of 32
- * codes: of 32 tokens for K, of 32 channels for V. */
+/* Returns the address of the words that contain the code of channel i of token t. Word j has bit j
+ * of 32 codes, which belong to adjacent tokens (K) or adjacent channels (V). */
 __device__ __forceinline__ uint32_t *planes_at(const head_of &o, int side, int t, int i)
 {
     const int in_page = t % KVD_PAGE_TOKENS, bits = o.a.gear.of.bits;

@@ -82,8 +82,8 @@ enum {
     PASS = 4096
 };
 
-/* Converts `at`, the position of an outlier of K in a page. Low 12 bits of the result: index of the
- * outlier in a tile of 64 dimensions. Bit 12 + j: 1 if the outlier is in tile number j. */
+/* Returns where an outlier of K is stored in tiles of 64 dimensions. Low 12 bits: index in the
+ * tile. Bit 12 + j: 1 if the tile is number j. at: position of the outlier in the page. */
 template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
 {
     const uint32_t low =
@@ -91,8 +91,8 @@ template <int N> __device__ __forceinline__ uint32_t key_place(uint32_t at)
     return PASS + (N == 8 ? low | (at << 5 & 0x800) | (at << 7 & 0x1000) : low | (at << 6 & 0x800));
 }
 
-/* Returns the part of an outlier's index that depends on its dimension i. The index is the position
- * of the outlier in a tile of V (64 dimensions of 64 tokens). */
+/* The index of an outlier in a tile of V (64 dimensions of 64 tokens) is the sum of a number for
+ * its dimension and a number for its token. Returns the number for dimension i. */
 __device__ __forceinline__ uint32_t value_place_of_dim(uint32_t i)
 {
     return PASS + ((i >> 2 & 2) | (i << 5 & 0xe0) | (i << 6 & 0x1c00));
@@ -128,8 +128,8 @@ __device__ __forceinline__ uint32_t address_of(uint32_t tile, uint32_t entry)
 struct few_outliers {
     uint32_t entry[QUICK], address[QUICK];
 
-    /* Writes the outliers of tile number `pass` to shared memory. If `away` is true, overwrites
-     * them with 0 instead. */
+    /* Writes the outliers of tile number `pass` to the tile in shared memory. If `away` is true,
+     * writes 0 in their places instead. */
     __device__ __forceinline__ void put_all(int pass, bool away) const
     {
 #pragma unroll
@@ -152,8 +152,8 @@ __device__ __forceinline__ few_outliers few_of(uint32_t tile, int n, int lane, N
     return f;
 }
 
-/* Writes the outliers of tile number `pass` to shared memory. If `away` is true, overwrites them
- * with 0 instead. Skips the first 32 * QUICK outliers of the page's list. */
+/* Writes the outliers of tile number `pass` to the tile in shared memory. If `away` is true, writes
+ * 0 in their places instead. Skips the first 32 * QUICK outliers of the page's list. */
 template <class NUMBER>
 __device__ __forceinline__ void put_many(uint32_t tile, int n, int pass, bool away, int lane,
                                          NUMBER number)

@@ -204,8 +204,8 @@ struct scale_of {
     float step, zero, add;
 };
 
-/* Unpacks a stored scale. Decoding adds the result's member `add` to each number. If there is
- * nothing to add, `add` is -0, because x + -0 = x even for x = -0. */
+/* Unpacks a stored scale. A scale without offset gets the offset `add` = -0, because adding -0
+ * changes no number. */
 __device__ __forceinline__ scale_of make_scale(const kvd_packed_args &a, uint32_t word)
 {
     const float step = half_of(word, 0);
@@ -361,7 +361,7 @@ __device__ __forceinline__ void restore_octet(const token_of &o, int g, int m, u
     }
 }
 
-/* Decodes V to bf16 pages. Also decodes K, if K of each KV head was quantised separately. */
+/* Decodes V to bf16 pages. Also decodes K, unless keys of all KV heads were quantised together. */
 template <bool TURNED>
 __global__ void __launch_bounds__(THREADS, 3)
     restore_heads_kernel(const __grid_constant__ kvd_packed_args a)

@@ -100,7 +100,8 @@ __device__ __forceinline__ void put_norm(char *codes, const kvd_packed_parts &pa
 /* Codes of ROWS quantised vectors. Thread i has the codes of element i of each vector. */
 struct coded_rows {
     uint32_t code[ROWS];
-    /* Norm of vector i, and norm of the vector's quantisation error, in threads i < ROWS. */
+    /* Thread i < ROWS holds the norm of vector i, and the norm of that vector's quantisation
+     * error. */
     float norm, rest;
 };
 
@@ -159,8 +160,8 @@ __device__ __forceinline__ void put_queries(const kvd_packed_args &a, uint16_t *
             q[r * (int)blockDim.x + i] = to_bits(x[r]);
 }
 
-/* Multiplies the queries and the quantisation error of the key by a random matrix. Thread i of the
- * CTA returns the sign of element i of the multiplied error. */
+/* Multiplies the queries and the key's quantisation error by a random matrix. Thread i returns the
+ * sign bit of element i of the error after this product. */
 __device__ __forceinline__ uint32_t sketch_step(shared_rows &s, const kvd_packed_args &a,
                                                 uint16_t *sketched, int b, int g,
                                                 const float (&y)[ROWS], float *rest, int i)

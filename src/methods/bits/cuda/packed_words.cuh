@@ -15,7 +15,7 @@ static __device__ __forceinline__ int values_coded(const kvd_packed_args &a, int
     return a.form.v_channels ? keys_coded(a, m) : m > a.v_newest ? m - a.v_newest : 0;
 }
 
-/* Returns the index of the first token, of m tokens of a request, to which the newest token
+/* Returns the index of the first token to which the newest token of a request with m tokens
  * attends. */
 static __device__ __forceinline__ int first_seen(const kvd_packed_args &a, int m)
 {
@@ -195,8 +195,8 @@ static __device__ __forceinline__ void pairs_of_planes(const uint32_t *planes, i
         }
 }
 
-/* The float 2^23. Its bit pattern plus a small integer n is the bit pattern of the float 2^23 + n.
- * Integers are converted in this way without a conversion instruction. */
+/* The float 2^23. If an integer 0 <= n < 2^23 is added to its bit pattern, the result is the bit
+ * pattern of the float 2^23 + n. */
 static constexpr float RAISED = 1 << 23;
 
 /* Returns RAISED (2^23) plus byte e of x, as an exact float. */

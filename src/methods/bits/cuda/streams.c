@@ -374,8 +374,8 @@ static int copy_lookups(const streams *k, kvd_stream_side *s, const kvd_stream_c
     return status;
 }
 
-/* Copies the transform matrices and entropy-coder tables of a layer's K or V to the device, at *at.
- * Advances the pointers in *at past the copies. */
+/* Copies the transform matrices and entropy-coder tables of K or V of one layer to the device, at
+ * the addresses in *at. Moves these addresses to the end of the copies. */
 static int copy_side(const streams *k, layer_of *l, int side, const kvd_stream_coder *c,
                      device_tables *at, kvd_err *err)
 {
@@ -508,7 +508,8 @@ static int copy_tables(streams *k, kvd_err *err)
     return copy_heads(k, err);
 }
 
-/* Returns true if the kernels support the blocks that the method's parameters describe. */
+/* Returns true if the kernels support the method's parameters, such as its number of tokens per
+ * block. */
 static bool fits(const kvd_plan *plan)
 {
     return plan->bits == &kvd_bits_kvtc
@@ -621,8 +622,8 @@ static bool generates(const kvd_plan *plan)
     return runs(plan) && (fits(plan) || whole(plan));
 }
 
-/* Returns false if K or V of some layer has no stored component, which the kernels do not
- * support. */
+/* Returns false if some layer stores no dimensions of K, or none of V. The kernels do not support
+ * this case. */
 static bool has_components(const kvd_plan *plan, const kvd_config *c)
 {
     return !plan->bits_self || whole(plan) || empty_side(plan, c) < 0;

@@ -75,8 +75,8 @@ __device__ __forceinline__ int code_of(float x, __half2 scale, float top)
     return (int)fminf(fmaxf(q, 0), top);
 }
 
-/* Quantises, in place, group g of the numbers of token t after its linear transform. Stores the
- * step and zero point of the group in the page. */
+/* Quantises, in place, group g of the elements of a token's K or V after a linear transform, such
+ * as a PCA. Stores the step and zero point of the group in the page. */
 __device__ void quantise_group(const code_args &a, const kvd_stream_side &side, int b, int t, int g,
                                float *y, int lane)
 {
@@ -133,7 +133,8 @@ __device__ __forceinline__ void code_group(const kvd_stream_side &side, const bl
     push(here, low, f, to, side.room.words, lane, g);
 }
 
-/* Encodes the new tokens in stream s of page p, of K (z = 0) or V (z = 1). */
+/* Entropy-codes new tokens of page p in request b. Stream number s has a part of the dimensions of
+ * K (z = 0) or V (z = 1). */
 __device__ void code_stream(const code_args &a, int z, int b, int p, int s, int lane)
 {
     const kvd_stream_side &side = a.side[z];
@@ -468,8 +469,8 @@ __global__ void keep_kernel(const __grid_constant__ kvd_stream_batch a, const ui
         to[row * ld + (size_t)i] = x[row * ld_x + (size_t)i];
 }
 
-/* Quantises a group of components of one token. Writes the integers to `to`, and the decoded
- * components to `decoded`. */
+/* Quantises a group of principal components of one token. Writes the codes to `to`, and the
+ * dequantised components to `decoded`. */
 __device__ void pack_group(const kvd_kvtc_packed_group &g, const float *y, const float *bias,
                            uint16_t *decoded, uint8_t *to, int lane)
 {

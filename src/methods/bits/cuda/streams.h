@@ -60,7 +60,8 @@ typedef struct {
     kvd_stream_lookup_size lookup_size;
     char *blocks; /* [pages][bytes of kvd_stream_parts] */
     int32_t rank; /* components of a latent, at least tables.kept + 1 */
-    /* Offset of the decoded components of K or V in a page of latent vectors, in elements. */
+    /* Offset, in elements, of decoded K or V in its page. The numbers are not yet transformed
+     * back. */
     int32_t latent_at;
 } kvd_stream_side;
 
@@ -80,8 +81,8 @@ typedef struct {
     int32_t n_sms;
 } kvd_stream_batch;
 
-/* Sets *bytes to the shared memory that the decoder has for the lookup tables of one entropy-coded
- * stream. */
+/* Sets *bytes to the size of the shared memory that is available for the lookup tables of one
+ * entropy-coded stream. */
 cudaError_t kvd_streams_lookup_room(size_t *bytes);
 /* Decodes all tokens, except the newest token of each request, into bf16 latent vectors
  * [pages][latent_page]. A vector has the components of a token, then a 1 (by which the mean of K or
@@ -143,16 +144,17 @@ typedef struct {
     float step, offset;
     const kvd_stream_component *component; /* [wide] */
     const uint16_t *start;
-    /* [wide] An integer that the frequency table of component j lacks takes escape[j] / 16 more
-     * bits than integer 0. */
+    /* [wide] For each dimension: extra cost, in 1/16 bit, of an integer that has no entry in the
+     * frequency table, compared with integer 0. */
     const int16_t *escape;
     const float *y, *bias; /* [rows][wide]; [wide] subtracted */
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld;
 } kvd_whole_stream;
-/* Quantises and decodes components of at most `most` new tokens per request, except the request's
- * first n_sink tokens. The codes are not stored. Adds their size in whole 16-bit words to
- * units[slot], and the remainder in 1/16 bit to part[slot]. */
+/* Quantises K or V of new tokens, and writes the decoded numbers to s->decoded. The codes are not
+ * stored. Adds their size to units[slot], in whole 16-bit words, and the rest of the size to
+ * part[slot], in 1/16 bit. Skips the first n_sink tokens of each request. most: largest number of
+ * new tokens of a request. */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);
@@ -197,9 +199,9 @@ cudaError_t kvd_streams_make_plausible(char *blocks, size_t n, size_t block_byte
 #include "methods/cuda/paged_cache.h"
 
 typedef struct {
-    /* Counters [2 n + 1] in device memory, for n slots. First n elements: size of each request's
-     * codes in whole 16-bit words. Next element: number of words of the longest stream that
-     * exceeded its room, or 0. Last n elements: remainder of each size, in 1/16 bit. */
+    /* Array [2 n + 1] in device memory, for n slots. First n elements: size of each request's codes
+     * in 16-bit words, rounded down. Last n elements: the rest of this size, in 1/16 bit. Element
+     * n: number of words of the longest stream that did not fit into its buffer, or 0. */
     uint32_t *units, *host_units; /* host_units: pinned copy */
     size_t n;
     uint32_t *tokens; /* [n] tokens of the request in each slot; 0: no request */
@@ -214,12 +216,13 @@ void kvd_stream_slots_release(kvd_stream_slots *s);
  * begins. */
 int kvd_stream_slots_forget(const kvd_stream_slots *s, const kvd_step_batch *b,
                             const kvd_paged_rows *r, kvd_err *err);
-/* In the last layer, starts copying the requests' numbers of 16-bit entropy-coded words to the
- * host. */
+/* In the last layer, starts copying to the host how many 16-bit words of entropy-coded data each
+ * request has. */
 int kvd_stream_slots_fetch(const kvd_stream_slots *s, const kvd_gpu_method *m,
                            const kvd_paged_rows *r, kvd_err *err);
 /* Updates the number of tokens of each request, and the count of bytes in the cache. Fails if an
- * entropy-coded stream exceeded its `room` words. */
+ * entropy-coded stream did not fit into its buffer of `room` 16-bit words. If `room` is 0, does not
+ * fail. */
 int kvd_stream_slots_note(kvd_stream_slots *s, const kvd_gpu_method *m, const kvd_iteration *it,
                           int32_t room, kvd_err *err);
 /* Returns a description of the batch's decode steps or, if `prompts` is true, of its prompts. */

@@ -33,8 +33,8 @@ struct word_stack {
     const uint16_t *from;
     uint32_t ring; /* shared-memory address; word i is at i % RING */
     int end, at;
-    /* Chunks of words are copied to the ring buffer in descending order, down to chunk number `low`
-     * so far. */
+    /* Index of the chunk of words that was copied to the ring buffer most recently. Chunks are
+     * copied in descending order. */
     int low;
 };
 
@@ -96,8 +96,8 @@ __device__ __forceinline__ void refill(word_stack &w, int lane, uint32_t &x)
     w.at = max(w.at - __popc(mask), 0);
 }
 
-/* Decodes one integer from coder state x. Returns the byte offset of the integer's entry in the
- * lookup table. */
+/* Decodes the next integer from the state x of an rANS decoder. Returns the byte offset of its
+ * entry in the lookup table, not the integer itself. */
 template <int LANES>
 __device__ __forceinline__ uint32_t take(kvd_stream_at image, const kvd_stream_lookup &g,
                                          uint32_t lane, uint32_t &x)
@@ -235,8 +235,8 @@ __device__ __forceinline__ void prefetch_scales(const page_stream &p, int lane)
         asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
-/* Copies four decoded tokens from shared memory to the page: the components of K or V that are in
- * this entropy-coded stream. */
+/* Copies the decoded elements of four tokens from shared memory to the page. An entropy-coded
+ * stream has only a part of each token's elements. */
 template <bool SCALES>
 __device__ __forceinline__ void write_tile(const page_stream &p, const uint16_t *tile, int t0,
                                            int lane)
@@ -382,8 +382,8 @@ struct restore_args {
     kvd_cachegen_layer layer;
 };
 
-/* Sizes in shared memory, in bytes. ROW_BYTES: quantisation steps of all channels. ROWS_BYTES:
- * these steps, and one decoded token per warp. */
+/* Sizes in shared memory, in bytes. ROW_BYTES: a row of floats, one for each channel. ROWS_BYTES: a
+ * row of quantisation steps, and for each warp a row with a decoded token. */
 enum { ROW_BYTES = KVD_WIDTH_NARROW * sizeof(float), ROWS_BYTES = (1 + MANY_WARPS) * ROW_BYTES };
 
 /* Decodes the quantised number of a token in channel 32 k + lane, from coder state x. */

@@ -68,8 +68,8 @@ static int rewrite(const whole_stream *k, const kvd_paged_rows *r, bool prompts,
     return n ? kvd_paged_cache_rewrite(c, r->layer, &w, err) : 0;
 }
 
-/* Quantises and decodes the components of K or V. If `prompts` is true, takes the tokens of
- * prompts, otherwise the tokens of decode steps. */
+/* Quantises and decodes K or V, after its linear transform, of the new tokens of prompts (if
+ * `prompts` is true) or of decode steps. */
 static int round_rows(const whole_stream *k, const kvd_paged_rows *r, bool prompts, int side,
                       kvd_err *err)
 {

@@ -14,7 +14,7 @@ static const char what[] = "coded inputs";
 
 typedef struct {
     kvd_gpu_method method;
-    /* Page tables of the decoded vectors. The pages in store.pool hold one layer at a time. */
+    /* Page tables and pages of decoded vectors. The pages hold only one layer at a time. */
     kvd_latent_store store;
     kvd_gpu_worker *w;
     kvd_xquant_form form;
@@ -25,8 +25,8 @@ typedef struct {
     uint16_t *matrix;
     size_t in_layer, up_at;
     bool joint; /* true: all KV heads share B (kvd_latent_restore_args.columns) */
-    /* True if decode steps multiply attention probabilities by the stored vectors, and project the
-     * sums to outputs, so that V need not be restored. */
+    /* True if decode steps do not rebuild V. Instead, they weight the stored vectors by attention
+     * probabilities, and project the sum. */
     bool direct;
     /* Workspace for decode steps that do not restore V. sums: partial results of attention. newest:
      * attention scores of the newest tokens. */
