@@ -242,8 +242,7 @@ static int code(kvd_head *h, int side, size_t from, size_t to, bool prompt, kvd_
 {
     const bool all = h->p->bits->all_heads, pruned = side == KVD_KEYS && from < h->pruned;
     const size_t sharing = all ? (size_t)h->in->config->n_kv_heads : h->heads;
-    /* High- and low-precision tokens that keep different numbers of dimensions are quantised
-     * separately. */
+    /* Quantises high-precision and low-precision tokens separately. */
     if (h->low[side] < h->width[side] ||
         (!pruned && !all && sharing == 1 && has_two_levels(h, from, to))) {
         if (code_level(h, side, from, to, KVD_LEVEL_HIGH, prompt, err) ||

@@ -178,7 +178,7 @@ static size_t first_method(const char *spec, const char *list, kvd_err *err)
     return n;
 }
 
-/* Fails if `spec` has blanks at its ends or next to a sign between names, keys and values. */
+/* Fails if `spec` begins or ends with a blank, or has a blank next to ',', '+' or '='. */
 static int refuse_blanks(const char *spec, kvd_err *err)
 {
     char *const clean = strdup(spec);

@@ -64,7 +64,8 @@ static void describe_window(kvd_head *h, size_t window)
     const bool leave = window && window < h->n;
     h->tokens = leave ? NULL : p->tokens;
     h->leaving = kvd_plan_block(p);
-    /* Tokens leave the window in blocks of `leaving`, so the cache has room for one more block. */
+    /* The cache has room for one block more than the window, because tokens leave in whole
+     * blocks. */
     h->most = leave && window + h->leaving < h->n ? window + h->leaving : h->n;
 }
 

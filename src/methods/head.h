@@ -85,8 +85,8 @@ typedef struct {
     /* [d] Factors that scale key channels before quantisation, if `balanced` is true. */
     float *balance;
     bool balanced;
-    /* Bits stored for all cached tokens. held_payload: bits of the elements of K and V. held_side:
-     * bits of scales, tables and indices. */
+    /* Bits that the cached tokens take. held_payload: for elements of K and V. held_side: for
+     * scales, tables and indices. */
     double held_payload, held_side;
     void *state;
 

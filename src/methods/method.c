@@ -200,8 +200,8 @@ static void set_defaults(const kvd_method_info *info, kvd_parameter_values *v)
         v->value[i] = info->parameter[i].value;
 }
 
-/* Adds a second method *x that drops tokens or lowers their precision. Returns false unless exactly
- * one of the two methods lowers precision. */
+/* Combines the token method of *m with a second one, *x. Returns false unless one of them drops
+ * tokens and the other lowers their precision. */
 static bool add_second_tokens(const kvd_tokens_method *x, kvd_method *m)
 {
     if (m->plan.levels || x->select || m->plan.tokens->select ||
@@ -301,7 +301,8 @@ static int add_all(char *names, kvd_method *m, kvd_err *err)
     return 0;
 }
 
-/* Copies `text` to `to`, with the names of methods that follow a key before all keys. */
+/* Copies `text` to `to`, with all method names before all parameters. For example, "a,p=1+b"
+ * becomes "a+b,p=1". */
 static void put_names_first(const char *text, char to[METHOD_TEXT])
 {
     const size_t names = strcspn(text, ",");

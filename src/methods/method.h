@@ -12,8 +12,7 @@ typedef enum {
     KVD_WIDTH_RULE_EQ6_ENERGY, /* Eq. 6 over squared singular values */
     /* Uses a file with the measured loss of every head at every number of kept dimensions. */
     KVD_WIDTH_RULE_ERROR,
-    /* Removes the dimensions whose removal loses the fewest nats, as predicted by the singular
-     * values of method fisher. */
+    /* Removes the dimensions whose removal is predicted to increase the loss least. */
     KVD_WIDTH_RULE_LOSS,
     KVD_N_WIDTH_RULES
 } kvd_width_rule;
@@ -59,8 +58,8 @@ typedef struct {
     /* Default parameters "KEY=VALUE,..." if the method is a named combination, such as mikv
      * (lower+hetero). Otherwise NULL. */
     const char *usual;
-    /* Parameter that trades bytes for quality, if the method is a named combination, such as zdc
-     * (importance+zack). Otherwise NULL. */
+    /* Parameter that trades bytes for quality, if the method combines others under one name.
+     * Otherwise NULL. */
     const kvd_tradeoff *tradeoff;
 } kvd_method;
 
@@ -139,9 +138,9 @@ void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, 
  * parameters instead, such as r. */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
 
-/* Copies to `to` [KVD_SETTINGS] those parameters of `settings` ("NAME.KEY=VALUE,...") that differ
+/* Copies to `to` [KVD_SETTINGS] the parameters in `settings` ("NAME.KEY=VALUE,...") that differ
  * from their defaults, and returns `to`. Also copies parameter `always` ("NAME.KEY", or "" for
- * none). Leaves out the prefix "NAME." if it is `name`. */
+ * none). Omits the prefix "NAME." for parameters of the method called `name`. */
 const char *kvd_method_changed_settings(const char *name, const char *settings, const char *always,
                                         char *to);
 

@@ -18,10 +18,11 @@
 typedef struct kvd_plan {
     const kvd_layers_method *layers;
     const kvd_tokens_method *tokens;
-    /* Method that lowers the precision of prompt tokens, used together with the method `tokens`
-     * that drops tokens. NULL if there is none. */
+    /* Method that lowers the precision of prompt tokens, if it is combined with a method that drops
+     * tokens. Otherwise NULL. */
     const kvd_tokens_method *levels;
-    /* Projections of the heads, or NULL. If `maker` is set, kvd_plan_open computes them. */
+    /* Projections of the heads, or NULL. If `maker` is not NULL, kvd_plan_open computes the
+     * projections with it. */
     const kvd_dims *dims;
     const kvd_dims_maker *maker;
     /* Method that chooses the removed dimensions anew for each prompt, for example `think`, or
@@ -100,7 +101,8 @@ bool kvd_plan_draws(const kvd_plan *p);
 /* Returns true if attention reads K and V exactly as the model computed them. */
 bool kvd_plan_changes_nothing(const kvd_plan *p);
 
-/* Returns true if a method does more than project each head to a fixed number of dimensions. */
+/* Returns true if *p compresses K and V in any other way than by a precomputed projection of each
+ * head. */
 bool kvd_plan_beyond_widths(const kvd_plan *p);
 
 unsigned kvd_plan_needs(const kvd_plan *p);

@@ -79,8 +79,9 @@ typedef struct {
 int kvd_points_make(const kvd_method *m, kvd_point **points, size_t *n, kvd_err *err);
 void kvd_points_free(kvd_point *points, size_t n);
 
-/* Computes projections that remove the fraction `p` of the dimensions, rounded up (method uniform:
- * to nearest). The caller must call kvd_point_release. */
+/* Computes projections that remove the fraction `p` of all dimensions. The number of removed
+ * dimensions is rounded up, or for method uniform to nearest. The caller must call
+ * kvd_point_release. */
 int kvd_point_at(const kvd_method *m, double p, kvd_point *point, kvd_err *err);
 /* Computes projections that remove as many dimensions as the parameters of *m say, for example
  * `zack,p=0.5`. The caller must call kvd_point_release. */

@@ -33,9 +33,9 @@ typedef struct {
     /* Numbers by which the method ranks prompt tokens, for each sequence and layer, or NULL. */
     double *observed;
     size_t *observed_at;
-    /* Precision levels of the prompt tokens: an array [layers][tokens] for each prompt. If
-     * `observed` is not NULL, KV heads differ in their levels, and the arrays are
-     * [layers][n_kv_heads][tokens]. Each prompt has room for n_layers layers. */
+    /* Precision levels of the prompt tokens. Each prompt has an array [n_layers][tokens] or, if
+     * `observed` is not NULL, [n_layers][n_kv_heads][tokens]. Layers with a sliding window shorter
+     * than the sequence have no rows in it. */
     uint8_t *level;
 } kvd_prompts;
 
@@ -45,12 +45,12 @@ int kvd_prompts_init(kvd_prompts *p, const kvd_config *c, const kvd_plan *plan,
                      const size_t *length, const size_t *whole, size_t n_sequences, kvd_err *err);
 void kvd_prompts_release(kvd_prompts *p);
 
-/* Merges layers or ranks tokens, as the method in p->plan requires. whole [n_sequences]: number of
- * tokens of each sequence, prompt and output together. */
+/* Merges the prompts' layers or chooses the precision of their tokens, as the method requires.
+ * whole [n_sequences]: number of tokens of each sequence, prompt and output together. */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
-/* Fails if a method reads each prompt twice, and two copies of this prompt exceed max_len or the
- * model's context length. */
+/* Fails if the method reads each prompt twice, and 2 * length exceeds max_len or the model's
+ * context length. length: tokens of the prompt. */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
 

@@ -30,8 +30,8 @@ typedef struct {
      * - own: attention that the token gave itself
      * - log_denominator: log of its softmax denominator, averaged over query heads
      * - score_mass: attention received after noise is added to the logits (method keyformer)
-     * - below: number of pairs (query, query head) at the prompt's end that gave the token less
-     *   than the mean attention */
+     * - below: number of pairs (late query, query head) in which the token got less attention than
+     *   the average token */
     double *mass, *own, *log_denominator, *score_mass, *below;
     /* [group][n0] For each query head: attention that each prompt token received from the last
      * `window` queries, summed over these queries. */

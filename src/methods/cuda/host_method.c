@@ -14,7 +14,8 @@ struct kvd_host_received {
     /* sum: one layer's sums, in device memory. host: sums of all layers, in pinned memory
      * [n_layers][room]. */
     float *sum, *host;
-    /* In each layer, the sums of prompts come first; those of decode steps begin at `of_steps`. */
+    /* Number of sums in one layer, one per token and KV head. of_steps: for prompts. room: for
+     * prompts and decode steps together. */
     size_t of_steps, room;
     size_t newest; /* tokens of a decode step that may not be quantised yet */
     kvd_device_memory memory;

@@ -1,4 +1,4 @@
-/* Paged bf16 KV cache of a CUDA engine, as an attention hook. Head widths are multiples of 16. */
+/* Paged bf16 KV cache on a GPU, which also computes attention. Head widths are multiples of 16. */
 #ifndef KVD_METHODS_CUDA_PAGED_CACHE_H
 #define KVD_METHODS_CUDA_PAGED_CACHE_H
 
@@ -44,8 +44,8 @@ typedef struct kvd_paged_cache {
     int n_full;
     kvd_clock *clock;
     kvd_attention_choice attention; /* must be set before kvd_paged_cache_init */
-    /* True if, in iterations without decode steps, prompts attend to unprojected K and V. The
-     * caller sets it before kvd_paged_cache_init, which clears it if no head is projected. */
+    /* True if prompts attend to K and V before projection, in iterations without decode steps. Must
+     * be set before kvd_paged_cache_init, which resets it to false if no head is projected. */
     bool exact_prompts;
     /* True if the method lets prompts attend to unprojected K and V. */
     bool exact_method;
@@ -55,7 +55,8 @@ typedef struct kvd_paged_cache {
     /* Number of key outliers that a KV head stores per page, or 0 for the default. Must be set
      * before kvd_paged_cache_init. */
     size_t outliers;
-    /* [max_slices + 1] First token of each prompt in the batch, if exact_prompts is set. */
+    /* [max_slices + 1] Index of each prompt's first token in the batch, then the number of tokens.
+     * NULL unless exact_prompts is set. */
     size_t *offset;
     /* [n_layers] Layer descriptions without projections, for prompts that attend to unprojected K
      * and V. */
@@ -63,7 +64,7 @@ typedef struct kvd_paged_cache {
     void *whole_pool;
     /* Projections padded to each layer's widest head, for kernels that require equal widths. */
     kvd_dims widest;
-    /* Projections of the heads. NULL if there are none, or if the method projects by itself. */
+    /* Projections that the cache itself applies to the heads, or NULL. */
     const kvd_dims *dims;
     /* Compression method, borrowed. NULL if the compression only projects heads. */
     kvd_gpu_method *method;
@@ -83,8 +84,9 @@ typedef struct kvd_paged_cache {
     /* [n_step_works] Workspaces in device memory for decode attention, one per group of layers with
      * equal head dimensions. */
     void **workspace;
-    /* [n_step_works][max_slices + 1] CTAs per KV head and request. Indices: group of layers, number
-     * of decoding requests. -1: not yet determined. */
+    /* [n_step_works][max_slices + 1] CTAs that decode attention uses per KV head and request.
+     * Indices: group of layers with equal head dimensions, number of requests. -1: not yet
+     * determined. */
     int8_t *ctas;
     void *q_steps, *q_prompts, *q_unused, *o;
     /* Tiles into which the attention of prompts is divided, in layers without a sliding window
@@ -173,8 +175,8 @@ typedef struct {
     bool turned;                  /* true: RoPE has been applied to K */
     bool cut;                     /* true: K and V have been projected, each head is [d_head] */
 } kvd_paged_rewrite;
-/* Replaces K and V of tokens in a layer's pages by rows r->x, which must be adjacent (r->ld is
- * ignored). Overwrites the buffer in which the queries of prompts are stored. */
+/* Overwrites K and V of tokens in a layer's pages with the rows r->x, which follow each other
+ * without gaps (r->ld is ignored). Also overwrites the stored queries of prompts. */
 int kvd_paged_cache_rewrite(kvd_paged_cache *c, int layer, const kvd_paged_rewrite *r,
                             kvd_err *err);
 kvd_schedule kvd_paged_cache_schedule(const kvd_paged_cache *c, bool prompts);
@@ -185,8 +187,8 @@ kvd_phase kvd_paged_cache_behind(const kvd_paged_cache *c);
  * first layer of each iteration. */
 void kvd_paged_cache_begin(kvd_paged_cache *c);
 
-/* Puts layers with equal head dimensions into one group, and sums the bytes of a page over the
- * layers. */
+/* Puts layers with equal head dimensions into one group. Also sums a page's bytes, separately over
+ * the layers with and without a sliding window. */
 int kvd_paged_works_number(kvd_paged_cache *c, kvd_err *err);
 /* Allocates device memory for decode attention, once per group of layers. Layers with equal head
  * dimensions form a group. */
@@ -204,8 +206,8 @@ int kvd_paged_full_layer(const kvd_paged_cache *c, size_t l);
  * one. */
 const kvd_pages *kvd_paged_pages_of(const kvd_paged_cache *c, const kvd_attn_map *map);
 int32_t kvd_paged_longest(const kvd_paged_rows *r, const int32_t *n);
-/* Returns how many tokens each request has in layers with a window if `map` has a window, else in
- * layers without one. */
+/* Returns how many tokens each request has in the layer that `map` describes. The number depends on
+ * whether the layer has a sliding window. */
 const int32_t *kvd_paged_lens_of(const kvd_attn_map *map, const kvd_batch_lists *lists);
 
 #endif

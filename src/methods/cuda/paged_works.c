@@ -58,8 +58,8 @@ static void number_layer(kvd_paged_cache *c, int layer)
         c->work_map[c->n_works++] = map;
 }
 
-/* Adds the bytes of a layer's page to the sum over layers. Layers that share pages count once, with
- * the largest page (*shared). */
+/* Adds the bytes of a layer's page to the sum over layers. If layers share pages, counts only the
+ * largest page so far, whose size is *shared. */
 static void count_bytes(kvd_paged_cache *c, int layer, size_t *shared)
 {
     const kvd_attn_map *const map = &c->layer[layer].map;

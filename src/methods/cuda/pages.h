@@ -68,8 +68,9 @@ static inline size_t kvd_pages_of(size_t tokens)
 /* Assigns pages for `tokens` tokens to the request in `slot`. If `fresh`, frees its old pages
  * first. Fails if pages run out. */
 int kvd_pages_hold(kvd_pages *p, size_t slot, size_t tokens, int fresh, kvd_err *err);
-/* Gives the request in `slot` pages for its tokens `from` .. `tokens` - 1, and frees its pages with
- * only earlier tokens. If `fresh`, frees all its old pages first. Fails if pages run out. */
+/* Gives the request in `slot` pages for its tokens `from` .. `tokens` - 1. Frees its pages that
+ * hold only tokens before `from`. If `fresh`, frees all its old pages first. Fails if pages run
+ * out. */
 int kvd_pages_hold_from(kvd_pages *p, size_t slot, size_t from, size_t tokens, int fresh,
                         kvd_err *err);
 /* Frees a request's pages that hold only tokens before `from`. */

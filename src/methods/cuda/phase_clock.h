@@ -11,7 +11,8 @@
 
 typedef struct {
     bool on;
-    /* Largest possible and current number of recorded phase ends. */
+    /* Number of time records, one at the end of each timed phase. capacity: largest possible
+     * number. n: current number. */
     size_t capacity, n;
     /* [capacity] Time records in ns, in device memory and in pinned memory. */
     unsigned long long *device, *host;

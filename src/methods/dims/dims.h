@@ -82,7 +82,8 @@ typedef struct {
     size_t n_q, group, ldq;
     /* [n_q][group][d] Queries of the prompt, if `project` needs them for K. Otherwise NULL. */
     const float *q;
-    /* [d][d] Second moments of W_O, if `project` needs them for V. Otherwise NULL. */
+    /* [d][d] Gram matrix of a head's output weights W_O, for projecting V. NULL if the method does
+     * not use it. */
     const double *moment;
 } kvd_channels_rows;
 typedef struct {
@@ -92,8 +93,8 @@ typedef struct {
      * thread-safe. NULL if the method prunes no channels. */
     int (*prune)(const kvd_parameter_values *v, const kvd_channels_in *in, uint8_t *keep,
                  size_t *newest, kvd_err *err);
-    /* Returns the number of columns of the projection. NULL if kvd_plan.widths has the number, or
-     * if the method prunes channels. */
+    /* Function that returns the number of columns of the projection. NULL if kvd_plan.widths
+     * already has this number, or if the method prunes channels. */
     size_t (*width)(const kvd_parameter_values *v, size_t d);
     /* Computes the projection [d][width] from the prompt tokens *x, and writes it to `a`. Must be
      * thread-safe. NULL if all requests share one projection, or if the method prunes channels. */
@@ -101,7 +102,7 @@ typedef struct {
     /* True if projections are computed from K stacked on Q, and from V together with W_O. False if
      * they are computed from K alone and V alone. */
     bool stacks;
-    /* True if all requests share the projection. */
+    /* True if all requests use the same projection matrix. */
     bool shared;
 } kvd_channels_method;
 /* Methods `think` and `strawman`, and the implementations of parameters online=1 and explicit=1 of

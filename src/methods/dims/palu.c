@@ -157,9 +157,8 @@ static int drawn_sigma(const kvd_method_setup *s, size_t heads, int side, int la
     return 0;
 }
 
-/* Chooses the ranks of n matrices; the ranks sum to at most `most`. Each matrix loses at most the
- * fraction r of the sum of its singular values. r is the same for all matrices, and as small as
- * possible. */
+/* Chooses the ranks of n matrices, at most `most` in total. Minimises the fraction of the sum of
+ * singular values that the worst matrix loses. */
 static int by_singular_values(const kvd_method_setup *s, size_t heads, size_t wide, size_t n,
                               size_t most, size_t n_rows, size_t *rank, kvd_err *err)
 {

@@ -57,8 +57,7 @@ static void complete(size_t d, size_t w, const double *sigma, double *R, double 
     }
 }
 
-/* Adds the second moments of K or V (x->x) to `gram` and, if *x has queries or W_O, the second
- * moments of these. */
+/* Adds to `gram` the Gram matrices of K or V and, if given in *x, of Q and W_O. */
 static int add_rows(const kvd_channels_rows *x, double *gram, double *scratch, kvd_err *err)
 {
     const size_t d = x->d;

@@ -1,4 +1,4 @@
-/* Interface of methods that store the K and V of several layers together, after a prompt. */
+/* Interface of compression methods that store a prompt's K and V of several layers together. */
 #ifndef KVD_METHODS_LAYERS_LAYERS_H
 #define KVD_METHODS_LAYERS_LAYERS_H
 

@@ -184,8 +184,7 @@ static void release_lists(layer_lists *l, size_t n_heads)
     free(l->in.prompt);
 }
 
-/* For each of n_heads heads, allocates a list of tokens and `each` bytes for the argument of a
- * plugin callback. */
+/* Allocates a list of tokens and a callback argument of `each` bytes for each of n_heads heads. */
 static int new_lists(layer_lists *l, size_t n_heads, size_t each, kvd_err *err)
 {
     bool failed = false;

@@ -19,8 +19,8 @@ static size_t history_of(const kvd_tokens_self *a)
     return (size_t)a->v->value[HISTORY];
 }
 
-/* Returns the bytes of the attention probabilities [n][history] that n tokens got from the last
- * `history` queries. Query t writes column t % history. */
+/* Returns the size in bytes of an array [n][history]: attention probabilities of n tokens for the
+ * last `history` queries. Query t writes column t % history. */
 static size_t state_bytes(const void *self, size_t n)
 {
     return n * history_of(self) * sizeof(double);

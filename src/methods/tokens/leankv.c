@@ -17,8 +17,8 @@ static const kvd_parameter parameters[] = {
 };
 
 typedef struct {
-    /* Limits of a token's significance, as multiples of the mean significance. Below cut_low, the
-     * token is dropped. Below cut_high, it gets low precision. */
+    /* Thresholds of the mean attention that a token received, relative to the average token. Below
+     * cut_high, a token gets low precision. Below cut_low, it is dropped. */
     double cut_low, cut_high;
     size_t room;
     /* First `room` numbers: sum of the attention probabilities that each token received. Next

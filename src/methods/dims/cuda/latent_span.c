@@ -249,8 +249,8 @@ static int span_power(const kvd_latent_span *s, const kvd_latent_span_rows *r, s
         span_polar(s, r, SPAN_EXACT, stream, err))
         return -1;
     for (int i = 0; i < SPAN_SHIFTS; i++) {
-        /* Uses the polynomial's roots in the order largest, smallest, second largest, and so on,
-         * which keeps rounding errors small. */
+        /* Order of the power iteration's shifts: largest, smallest, second largest, and so on. This
+         * order limits rounding errors. */
         const int place = i % 2 ? SPAN_SHIFTS - 1 - i / 2 : i / 2;
         const double root = 1 + cos(acos(-1) * (place + 0.5) / SPAN_SHIFTS),
                      scale = 0.75 / (double)(most - r->width);

@@ -38,8 +38,10 @@ cudaError_t kvd_span_scale(const void *x, kvd_span_shape m, const float *part, v
  * columns, the columns are orthogonal. */
 cudaError_t kvd_span_start(void *to, bool bf16, size_t rows, size_t columns, int32_t batch,
                            cudaStream_t stream);
-/* Step of a shifted power iteration: subtracts s q from y = X^T X q, [batch][n]. `part` has partial
- * sums of |X q|^2, and s = root * max(1 - |X q|^2 - KVD_SPAN_NOISE, 0). */
+/* Subtracts shift * q from y [batch][n], in a power iteration for X^T X.
+ *
+ * - shift: root * max(1 - |X q|^2 - KVD_SPAN_NOISE, 0)
+ * - part: partial sums of |X q|^2 */
 cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, const float *part,
                            float root, cudaStream_t stream);
 /* Polynomial a x + b x^3 + c x^5 that moves the singular values of a matrix towards 1. x is a
@@ -47,10 +49,11 @@ cudaError_t kvd_span_shift(float *y, const void *q, size_t n, int32_t batch, con
 typedef struct {
     float a, b, c, s;
 } kvd_span_polynomial_of;
-/* Replaces `gram` = Y^T Y, [n][n], by a matrix M. The singular values of Y M are p.a x + p.b x^3 +
- * p.c x^5, where x is a singular value of Y divided by p.s. `square` must be the square of `gram`.
- * If `part` (partial sums of the squared elements of `gram`) is not NULL, p.s is multiplied by
- * sqrt(|gram|). */
+/* Replaces `gram` = Y^T Y [n][n] by M. Y M has the singular values p.a x + p.b x^3 + p.c x^5.
+ *
+ * - x: singular value of Y, divided by p.s and, unless `part` is NULL, by sqrt(|gram|)
+ * - square: square of `gram`
+ * - part: partial sums of |gram|^2 (Frobenius norm), or NULL */
 cudaError_t kvd_span_polynomial(void *gram, bool bf16, const float *square, size_t n, int32_t batch,
                                 const float *part, kvd_span_polynomial_of p, cudaStream_t stream);
 cudaError_t kvd_span_split(float *y, float *low, size_t n, int32_t batch, cudaStream_t stream);
@@ -135,8 +138,8 @@ typedef struct {
      * and Q the computed singular vectors. */
     float *captured;
 } kvd_latent_span_rows;
-/* Queues the computation of r->basis and r->captured on `stream`, which must be the stream of
- * s->blas. */
+/* Computes the leading singular vectors of each prompt's K or V, asynchronously on `stream`.
+ * s->blas must use the same stream. */
 int kvd_latent_span_run(const kvd_latent_span *s, const kvd_latent_span_rows *r,
                         cudaStream_t stream, kvd_err *err);
 /* Returns the number of prompts at the start of the batch that are as long as the first prompt, at

@@ -30,8 +30,11 @@ int kvd_latent_store_begin(kvd_latent_store *s, kvd_paged_cache *c, int heads, k
     return 0;
 }
 
-/* Computes where a page of layer l stores each KV head's latent vectors (`head`). For each run of 8
- * elements, computes its place in a page (`run`) and in a new token's vectors (`source`). */
+/* Computes the offsets of the latent vectors of layer l:
+ *
+ * - head: offsets in a page, one per KV head
+ * - run: offsets in a page, one per run of 8 elements
+ * - source: offsets in a new token's vectors, one per run of 8 elements */
 static void place(kvd_latent_store *s, int l, kvd_latent_head *head, int32_t *run, int32_t *source)
 {
     kvd_latent_layer *const to = &s->layer[l];

@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
     const kvd_latent_head h = a.head[blockIdx.z / 2];
     const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
               units = (length + 15) / 16, part = PARTS ? RANK_PART : rank;
-    /* First token to which any new token attends (seen), and first block of 16 tokens to restore
-     * from latent vectors (first_unit). */
+    /* seen: oldest token to which a new token attends. first_unit: first block of 16 tokens that is
+     * restored from latent vectors. */
     const int seen = a.window ? max(__ldg(a.kv_len + b) - __ldg(a.q_len + b) + 1 - a.window, 0) : 0,
               first_unit = seen / KVD_PAGE_TOKENS * (KVD_PAGE_TOKENS / 16);
     /* True if this head's K or V has no projection: latent vectors are copied unchanged. */
@@ -157,8 +157,7 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
     const int pitch = pitch_of(part);
     const uint16_t *const matrix = static_cast<const uint16_t *>(a.matrix) + h.matrix[side] +
                                    (a.slot ? (size_t)__ldg(a.slot + b) * a.matrix_slot : 0);
-    /* Returns if the thread block has no tokens, or if K or V has rank 0 and therefore no latent
-     * vectors. */
+    /* This thread block has nothing to restore. */
     if (first_unit + (int)blockIdx.x * WARPS >= units || rank == 0)
         return;
     if (!PARTS && !whole) {
@@ -341,8 +340,8 @@ __device__ __forceinline__ void put_query(const kvd_latent_put_args &a, int b, i
     *reinterpret_cast<uint4 *>(to + to_high) = high;
 }
 
-/* Stores elements 8 r .. 8 r + 7 of a new token's latent vectors in its page. For r >= a.n_runs,
- * stores the RoPE position that KV head r - a.n_runs uses for the token. */
+/* If r < a.n_runs, stores elements 8 r .. 8 r + 7 of a new token's latent vectors. Otherwise stores
+ * the token's RoPE position for KV head r - a.n_runs. */
 __device__ __forceinline__ void put_latent(const kvd_latent_put_args &a, int b, int old, int t,
                                            int r)
 {

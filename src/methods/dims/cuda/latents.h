@@ -62,8 +62,8 @@ typedef struct {
     /* [n] RoPE position of each request's only new token. NULL: the position of a token is its
      * index in the request. */
     const uint32_t *position;
-    /* [n] Row of each request's first query in `to_q`, which has 8 x 8 blocks. NULL: `to_q` is
-     * row-major. */
+    /* NULL if `to_q` is row-major. Otherwise `to_q` has blocks of 8 x 8 elements, and q_start [n]
+     * has the row of each request's first query. */
     const int32_t *q_start;
     int32_t n_q8;
     void *to_q;
@@ -71,8 +71,8 @@ typedef struct {
      * ld_latent elements apart. */
     const void *latent;
     size_t ld_latent;
-    /* [n_runs] in device memory. A page stores a token's latent vectors in runs of 8 elements.
-     * run[i]: index of the page's element at which run i of the page's first token begins. */
+    /* [n_runs] in device memory. A token's latent vectors are stored in runs of 8 elements. run[i]:
+     * offset of run i in a page, for the page's first token. */
     const int32_t *run;
     /* [n_runs] in device memory. A page stores a token's latent vectors in runs of 8 elements.
      * source[i]: index of run i's first element among the token's elements in `latent`. NULL: the
@@ -130,17 +130,17 @@ typedef struct {
     /* [position][d_head / 2] Cosines and sines of RoPE. NULL: the keys get no RoPE. */
     const float *cosine, *sine;
     int32_t interleaved;
-    /* Number of columns of a projection [rank / 8][columns][8] that adjacent KV heads share. 0:
-     * each KV head has a projection [d_head][rank]. Sharing requires kvd_latent_joins() and RoPE
-     * positions 0, 1, 2, ... */
+    /* 0 if each KV head has its own projection [d_head][rank]. Otherwise adjacent KV heads share a
+     * projection [rank / 8][columns][8], which requires kvd_latent_joins() and RoPE positions 0, 1,
+     * 2, ... */
     int32_t columns;
     bool keys_alone; /* V is not written; requires `columns` */
     void *pages;
     int32_t n_sms;
 } kvd_latent_restore_args;
-/* Multiplies latent vectors by projections, applies RoPE to keys, and writes K and V to the cache's
- * pages. If a->newest is 0 and a->position is NULL, unused tokens in a request's last block of 8
- * become 0. */
+/* Computes K and V from latent vectors and projections, applies RoPE to K, and writes both to the
+ * cache's pages. If a->newest is 0 and a->position is NULL, also writes zeros after each request's
+ * last token, up to a multiple of 8 tokens. */
 cudaError_t kvd_latent_restore(const kvd_latent_restore_args *a, cudaStream_t stream);
 /* Returns true if kvd_latent_restore can use one projection for `heads` KV heads of d_head
  * dimensions on the current GPU. */
@@ -185,9 +185,9 @@ typedef struct {
 cudaError_t kvd_latent_complete(float *vectors, const float *values, const kvd_latent_basis *basis,
                                 int32_t n, int32_t d, kvd_latent_rows rows, cudaStream_t stream);
 
-/* Stores the leading eigenvectors of matrix i (of n matrices [d][d]) in bf16 as projection basis[i]
- * of the array `to`. If `padded` is not NULL, also writes them to padded [n][d][wide], followed by
- * columns of zeros. */
+/* Writes the leading eigenvectors of n matrices [d][d] to `to`, as bf16 projections. basis [n]:
+ * size and location of each projection. If `padded` is not NULL, also writes them to padded
+ * [n][d][wide], followed by columns of zeros. */
 cudaError_t kvd_latent_leading(const float *vectors, const kvd_latent_basis *basis, int32_t n,
                                int32_t d, int32_t wide, void *to, void *padded,
                                cudaStream_t stream);
@@ -232,8 +232,8 @@ typedef struct {
     /* The v_apart largest and the v_apart smallest elements of each token's latent V are stored as
      * outliers. */
     int32_t v_apart;
-    /* Index of a token's word with float16 (max - min) / 2 and (max + min) / 2 of latent V,
-     * outliers excluded. The next words are the outliers of V. */
+    /* Index of the 32-bit word that has two float16 numbers: (max - min) / 2 and (max + min) / 2 of
+     * a token's latent V without outliers. The outliers of V are the next words. */
     int32_t v_at;
     /* Index of the word in which a page stores its number of outliers of K. The next words are
      * these outliers. */
@@ -249,9 +249,10 @@ typedef struct {
      * n_sink: number of first tokens of a request that are not quantised. */
     int32_t n_codes, words, n_sink;
     const kvd_latent_code *code; /* [n_codes] */
-    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Tables for K and V, one per number of
-     * bits. A number's code is the index of the nearest entry of `level`. decoded: the number to
-     * which each code decodes. */
+    /* [2][KVD_LATENT_CODE_BITS + 1][2^KVD_LATENT_CODE_BITS] Indices: K or V, number of bits, code.
+     *
+     * - level: a number gets the code with the nearest level
+     * - decoded: number to which the code decodes */
     const float *level, *decoded;
     /* [pages][page_words] Each page has quantised tokens [KVD_PAGE_TOKENS][words], then the
      * outliers of their K. */
@@ -272,8 +273,9 @@ typedef struct {
     int32_t room;
     /* Slot of the dummy requests that pad a batch. The outliers of their K are not stored. */
     int32_t idle;
-    /* prompts: true if the new tokens are whole prompts; the outlier lists of their pages are
-     * emptied first. recounts: true if their outlier counts (`apart`) are also set to 0. */
+    /* prompts: true if the new tokens are whole prompts; the lists of outliers in their pages are
+     * emptied first. recounts: true if the outlier counts `apart` of these requests are also set to
+     * 0. */
     bool prompts, recounts;
     /* apart [slots]: number of outliers of K of each request. beyond [1]: number of outliers that
      * did not fit into the fullest page, or 0. */
@@ -384,13 +386,13 @@ typedef struct {
     /* True if pages also store the RoPE position of each token and KV head, for methods that drop
      * tokens. Must be set before kvd_latent_store_init; not supported if layers share pages. */
     bool positions;
-    /* [n_layers][n_runs] in device memory: index at which each run of 8 elements begins in a new
-     * token's padded latent vectors. NULL: no padding. */
+    /* [n_layers][n_runs] in device memory. Pages store latent vectors without padding, in runs of 8
+     * elements. source: offset of each run in a new token's padded vectors. NULL: no padding. */
     int32_t *source;
     uint16_t *pool;
-    /* Bytes of a page of latent vectors. page_bytes: sum over the layers without a sliding window.
-     * near_page_bytes: sum over the layers with one. If one_layer is set, the largest page instead
-     * of the sum. */
+    /* Bytes of a page of latent vectors, summed over layers. page_bytes: layers without a sliding
+     * window. near_page_bytes: layers with one. If layers share pages (one_layer), each sum is only
+     * the largest page. */
     size_t page_bytes, near_page_bytes;
     /* Bytes of one token, summed over layers. sink_bytes: for one of the first n_sink tokens, in
      * layers without a sliding window. token_bytes: for a later token, in layers without a window.
@@ -509,8 +511,8 @@ double kvd_latent_codes_bits(const kvd_latent_codes *c, size_t slot);
 /* Returns how many stored bits of the request the latest decode step did not read, because their
  * tokens had left the sliding window. */
 double kvd_latent_codes_unseen(const kvd_latent_codes *c, size_t slot);
-/* Returns 0 if all outliers of K fitted into their pages, otherwise the largest number of outliers
- * of a page. */
+/* Returns 0 if all outliers of K fitted into their pages. Otherwise returns the number of outliers
+ * for which a page needs room. */
 size_t kvd_latent_codes_lacking(const kvd_latent_codes *c);
 
 /* For tests only: returns the method that drops tokens from the cache of method palu, or NULL if

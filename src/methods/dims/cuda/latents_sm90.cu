@@ -132,8 +132,8 @@ struct barriers {
     uint32_t full, empty; /* shared addresses of the barriers, [STAGES] each */
 };
 
-/* Copies the latent vectors and projections that the thread block multiplies to the ring buffer in
- * shared memory. Only one thread of the block may call it. */
+/* Copies latent vectors and projections to the ring buffer in shared memory, for the thread block's
+ * matrix products. Only one thread of the block may call it. */
 __device__ void request_all(const kvd_latent_restore_args &a, uint32_t smem, barriers bar)
 {
     const uint32_t cta = cta_of_cluster();
@@ -256,8 +256,8 @@ __device__ __forceinline__ void add_blocks(float (&x)[COLUMNS / 2], uint32_t A, 
     wgmma_commit();
 }
 
-/* Restores K or V of two heads at a time. If FINISHES is true, also adds biases, and applies the
- * RMS norm to K. */
+/* Restores K or V from latent vectors, for two heads at a time. If FINISHES is true, also adds
+ * biases, and applies the RMS norm to K. */
 template <bool FINISHES>
 __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, uint32_t smem,
                                             barriers bar, int group)
@@ -324,8 +324,7 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
             if (turns)
                 apply_rope(x, by[i], i, a.interleaved);
-            /* Writes zeros after the restored tokens, unless the newest tokens, which must stay,
-             * are there. */
+            /* Sets the rows after the restored tokens to 0, if no newer tokens are stored there. */
             if (there || !a.newest)
                 write_row(to, x, i, there);
         }

@@ -205,8 +205,8 @@ static int attend_fused(kvd_gpu_method *m, const kvd_paged_rows *r, void *out, k
         return 0;
     if (out != p->w->narrow)
         return kvd_fail(err, "attention of latents: rows go where none were expected");
-    /* cuBLAS is column-major, so it computes the transposes. For each query head h: out_h^T [d][n]
-     * = B_v^T o_h^T. */
+    /* Projects each head's attention output back to d dimensions. Matrices are transposed because
+     * cuBLAS is column-major. */
     return kvd_cublas_check(p->w->lib->cublasGemmBatchedEx(
                                 p->w->blas, CUBLAS_OP_N, CUBLAS_OP_N, d, (int)r->steps, rank, &one,
                                 f, CUDA_R_16BF, d, f + heads, CUDA_R_16BF, heads * rank, &zero,
@@ -347,8 +347,8 @@ static int make(kvd_gpu_method *m, size_t pages, size_t slots, cudaStream_t stre
                       (p->evict && p->evict->make(p->evict, pages, slots, stream, err)));
 }
 
-/* If prompts attend to uncompressed K and V, fails unless each prompt is processed at once and
- * without decode steps. */
+/* Fails if prompts need uncompressed K and V, but are split or share the iteration with decode
+ * steps. */
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     kvd_gpu_method *const evict = ((kvd_palu *)m)->evict;

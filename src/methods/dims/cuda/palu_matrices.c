@@ -52,8 +52,8 @@ static int add_pairs(kvd_palu *p, int l, pile *to, kvd_err *err)
     return 0;
 }
 
-/* Appends the projection that restores K (side 0) or V (side 1) to `to`, for the group of KV heads
- * that begins with head g. */
+/* Appends to `to` the projection that restores K (side 0) or V (side 1) of a group of KV heads. g:
+ * first head of the group. */
 static void add_group(kvd_palu *p, int l, int side, int g, pile *to)
 {
     kvd_latent_layer *const k = &p->store.layer[l];

@@ -213,8 +213,8 @@ static int ended(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
     return 0;
 }
 
-/* Writes the projections that all requests share to `to`. Unless `padded` is NULL, writes copies,
- * padded with zeros to equal ranks, to `padded`. */
+/* Writes the projections that all requests share to the array `to`. If `padded` is not NULL, also
+ * writes them there, padded with zeros to s->wide columns. */
 static void fill_shared(const strawman *s, uint16_t *to, uint16_t *padded)
 {
     const kvd_paged_cache *const c = s->method.cache;

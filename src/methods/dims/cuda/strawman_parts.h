@@ -8,7 +8,7 @@
 /* Data on less important tokens, which keep fewer dimensions of K and V: how many dimensions they
  * keep, and how many bytes this saves. */
 typedef struct {
-    /* [n_layers][n] in device memory: number of dimensions of each head's K or V that less
+    /* [n_layers][n] in device memory. Member `width`: number of dimensions of K or V that less
      * important tokens keep; 0 in layers with a sliding window. NULL: all tokens keep equally
      * many. */
     kvd_latent_basis *low;
@@ -28,7 +28,7 @@ typedef struct {
     /* n: number of projections per layer, one for K and one for V of each KV head. wide: largest
      * rank of a projection, a multiple of 16. */
     int n, wide;
-    /* True if all requests share the projections. */
+    /* True if all requests use the same projection matrices. */
     bool shared;
     /* [n_layers][n] in device memory: width, rank and offset of the projection of each head's K or
      * V. */
@@ -77,8 +77,8 @@ int kvd_strawman_levels_begin(kvd_strawman *s, const kvd_iteration *it, kvd_err 
 /* Chooses the important tokens of prompts. Must be called after the attention of the prompts, and
  * only in layers without a sliding window. */
 int kvd_strawman_levels_choose(kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
-/* Sets to 0 the projected dimensions that less important prompt tokens do not keep. Must be called
- * only in layers without a sliding window. */
+/* Sets the last dimensions of projected K and V to 0 for less important prompt tokens. Must be
+ * called only in layers without a sliding window. */
 int kvd_strawman_levels_narrow(const kvd_strawman *s, const kvd_paged_rows *r, kvd_err *err);
 /* After an iteration, updates each request's number of tokens, and the bytes saved by storing fewer
  * dimensions of less important tokens. Must be called before kvd_latent_store_note. */

@@ -33,7 +33,8 @@ typedef struct {
     bool prompts;
     /* Pages of two merged layers, in the layout of `rows`:
      *
-     * - first: shared directions of merged tokens, and K and V of the first layer's unmerged tokens
+     * - first: for merged tokens, the directions of K and V, which both layers use; for other
+     *   tokens, K and V of the first layer
      * - second: K and V of the second layer's unmerged tokens */
     uint16_t *first, *second;
     /* [pages][2 n_kv_heads][KVD_PAGE_TOKENS][2] bf16 norms of each token's K or V vector in the
@@ -100,8 +101,8 @@ bool kvd_merged_slots_begin(kvd_merged_slots *s, const kvd_iteration *it);
 void kvd_merged_slots_end(kvd_merged_slots *s, const kvd_gpu_method *m,
                           double (*bits_of)(const kvd_gpu_method *m, size_t slot),
                           const kvd_iteration *it);
-/* Returns the fraction of a request's prompt tokens that are among its newest `window` tokens, if
- * the request has n tokens. Returns 0 if there is no sliding window (`window` is 0). */
+/* Returns the fraction of a request's prompt that is in the sliding window when the request has n
+ * tokens. Returns 0 if `window` is 0. */
 static inline double kvd_merged_near(const kvd_merged_slots *s, size_t slot, size_t window,
                                      size_t n)
 {

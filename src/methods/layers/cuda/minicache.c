@@ -171,8 +171,8 @@ static int keep(const merged *k, const kvd_paged_rows *r, kvd_err *err)
     return kvd_cuda_check(kvd_pair_keep(&a, r->stream), what, err);
 }
 
-/* Merges K and V of two layers, for prompts. In layers with a sliding window, then overwrites K and
- * V in the bf16 pages by the merged values. */
+/* Merges the K of two layers, and their V, for the tokens of prompts. Layers with a sliding window
+ * also get the merged values in their bf16 pages. */
 static int merge(const merged *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const double *const v = k->method.plan->layers_values.value;
@@ -243,7 +243,7 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum;
 }
 
-/* Returns the number of bits saved by merging layers with a sliding window, for a request of n
+/* Returns how many bits merging saves in layers with a sliding window, for a request of n
  * tokens. */
 static double saved_near(const merged *k, size_t slot, size_t n)
 {
@@ -261,8 +261,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns by how much the latest step changed the bits saved by merging sliding-window layers (a
- * number <= 0). */
+/* Returns the bits that merging saves in sliding-window layers after the latest step, minus the
+ * bits that it saved before the step. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const merged *const k = of(m);

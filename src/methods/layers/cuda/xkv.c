@@ -149,7 +149,8 @@ static int appended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : 0;
 }
 
-/* Computes the product `to` of column-major bf16 matrices a and b, on the stream of `blas`. */
+/* Writes the product of matrices a [rows][sum] and b [sum][columns] to `to`. All three are
+ * column-major bf16 matrices. */
 static int multiply(const xkv *k, cublasHandle_t blas, size_t rows, size_t columns, size_t sum,
                     const uint16_t *a, size_t ld_a, const uint16_t *b, size_t ld_b, uint16_t *to,
                     size_t ld, kvd_err *err)
@@ -310,8 +311,8 @@ static double held(const kvd_gpu_method *m)
     return of(m)->slots.held;
 }
 
-/* Returns the bits that K and V of a request's prompt take in one layer: an equal share of the bits
- * of the layer's group. */
+/* Returns the bits of a request's prompt in one layer: the bits of its group of layers, divided by
+ * the number of layers in the group. */
 static double prompt_bits(const xkv *k, size_t slot, const layer_group *g)
 {
     const size_t prompt = k->slots.slot[slot].prompt;
@@ -342,8 +343,8 @@ static double full_bits(const kvd_gpu_method *m, size_t slot)
     return sum + layers * rows_bits(k, s->tokens);
 }
 
-/* Returns how many bits compression of the prompt saves in sliding-window layers when a request has
- * n tokens. */
+/* Returns how many bits compression saves in layers with a sliding window, for a request of n
+ * tokens. */
 static double saved_near(const xkv *k, size_t slot, size_t n)
 {
     double sum = 0;
@@ -361,8 +362,8 @@ static double bits(const kvd_gpu_method *m, size_t slot)
     return full_bits(m, slot) - saved_near(k, slot, k->slots.slot[slot].tokens);
 }
 
-/* Returns by how much the latest step changed the bits saved by shared latent vectors in
- * sliding-window layers (a number <= 0). */
+/* Returns the bits that compression saves in sliding-window layers after the latest step, minus the
+ * bits that it saved before the step. */
 static double unseen(const kvd_gpu_method *m, size_t slot)
 {
     const xkv *const k = of(m);

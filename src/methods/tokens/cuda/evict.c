@@ -19,7 +19,8 @@ typedef struct {
     int32_t *place;
     /* place[oldest]: next cache index to overwrite. places: number of indices in `place`. */
     size_t oldest, places;
-    /* For each cache index, the token's position, where dropped prompt tokens are not counted. */
+    /* For each cache index: position of the token in the sequence. Kept prompt tokens have
+     * positions 0, 1, 2, ... */
     uint32_t *position;
 } evict_slot;
 
@@ -127,7 +128,8 @@ static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
             changed = changed || e->rule.fixed;
             continue;
         }
-        /* Timing runs may begin with a decode step. Tokens before it count as the prompt. */
+        /* If a timing run begins with a decode step, the earlier tokens (s->before) count as the
+         * prompt. */
         if (set_budget(e, s, s->before ? s->before : s->n, err))
             return -1;
         *slot = (evict_slot){.tokens = s->before,
@@ -629,7 +631,7 @@ static int open_method(const kvd_plan *plan, kvd_paged_cache *cache, kvd_gpu_met
         cache->hook.wants_pre |= cache->cosine && !cache->hook.wants_raw;
     if (make_work(e, err) || (plan->bits && code_entries(e, err)))
         return -1;
-    /* True if the kernels that rank tokens read the softmax denominators of the attention layer. */
+    /* True if token scores need the softmax denominators from the attention kernels. */
     const bool reads = e->rule.ranking == KVD_EVICT_PIVOTAL ||
                        e->rule.ranking == KVD_EVICT_IMPORTANT ||
                        (e->rule.ranking == KVD_EVICT_ATTENTION && !(e->rule.tau0 > 0));

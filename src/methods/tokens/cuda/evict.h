@@ -105,12 +105,11 @@ typedef struct {
     /* Scratch [n_heads][n_q8] in device memory: attention that each prompt token received, at the
      * index of the token's row of Q. */
     float *mass;
-    /* For method kvcrush (rule.anchor is not 0). A token has one bit per query head, 1 if that head
-     * alone would keep the token. Scratch [n_q8] in device memory: number of a token's bits that
-     * differ from reference bits. */
+    /* For method kvcrush (rule.anchor is not 0). Scratch [n_q8] in device memory: number of query
+     * heads whose vote to keep or drop the token differs from the pattern chosen by rule.anchor. */
     float *distance;
-    /* summed: 1 if `mass` and `distance` are already summed over the query heads of all GPUs.
-     * n_heads: number of query heads of all GPUs. */
+    /* summed: 1 if token scores (`mass`, `distance`) are already summed over the query heads of all
+     * GPUs. n_heads: number of query heads of all GPUs. */
     int32_t summed, n_heads;
     /* Output [n_kv_heads][n_q8] in device memory: score of each prompt token, at the index of the
      * token's row of Q. */
@@ -128,7 +127,8 @@ cudaError_t kvd_evict_score_sm90(const kvd_evict_prompts_args *args, cudaStream_
 /* Writes a score of each prompt token, per KV head, to args->score. */
 cudaError_t kvd_evict_score_keys(const kvd_evict_prompts_args *args, cudaStream_t stream);
 cudaError_t kvd_evict_score_expected(const kvd_evict_prompts_args *args, cudaStream_t stream);
-/* Scores prompt tokens as the method requires, and writes to args->mass or args->score. */
+/* Scores prompt tokens by the method's rule. Depending on the rule, writes scores per query head to
+ * args->mass, or scores per KV head to args->score. */
 cudaError_t kvd_evict_score_any(const kvd_evict_prompts_args *args, cudaStream_t stream);
 /* Chooses the prompt tokens that stay, and moves their K and V to the front of the pages. */
 cudaError_t kvd_evict_choose(const kvd_evict_prompts_args *args, cudaStream_t stream);
@@ -216,8 +216,8 @@ kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_
  * the queries before projection. */
 void kvd_evict_prompts_whole(const kvd_paged_cache *c, kvd_evict_prompts_args *a);
 
-/* Makes method *m, when it drops tokens, move the latent vectors of *store and their positions
- * instead of K and V. The store must outlive *m, and KV heads may not share latent vectors. */
+/* Makes method *m drop tokens from the latent vectors in *store instead of from K and V. *store
+ * must outlive *m. KV heads must not share latent vectors. */
 void kvd_gpu_evict_latents(kvd_gpu_method *m, const kvd_latent_store *store);
 
 /* Copies the trained networks of method locret to the device. *memory owns all arrays of *x. */

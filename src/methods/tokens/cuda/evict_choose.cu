@@ -111,8 +111,8 @@ __global__ void __launch_bounds__(CHOOSE)
     smooth<CHOOSE>(mass, old, a.rule.smooth, score);
 }
 
-/* Method kvcrush: a token has one bit per query head, 1 if that head alone would keep the token.
- * Counts each token's bits that differ from a common bit pattern. */
+/* Method kvcrush: each query head votes to keep or to drop each token. Counts the votes on a token
+ * that differ from the pattern chosen by a.rule.anchor. */
 __global__ void __launch_bounds__(BITS)
     bits_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -160,8 +160,8 @@ __global__ void __launch_bounds__(CHOOSE)
     int all, before = 0;
     const int each = (old + CHOOSE - 1) / CHOOSE, from = min(old, me * each),
               to = min(old, from + each);
-    /* Visits the dropped tokens in rising order of `distance`, and marks one in `every` to be
-     * kept. */
+    /* Goes through the dropped tokens in rising order of `distance`. Marks the first token of each
+     * group of `every` tokens to be kept. */
     for (int d = 0; d <= (a.summed ? a.n_heads : a.map.n_heads) && before < crush * every; d++) {
         int count = 0;
         for (int t = from; t < to; t++)

@@ -198,8 +198,8 @@ __global__ void __launch_bounds__(THREADS, WIDTH > KVD_WIDTH_NARROW ? 2 : 4)
     }
 }
 
-/* Method d2o: merges a dropped token if the cosine of its key with the most similar kept key
- * reaches the mean of these cosines over the KV head's dropped tokens. */
+/* Method d2o: merges a dropped token if its key is similar enough to a kept key. The threshold is
+ * the mean cosine of a KV head's dropped keys with their nearest kept keys. */
 __global__ void __launch_bounds__(RULE)
     like_kernel(const __grid_constant__ kvd_evict_prompts_args a)
 {
@@ -314,8 +314,8 @@ struct run {
     int from, to, pivot, j, m;
 };
 
-/* Returns the index of token t of run r in the list of all kept tokens followed by all merged
- * ones. */
+/* Returns the index of token t in a list with all kept tokens first, then all merged tokens. r: the
+ * run of similar adjacent tokens that contains t. */
 __device__ __forceinline__ int place_in(const run &r, int t)
 {
     return t == r.pivot ? r.j : r.m + t - (r.j + (r.pivot < t));

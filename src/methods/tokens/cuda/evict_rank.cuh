@@ -61,8 +61,8 @@ template <int THREADS> static __device__ double sum_over(double x)
     return part[0];
 }
 
-/* Returns the index of dimension 8 * block of token t in a cache page. The next 7 dimensions follow
- * it. */
+/* Returns the index in a cache page at which 8 dimensions of token t begin. The first is dimension
+ * 8 * block. */
 static __device__ __forceinline__ size_t piece(int t, int block, int d)
 {
     return (size_t)(t % KVD_PAGE_TOKENS / 8 * 8 * d + block * 64 + t % 8 * 8);
@@ -151,8 +151,8 @@ static __device__ __forceinline__ void copy_page(uint16_t *to, int d_k, int d_v,
     }
 }
 
-/* Returns the index of dimension 8 * block of token t in the page pool. `page` is the page
- * table. */
+/* Returns the index in the page pool at which 8 dimensions of token t begin. The first is dimension
+ * 8 * block. page: page table of the request. */
 static __device__ __forceinline__ size_t piece(const int32_t *page, int page_elements, int t,
                                                int block, int d)
 {
@@ -202,8 +202,7 @@ static __device__ __forceinline__ page_rows rows_of(const ARGS &a, int b, int g,
             64};
 }
 
-/* Returns a reference to the position in the sequence that the cache stores for token t of KV head
- * g of request b. */
+/* Returns a reference to a token's position in the sequence, as stored in the cache. */
 template <typename ARGS>
 static __device__ __forceinline__ int32_t &position_at(const ARGS &a, int b, int g, int t)
 {
@@ -350,8 +349,8 @@ static __device__ __forceinline__ void step_products(const uint16_t *low, const 
     }
 }
 
-/* Multiplies 32 vectors in registers by 16 vectors in shared memory. One of the two sides has
- * queries, the other has keys. */
+/* Multiplies 32 vectors in registers by 16 vectors in shared memory: queries by keys, or keys by
+ * queries. */
 template <int STEPS>
 static __device__ __forceinline__ void products(const uint32_t (&a)[2][STEPS][4], uint32_t from,
                                                 int d, float (&acc)[2][2][4])

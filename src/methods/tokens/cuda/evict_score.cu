@@ -78,8 +78,8 @@ __device__ __forceinline__ float below_mean(float p, int t)
     return t > 0 && p * (float)(t + 1) < 1 ? -1.f : 0.f;
 }
 
-/* Updates a thread's softmax sums (for KIND LARGEST: maxima) with products of queries and keys. If
- * MASKED, skips keys that come after their query. */
+/* Updates a thread's softmax sums with products of queries and keys. For KIND LARGEST, updates
+ * maxima instead of sums. If MASKED, skips keys that come after their query. */
 template <kind KIND, bool MASKED>
 __device__ __forceinline__ void add(const float (&acc)[2][4], float factor, const float (&noise)[4],
                                     float2 c, float lse_factor, int first, int other, int from_row,

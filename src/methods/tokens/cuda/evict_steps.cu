@@ -20,9 +20,9 @@ enum {
 };
 /* Ways in which a decode step updates a token's score:
  *
- * - SUMS: adds the attention probability
- * - TEMPERED: adds a probability computed with a temperature and noise
- * - COUNTS: appends a bit, 1 if the attention probability is below the mean */
+ * - SUMS: adds the token's attention probability
+ * - TEMPERED: adds its attention probability, computed with a temperature and noise
+ * - COUNTS: appends a bit, 1 if its attention probability is below the mean */
 enum kind { SUMS, TEMPERED, COUNTS };
 
 /* Waits for all CTAs of a KV head. Afterwards, each CTA can read the shared memory of the
@@ -238,8 +238,8 @@ __device__ __forceinline__ void add_bit(const head &w, int i, bool bit)
     }
 }
 
-/* Updates the token scores with the probabilities of this decode step. Returns, of this thread's
- * tokens that may be dropped, the token with the smallest score. */
+/* Updates the token scores with the attention probabilities of this decode step. Returns this
+ * thread's droppable token with the smallest score. */
 template <int HALVES, int BLOCKS, kind KIND>
 __device__ __forceinline__ candidate add_products(const kvd_evict_steps_args &a, const head &w)
 {
@@ -466,8 +466,8 @@ __global__ void __launch_bounds__(DROP) drop_kernel(const __grid_constant__ kvd_
             mover[m] = i;
     }
     __syncthreads();
-    /* Random data in timing runs can make the number of freed indices differ from the number of
-     * moved tokens. */
+    /* With the random data of timing runs, there may be more free indices than tokens to move, or
+     * fewer. */
     holes = min(min(holes, movers), n / 2);
     const int pieces = pieces_of(a, g);
     for (int i = me; i < holes * pieces; i += DROP)

@@ -236,8 +236,8 @@ static kvd_bits_count bits_on_gpu(const kvd_host_entries *e, int side, size_t n)
                             : kvd_bits_of_groups(n, e->d, side == KVD_KEYS, e->group, e->form.bits);
 }
 
-/* Lists the tokens of KV head i (counted over all layers) that the GPU must quantise, and records
- * how many bits they take. */
+/* Returns which tokens of KV head i (counted over all layers) the GPU must quantise. Stores their
+ * quantised size in bits in slot->head. */
 static kvd_cache_codes code_later(const kvd_host_entries *e, const kvd_slot_entries *slot, size_t i)
 {
     const kvd_plan *const p = e->method->plan;

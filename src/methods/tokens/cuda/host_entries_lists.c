@@ -150,8 +150,8 @@ static int extend(const kvd_host_entries *e, const kvd_slice *s, size_t row, siz
     return 0;
 }
 
-/* Removes the tokens that have left the sliding window from a KV head's list of cached tokens. Sets
- * h->unseen to the bits stored for tokens outside the window. */
+/* Computes how many bits a KV head stores for tokens outside the sliding window (h->unseen). Then
+ * removes such tokens from the head's list, in whole blocks. */
 static int leave_window(const kvd_host_entries *e, kvd_head_entries *h, size_t before, size_t n,
                         kvd_err *err)
 {

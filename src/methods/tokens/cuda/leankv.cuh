@@ -12,8 +12,8 @@
 namespace leankv
 {
 
-/* Returns the index in the pool of KV head g of a request in a layer, or -1 if `slot` belongs to no
- * request. */
+/* Returns the index, among all KV heads of the pool, of head g in a layer of a request. Returns -1
+ * if `slot` belongs to no request. */
 __device__ __forceinline__ int head_of(const kvd_leankv_pool &p, int slot, int layer, int g)
 {
     return slot < 0 || slot >= p.n_slots ? -1 : (slot * p.n_layers + layer) * p.n_kv_heads + g;
@@ -156,8 +156,8 @@ template <int WARPS, int N> __device__ void sums(double (&x)[N])
     }
 }
 
-/* Returns the 32-bit word at index `at` of the quantised key of token `row`, for a lane with lane %
- * 4 = c. */
+/* Returns a 32-bit word of the quantised key of token `row`. at: index of the word in a lane's part
+ * of the key. c: index of the lane, modulo 4. */
 template <int F>
 __device__ __forceinline__ uint32_t key_word(const uint8_t (*code)[F], int bits, int row, int c,
                                              int at)

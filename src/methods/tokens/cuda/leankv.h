@@ -18,7 +18,8 @@ enum {
     KVD_LEANKV_HIGH,
     KVD_LEANKV_LOW,
     KVD_LEANKV_LEVELS,
-    /* Number of tokens whose quantised numbers are interleaved in memory, a tile. */
+    /* Number of tokens in a tile. The quantised numbers of these tokens are interleaved in
+     * memory. */
     KVD_LEANKV_TILE = 16,
     KVD_LEANKV_PAGE_TOKENS = 64 /* tokens in a high-precision page */
 };
@@ -90,12 +91,13 @@ KVD_LEANKV_BOTH static inline kvd_leankv_place kvd_leankv_value_place(int d, int
     return p;
 }
 
-/* Counts for one KV head of a request, at high and at low precision: its cached tokens, and its
- * pages. */
+/* Numbers of cached tokens and of pages of one KV head of a request, at high and at low
+ * precision. */
 typedef struct {
     int32_t n[KVD_LEANKV_LEVELS], pages[KVD_LEANKV_LEVELS];
-    /* Limits of a token's significance, as multiples of the mean significance. A token below
-     * cut[KVD_LEANKV_HIGH] loses high precision, a token below cut[KVD_LEANKV_LOW] is dropped. */
+    /* Thresholds of the mean attention that a token received, relative to the average token. Below
+     * cut[KVD_LEANKV_HIGH], a token gets low precision. Below cut[KVD_LEANKV_LOW], it is
+     * dropped. */
     float cut[KVD_LEANKV_LEVELS];
 } kvd_leankv_head;
 
@@ -110,8 +112,8 @@ typedef struct {
     uint64_t wanted, left;
 } kvd_leankv_state;
 
-/* Pool of pages of all KV heads [n_slots][n_layers][n_kv_heads]. Kernels get the structure by
- * value. */
+/* Pool of pages for the KV heads of all requests. The heads are numbered as an array
+ * [n_slots][n_layers][n_kv_heads]. Kernels get the structure by value. */
 typedef struct {
     kvd_leankv_layout layout;
     int32_t n_pages, n_slots, n_layers, n_kv_heads;
@@ -174,8 +176,8 @@ typedef struct {
     const float *sinks;
 } kvd_leankv_steps;
 
-/* Computes the attention of decode steps over the cached tokens of both precisions and the new
- * token. */
+/* Computes the attention of decode steps over the new token and all cached tokens, at high and at
+ * low precision. */
 cudaError_t kvd_leankv_attend(const kvd_leankv_steps *s, cudaStream_t stream);
 /* Returns the number of CTAs among which a KV head's tokens are divided, for `rows` requests on
  * n_sms multiprocessors. */
@@ -194,8 +196,8 @@ typedef struct {
     int32_t layer, n, group, n_q8, longest;
     int32_t window;
     float scale;
-    /* Tokens with the least attention are dropped up to the fraction tl of all attention, or get
-     * low precision up to the fraction th. */
+    /* Prompt tokens are dropped in rising order of attention, up to the fraction tl of all
+     * attention. Further tokens get low precision, up to the fraction th. */
     double th, tl;
     /* [n] in device memory: slot, first row of Q and number of tokens of each prompt. */
     const int32_t *slot, *q_start, *q_len;
@@ -212,8 +214,9 @@ typedef struct {
     int32_t *source;
 } kvd_leankv_prompts;
 
-/* kvd_leankv_masses computes the attention that each token received. kvd_leankv_compress then
- * chooses each token's precision by it and writes the quantised K and V to the pages. */
+/* kvd_leankv_masses computes the attention that each prompt token received. From this attention,
+ * kvd_leankv_compress chooses the tokens' precisions; it then writes quantised K and V to the
+ * pages. */
 cudaError_t kvd_leankv_masses(const kvd_leankv_prompts *p, cudaStream_t stream);
 cudaError_t kvd_leankv_compress(const kvd_leankv_prompts *p, cudaStream_t stream);
 

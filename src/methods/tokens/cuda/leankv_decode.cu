@@ -39,7 +39,7 @@ template <int BITS> __device__ __forceinline__ uint32_t key_pair(const uint32_t 
     return (row[s / 2] >> (4 * (2 * (s % 2) + b)) & 0x000f000fu) | 0x64006400u;
 }
 
-/* Returns two of the four 8-bit integers in w, as a pair of bf16 numbers. */
+/* Converts bytes 2 b and 2 b + 1 of w to a pair of bf16 numbers. b is 0 or 1. */
 __device__ __forceinline__ uint32_t byte_pair(uint32_t w, int b)
 {
     const float x = __uint_as_float(__byte_perm(w, 0x4b000000u, b ? 0x7442 : 0x7440)) - 8388608.0f;
@@ -179,8 +179,8 @@ __device__ __forceinline__ void take_tile(const char *tile, int rows, int lane, 
     }
 }
 
-/* Tiles of 16 cached tokens that one warp processes: every `stride`-th tile, from number `first`
- * on. High-precision tiles have the lowest numbers. */
+/* Tiles of 16 cached tokens that one warp processes: tiles first, first + stride, first + 2 *
+ * stride, ... High-precision tiles come before low-precision tiles. */
 struct tiles {
     const kvd_leankv_layout *layout;
     const char *pages;
@@ -196,8 +196,8 @@ struct tiles {
     uint32_t full; /* shared address of the mbarriers, one per ring tile */
 };
 
-/* Returns the byte offset in a page of part k of tile number `in` of that page. *bytes gets the
- * part's size. Part 0: keys, 1: values, 2: scales of keys, 3: scales of values. */
+/* Returns the byte offset of one part of a tile in its page, and its size in *bytes. in: tile
+ * number in the page. k: 0 for keys, 1 for values, 2 for scales of keys, 3 for scales of values. */
 __device__ __forceinline__ int part_at(const kvd_leankv_layout &y, const kvd_leankv_precision &l,
                                        int k, int in, int *bytes)
 {
@@ -334,7 +334,8 @@ struct part {
     float most, sum, zeros;
 };
 
-/* Copies a query to x and, divided by a power of 2, to q. *factor gets `scale` times this power. */
+/* Copies a query to x. Stores the query divided by a power of 2 in q, and `scale` times the power
+ * of 2 in *factor. */
 template <int F>
 __device__ void prepare_query(const __nv_bfloat16 *from, float scale, int lane, __half *q,
                               float *factor, float *q_sum, float (&x)[F / 32])

@@ -25,7 +25,7 @@ typedef struct {
      * that are about to begin. */
     int32_t *host_leaving;
     uint32_t *known;
-    /* Copy in pinned memory of the page pool's state after the latest iteration. */
+    /* State of the page pool after the latest iteration, copied to pinned memory. */
     kvd_leankv_state *seen;
     kvd_leankv_head *record; /* [n_layers][n_kv_heads] scratch */
 } leankv;
@@ -51,7 +51,8 @@ static int give_back(leankv *k, const int32_t *slot, size_t n, kvd_err *err)
 static int begin(kvd_gpu_method *m, const kvd_iteration *it, kvd_err *err)
 {
     leankv *const k = (leankv *)m;
-    /* The first half of host_leaving may still be in use by an earlier copy to the GPU. */
+    /* Uses the second half of host_leaving, because a copy to the GPU may still read the first
+     * half. */
     int32_t *const slot = k->host_leaving + k->pool.n_slots;
     size_t n = 0;
     for (size_t i = 0; i < it->n_slices; i++) {
@@ -136,8 +137,7 @@ static double token_bits(const leankv *k, int level)
     return k->pool.layout.d * (k->bits[0][level] + k->bits[1][level]) + 64.0;
 }
 
-/* Returns the number of bits of the newest n tokens, or of one window if n is larger, in all layers
- * with a sliding window. */
+/* Returns how many bits a request of n tokens takes in all layers with a sliding window. */
 static double near_bits(const leankv *k, size_t n)
 {
     const kvd_paged_cache *const c = k->method.cache;

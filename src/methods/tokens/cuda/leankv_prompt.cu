@@ -305,8 +305,8 @@ __device__ int heads_of(const kvd_leankv_pool &p, int n, int n_layers)
     return n * n_layers * p.n_kv_heads;
 }
 
-/* Returns the index in the pool of KV head i, or -1 if its slot has no request. i counts heads slot
- * by slot, in the order of the array `slot`, with n_layers layers per slot. */
+/* Converts index i in an array [slots][n_layers][KV heads] to an index in the pool. slot: slot
+ * numbers of this array. Returns -1 if the slot has no request. */
 __device__ int head_of(const kvd_leankv_pool &p, const int32_t *slot, int first_layer, int n_layers,
                        int i)
 {

@@ -185,8 +185,8 @@ __device__ void put_vector(const kvd_leankv_layout &y, const kvd_leankv_precisio
         *(keys ? leankv::key_meta_of(l, e) : leankv::value_meta_of(l, e)) = from.scale;
 }
 
-/* Stores the new token at high precision. If another token falls to low precision, first
- * requantises it with fewer bits. */
+/* Stores the new token at high precision. Also requantises the token that moves to low precision,
+ * if any. */
 template <int F>
 __device__ void move_vectors(const pages &p, const decision &d, int warp, int lane, coded<F> *mine)
 {
@@ -242,8 +242,8 @@ __device__ __forceinline__ held load_entry(const kvd_leankv_steps &s, const kvd_
     return x;
 }
 
-/* Adds this decode step's attention to the tokens' scores. For tokens outside the newest window,
- * thread 0 gets the sum of their mean scores, and the lowest mean score of each precision. */
+/* Adds this decode step's attention to the tokens' scores. Thread 0 also gets the sum of mean
+ * scores and the lowest mean score per precision, excluding the newest s.window tokens. */
 __device__ void take_received(const kvd_leankv_steps &s, const kvd_leankv_head &h, const pages &p,
                               const float *scores, int now, const float *lse2, double *sum,
                               least (&mine)[KVD_LEANKV_LEVELS], found *out)

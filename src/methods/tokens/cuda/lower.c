@@ -168,8 +168,7 @@ static double token_bits(const lower *k, int bits_k, int bits_v)
            32.0 * ((value_of(k, bits_k) < 16) + (value_of(k, bits_v) < 16));
 }
 
-/* Returns the number of bits of the newest n tokens, or of one window if n is larger, in all layers
- * with a sliding window. */
+/* Returns how many bits a request of n tokens takes in all layers with a sliding window. */
 static double near_bits(const lower *k, size_t n)
 {
     const size_t window = k->method.cache->window;

@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(CHOOSE) choose(const __grid_constant__ kvd_low
             t >= old || key(t) >= least ? KVD_LOWER_HIGH : KVD_LOWER_LOW;
 }
 
-/* For e = 0 to 7, sets most[e] to the magnitude of the e-th number in `from` if that is larger. */
+/* Sets most[e] to the larger of most[e] and the magnitude of number e in `from`, for e = 0 to 7. */
 __device__ __forceinline__ void raise(const uint16_t *from, float (&most)[8])
 {
     const uint4 x = *reinterpret_cast<const uint4 *>(from);

@@ -61,8 +61,8 @@ static __device__ unsigned long long select_key(const KEY &key, int n, int k, un
     for (int shift = 56; shift >= 0; shift -= 8) {
         known |= 255ull << shift;
         if (shift < 32 && (bound - 1) >> shift == 0 && shift > 0)
-            /* This 8-bit digit is 0 in all sort keys, because their lower 32 bits are below
-             * `bound`. */
+            /* All sort keys have zeros in the 8 bits from bit `shift` on, so there is nothing to
+             * search. */
             continue;
         for (int i = (int)threadIdx.x; i < KVD_SELECT_BINS; i += THREADS)
             bin[i] = 0;

@@ -82,8 +82,9 @@ static void drop(kvd_gpu_method *m, size_t slot)
         kvd_selection_shadow_drop(e, slot);
 }
 
-/* Returns the size in bits of the data by which decode steps choose among n tokens, in one layer.
- * If `stored`, this is the size in GPU memory, otherwise the size that a step reads. */
+/* Decode steps choose tokens by extra data, such as minima and maxima of keys. Returns the size in
+ * bits of this data for n tokens in one layer: in GPU memory if `stored`, else as read by a
+ * step. */
 static double layer_bits(const selection *e, size_t n, bool stored)
 {
     const kvd_plan *const p = e->method.plan;
@@ -451,8 +452,8 @@ static int describe(selection *e, const kvd_plan *plan, kvd_err *err)
     e->kv = (size_t)map->n_kv_heads;
     e->rows = c->batch->max_slices * e->kv;
     e->side = side_of_page(e);
-    /* Timing runs may begin without a prompt (`anywhere`), unless the number of tokens read depends
-     * on the queries: without prompts, all requests would choose the same tokens. */
+    /* Timing runs may begin without a prompt, unless the number of tokens read varies with the
+     * queries. */
     e->method.anywhere = !varies(e);
     e->method.page_bytes = e->layers * e->side;
     e->method.attended_prompts = true;

@@ -29,8 +29,8 @@ __device__ __forceinline__ pages pages_of(const kvd_selection &s, int n)
     return {(int)p.all, (int)p.newest, (int)p.chosen};
 }
 
-/* Returns true if a decode step reads only some of the older selection pages (groups of adjacent
- * tokens), so that they need scores. */
+/* Returns true if a decode step must score the older groups of tokens, because it reads only some
+ * of them. */
 __device__ __forceinline__ bool scores(const pages &p)
 {
     return p.chosen > 0 && p.chosen < p.all - p.newest;

@@ -96,7 +96,7 @@ template <int PITCH> __device__ void times_factor(const float *factor, int d, fl
     __syncthreads();
 }
 
-/* Finds, among the centroids that this warp handles, the one nearest to the lane's token. */
+/* Finds the centroid nearest to vector y. Each warp searches a part of the centroids. */
 __device__ void nearest(const float *moved, int size, int d, const float *y, float *least,
                         int *best)
 {

@@ -267,8 +267,8 @@ __device__ float largest_of(float x)
     return x;
 }
 
-/* Takes the log softmax of each query head's scores over n groups of tokens. Writes each group's
- * maximum over the heads to score [n]. */
+/* Applies log softmax, over n groups of tokens, to each query head's scores. Writes each group's
+ * largest result of all heads to score [n]. */
 __device__ void take_largest_share(float *score, int group, size_t room, int n, float *shift)
 {
     for (int h = 0; h < group; h++) {

@@ -23,7 +23,8 @@ size_t kvd_selection_cached(const selection *e, size_t slot, size_t layer, size_
     return n && kvd_selection_is_late(e) ? e->late.entries[slot * e->layers + layer] : n;
 }
 
-/* Returns the largest number of tokens that any layer has cached for the request in `slot`. */
+/* Returns the number of cached tokens of a request in the layer that caches most, after `before`
+ * tokens were processed. */
 static size_t entries(const kvd_gpu_method *m, size_t slot, size_t before)
 {
     const selection *const e = (const selection *)m;
@@ -175,8 +176,8 @@ static kvd_selection_shadow shadow_of(const selection *e, int layer, size_t from
     return x;
 }
 
-/* Returns how many of a request's n tokens follow the groups of tokens for which mean keys are
- * stored, but at least 1. */
+/* Only the first tokens form groups with stored mean keys. Returns how many of n tokens follow
+ * these groups, or 1 if none do. */
 static size_t tail_of(const selection *e, size_t prompt, size_t n)
 {
     const size_t marked = kvd_selection_marks_of(&e->rule, prompt).all * e->rule.page;
@@ -246,7 +247,7 @@ int kvd_selection_shadow_ended(selection *e, const kvd_iteration *it, kvd_err *e
     return 0;
 }
 
-/* Computes the latent vectors [rank][tokens] = basis [rank][wide] x [wide][tokens] of keys x. All
+/* Multiplies keys x [wide][tokens] by basis [rank][wide], to get latent vectors [rank][tokens]. All
  * matrices are column-major bf16. */
 static int project(const selection *e, size_t tokens, const uint16_t *basis, const uint16_t *x,
                    size_t ld, uint16_t *latents, kvd_err *err)
@@ -380,7 +381,7 @@ int kvd_selection_shadow_choose(const selection *e, const kvd_selection *s, cons
         kvd_clock_end(c->clock, KVD_PHASE_RESTORE, r->stream, err));
 }
 
-/* Returns the number of tokens of a request whose keys are stored as latent vectors. */
+/* Returns for how many tokens of a request the keys are stored as latent vectors. */
 static size_t in_low_rank(const selection *e, size_t slot)
 {
     const kvd_selection_marks m = kvd_selection_marks_of(&e->rule, e->shadow.prompt[slot]);
@@ -406,7 +407,8 @@ static double shadow_bits(const kvd_gpu_method *m, size_t slot)
              : 0;
 }
 
-/* Returns the size in bits of the unread keys as latent vectors, minus their uncompressed size. */
+/* Returns minus the number of bits that low-rank keys save for tokens that a decode step does not
+ * read. */
 static double shadow_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const selection *const e = (const selection *)m;

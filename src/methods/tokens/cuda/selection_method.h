@@ -39,7 +39,8 @@ typedef struct {
         kvd_selection_codes of;
         double *frequency[2]; /* device angular frequencies of both RoPE bases */
     } codes;
-    /* Data of method mpcache, whose layers cache different numbers of tokens. */
+    /* For method mpcache: numbers of cached tokens, which differ between layers, and buffers for
+     * choosing these tokens. */
     struct {
         /* [layers][max_slices] Number of cached tokens of each request, including the new token.
          * `length` is in pinned memory, `lengths` in device memory. */

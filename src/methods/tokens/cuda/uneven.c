@@ -27,8 +27,7 @@ static int set_budgets(uneven *e, const kvd_slice *s, size_t prompt, kvd_err *er
 {
     const kvd_plan *const p = e->method.plan;
     const kvd_paged_cache *const c = e->method.cache;
-    /* If a method divides one token budget among all layers (`rank`), only layers without a sliding
-     * window get a part of it. */
+    /* True if only layers without a sliding window share the method's token budget. */
     const bool some = p->tokens->rank != NULL;
     kvd_evict_request r = {.prompt = prompt,
                            .whole = s->whole ? s->whole : e->max_len,

@@ -53,8 +53,8 @@ __device__ __forceinline__ bool shares(const kvd_evict_budget &b)
     return b.keep_own < b.keep_old;
 }
 
-/* Returns the sort key of token t of KV head g in a list of all heads' tokens. It is the largest
- * possible key if the token's key within head g is at least `own`. */
+/* Returns the sort key of token t of KV head g among the tokens of all heads. Tokens that head g
+ * keeps in any case get the largest key. own: smallest key in head g of such tokens. */
 __device__ __forceinline__ u64 key_among(const head &h, const float *rank, int g, int t, u64 own)
 {
     const u64 key = key_of(rank[t], t);
@@ -263,8 +263,8 @@ __device__ __forceinline__ int before_window(const kvd_evict_rule &r, int n)
     return n - min(n, r.window);
 }
 
-/* Returns the index in u.spread at which the sums of entropy and variance for query head h of
- * prompt b begin. */
+/* Returns the index in u.spread of the data of query head h and prompt b: sums of the entropy and
+ * variance of attention. */
 __device__ __forceinline__ size_t sums_of(const kvd_evict_prompts_args &a, int h, int b)
 {
     const size_t pages = (size_t)(a.n_q8 / KEYS + a.batch);

@@ -18,8 +18,8 @@ typedef struct {
     /* n_all: number of KV heads of this layer on all GPUs. first: index of this GPU's first KV
      * head, counted over all GPUs. */
     int32_t n_all, first;
-    /* Scratch [batch][n_all + 1] in device memory: smallest sort key that stays in each KV head
-     * and, as last element, in the list of all heads' tokens. */
+    /* Scratch [batch][n_all + 1] in device memory: smallest sort key of a kept token. Each KV head
+     * has one element; the last element is for the list of all heads' tokens. */
     unsigned long long *least;
     int32_t *count; /* device output [slot][n_kv_heads]: number of tokens that stay */
     /* [batch * n_kv_heads][max_pages] in device memory: page table of each KV head. The entries are
@@ -44,7 +44,8 @@ typedef struct {
     int32_t *is_whole; /* [batch][n_all] 1 if the KV head keeps all tokens */
     /* 1 if the pages of the KV heads already have all tokens of the prompts. */
     int32_t stored;
-    /* 1 if kvd_uneven_threshold has already written the array `least`. */
+    /* 1 if kvd_uneven_threshold has already computed the thresholds for keeping tokens
+     * (`least`). */
     int32_t decided;
     /* Number of KV heads in all earlier layers, if all layers share one token budget. Otherwise
      * 0. */
@@ -98,8 +99,8 @@ typedef struct {
     /* [batch] in device memory: slot of each request. Slots from n_slots on are padding. */
     const int32_t *slot;
     int32_t n_slots;
-    /* Page table of the pages from which new tokens are copied: one token per request, in the first
-     * page of its row. */
+    /* Page table of the pages from which new tokens are copied. Row b begins with the page of
+     * request b's only new token. */
     const int32_t *from_table; /* device [batch][max_pages] */
     const void *from;          /* device pages with all KV heads of the layer */
     /* [batch * n_kv_heads] in device memory: number of cached tokens of each KV head, including the
@@ -160,22 +161,22 @@ typedef struct {
     unsigned long long *least;
     kvd_evict_merging merging;
     int32_t *merged; /* pinned [n_slots] copy of merging.merged */
-    /* Prompt lengths, not counting the copy of the prompt that some methods append, in pinned and
-     * in device memory. NULL if the method appends no copy. */
+    /* For methods that process each prompt twice: prompt lengths without the second copy. prompt:
+     * in pinned memory. prompts: in device memory. NULL for other methods. */
     int32_t *prompt, *prompts;
     size_t whole; /* number of KV heads per layer that keep all tokens (taskkv) */
     float *vector;
     int32_t *is_whole;
-    /* Data of methods whose token budgets depend on the scores of all layers. */
+    /* Buffers of methods that choose each layer's token budget from the attention in all layers. */
     struct {
-        /* on: true if a layer's token budget depends on the scores in all layers. shared: true if
-         * the KV heads of all layers share one token budget. */
+        /* on: true if each layer's token budget depends on the attention in all layers. shared:
+         * true if the KV heads of all layers share one token budget. */
         bool on, shared;
         /* True if budgets depend on the entropy and variance of attention, false if they depend on
          * token scores. */
         bool spreads;
-        /* Number of scores of a token in a layer: one per KV head of all GPUs, or 1 if all heads
-         * keep the same tokens. */
+        /* Scores per token in a layer: 1 if all KV heads keep the same tokens, otherwise the number
+         * of KV heads of all GPUs. */
         size_t ranks;
         float *rank;   /* device [layers][ranks][n_q8] ranking scores */
         float *spread; /* device scratch memory of kvd_uneven_rank */
@@ -206,8 +207,8 @@ int kvd_uneven_make_late(kvd_uneven *e, size_t rows, size_t slices, kvd_err *err
 /* For every layer, queues the kernels that choose which tokens stay. Must be called after the
  * scores of the last layer have been queued. */
 int kvd_uneven_after_layers(kvd_uneven *e, const kvd_paged_rows *r, kvd_err *err);
-/* Zeroes the scores of all layers. Each GPU then writes the scores of its own KV heads, and the
- * arrays of all GPUs are added. */
+/* Zeroes the array with the scores of all layers. Must be called before each GPU writes the scores
+ * of its own KV heads. */
 int kvd_uneven_clear(const kvd_uneven *e, cudaStream_t stream, kvd_err *err);
 /* Chooses the prompt tokens that stay in a layer by the scores of the KV heads of all GPUs. */
 int kvd_uneven_choose_joined(const kvd_uneven *e, const kvd_uneven_prompts_args *a,

@@ -225,8 +225,8 @@ static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
                              .workspace = z->layer[l].workspace};
 }
 
-/* Divides the attention of a decode step with n requests among CTAs, once for every n. Must not be
- * called during CUDA graph capture. */
+/* Divides the decode attention of n requests among CTAs, unless an earlier call did so for the same
+ * n. Must not be called during CUDA graph capture. */
 static int describe(kvd_zdc *z, size_t n, cudaStream_t stream, kvd_err *err)
 {
     const size_t each = kvd_decode_plan_layer_bytes();
@@ -493,7 +493,8 @@ static int attended_think(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *e
         kvd_clock_end(c->clock, KVD_PHASE_APPEND, r->stream, err));
 }
 
-/* Returns how many tokens of a request have pruned keys, in each layer without a sliding window. */
+/* Returns how many tokens of a request have pruned keys in a layer without a sliding window. All
+ * these layers have equally many. */
 static size_t pruned_of(const kvd_zdc *z, size_t slot)
 {
     return (size_t)z->levels.host_low[slot * kvd_zdc_layers(z)];
@@ -542,8 +543,8 @@ static double think_bits(const kvd_gpu_method *m, size_t slot)
            pruned_bits(z, pruned_near(z, slot, n));
 }
 
-/* Returns minus the size in bits of the pruned channels of keys that left the sliding window in the
- * latest step. */
+/* Returns minus the bits that pruning saved on keys that left the sliding window in the latest
+ * step. */
 static double think_unseen(const kvd_gpu_method *m, size_t slot)
 {
     const kvd_zdc *const z = (const kvd_zdc *)m;
