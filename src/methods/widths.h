@@ -25,8 +25,9 @@ int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool
 int kvd_rate_table(const kvd_spectrum *s, const kvd_pair pair[2], bool energy, double **table_r,
                    double **table_p, size_t *n, kvd_err *err);
 
-/* Sets *r to the smallest table_r[i] whose fraction of removed dimensions, table_p[i], is at least
- * p - 1e-12. Fails if there is none. */
+/* Sets *r to the smallest removal rate in table_r that removes at least the fraction p - 1e-12 of
+ * the dimensions. Rate table_r[i] removes the fraction table_p[i]. Fails if no rate removes
+ * enough. */
 int kvd_table_r_for(const double *table_r, const double *table_p, size_t n, double p, double *r,
                     kvd_err *err);
 

@@ -35,7 +35,7 @@ void kvd_model_info_set(kvd_model_info *m, const kvd_config *c, const char *path
 {
     size_t n;
     const char *name = last_part(path, &n);
-    /* Real path if the name is "." or "..", which is not the folder's own name; otherwise NULL */
+    /* Absolute path if `path` ends in "." or "..", which hides the folder's name; otherwise NULL */
     char *const full = is_dots(name, n) ? realpath(path, NULL) : NULL;
     name = full ? last_part(full, &n) : name;
     memset(m, 0, sizeof *m);

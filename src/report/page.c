@@ -436,8 +436,8 @@ static bool is_invisible(uint32_t code)
            (code >= 0xfe00 && code <= 0xfe0f);
 }
 
-/* States the reason if the figure has a character that no font has. gnuplot would draw the missing
- * glyph over the whole PNG. */
+/* If no installed font has a character of the figure, writes to f->no_png why the PNG is left out.
+ * gnuplot would draw the missing glyph over the whole PNG. */
 static void check_fonts(kvd_figure *f, const image *svg, fonts *known)
 {
     unsigned width;

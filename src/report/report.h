@@ -98,8 +98,8 @@ void kvd_table_real(kvd_table *t, double value);
 void kvd_table_real_cells(kvd_table *t, const double *value, size_t n);
 /* Appends three cells: a value and the two ends of its interval. */
 void kvd_table_bounded(kvd_table *t, kvd_interval x);
-/* Appends n cells with values from row `row` of `rows`. Each cell gets the value of the column of
- * `rows` that has the same name as the cell's column. */
+/* Appends n cells with values from row `row` of `rows`. Columns of the table and of `rows` are
+ * matched by name. */
 void kvd_table_row(kvd_table *t, const kvd_rows *rows, size_t row, size_t n);
 
 const kvd_cell *kvd_table_cell(const kvd_table *t, size_t row, size_t col);

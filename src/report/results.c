@@ -210,15 +210,15 @@ static int read_points(kvd_h5 *f, kvd_result *r, const char *all, const char *do
                       read_count(f, done, &r->points_done, err));
 }
 
-/* Reads /model of a file that may lack it. */
+/* Reads the HDF5 group /model, if the file has it. */
 static int read_model(kvd_h5 *f, kvd_result *r, kvd_err *err)
 {
     r->has_model = kvd_h5_exists(f, "/model");
     return r->has_model ? kvd_model_info_read(f, &r->model, err) : 0;
 }
 
-/* Makes saved fractions of cache bytes relative to a 16-bit cache. Before, they are relative to a
- * cache in the number type of the run, such as f32. */
+/* Converts saved fractions of the bytes of a cache in the run's number type, such as f32, to saved
+ * fractions of the bytes of a 16-bit cache. */
 static void compare_with_16_bits(kvd_accuracy_result *a)
 {
     for (size_t k = 0; k < a->n_targets; k++) {

@@ -98,8 +98,7 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = strcmp(x->series, y->series);
     if (!c)
-        /* Curve names are cut if too long, so results with equal names may differ in
-         * calibration. */
+        /* Sorts by calibration too, because two long curve names may be cut to the same text. */
         c = strcmp(kvd_entry_text(x, "calibration"), kvd_entry_text(y, "calibration"));
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
@@ -153,8 +152,8 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/* Writes what distinguishes result i from others on the same text: " (prompt 256)", " (9
- * predictions)" or "". */
+/* Writes a property of result i, such as " (prompt 256)" or " (9 predictions)", if other results on
+ * the same text differ in it. Otherwise writes "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     static const struct {
@@ -429,8 +428,8 @@ double kvd_jct_part(const kvd_report_row *e, int part, const char *side)
     return sum;
 }
 
-/* Shortens the name of a file of kept dimensions: writes "kvdim25m" for "kvdim25m-p50". If all
- * heads keep the same number of dimensions, writes "equal widths". */
+/* Removes the fraction p from the name of a file of kept dimensions: writes "kvdim25m" for
+ * "kvdim25m-p50". If `widths` is a number, which all heads share, writes "equal widths". */
 static void family(const char *widths, char *to, size_t size)
 {
     const char *const dash = strrchr(widths, '-'), *const point = strstr(widths, " p=");
@@ -501,7 +500,7 @@ static bool other_service(const kvd_report_row *a, const kvd_report_row *b)
            strcmp(kvd_report_text(a, "route"), kvd_report_text(b, "route"));
 }
 
-/* rows first .. end - 1 of `item`: simulations of the same model, GPU and request trace */
+/* simulations of one model, GPU and request trace: the adjacent rows first .. end - 1 of `item` */
 typedef struct {
     kvd_report_row *item;
     size_t *service; /* for each row, index of the first row with equal server limits */
@@ -527,8 +526,8 @@ static bool twice(const same_place *p, size_t i)
     return false;
 }
 
-/* Returns true if row i must be labelled with the name of its own file, because another file
- * repeats the simulation or its uncompressed baseline. */
+/* Returns true if the label of row i must name the file of row i. This is so if another file has
+ * the same simulation, or the same uncompressed baseline. */
 static bool is_alone(const same_place *p, size_t i)
 {
     bool alone = twice(p, i);
@@ -538,8 +537,8 @@ static bool is_alone(const same_place *p, size_t i)
     return alone;
 }
 
-/* Appends a file name to the label `place` of row i if rows with other server limits have the same
- * label. alone: always appends the name of row i's own file. */
+/* Makes the label `place` of row i unique: appends a file name if rows with this label have
+ * different server limits. alone: appends the name of row i's own file in any case. */
 static void name_files(const same_place *p, size_t i, bool alone)
 {
     kvd_report_row *const e = &p->item[i];

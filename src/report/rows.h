@@ -1,4 +1,5 @@
-/* Lists the results of all files, so that results of one curve of a figure are adjacent. */
+/* Lists the results of all files, sorted so that the results of each curve in a figure are
+ * adjacent. */
 #ifndef KVD_REPORT_ROWS_H
 #define KVD_REPORT_ROWS_H
 
@@ -61,7 +62,7 @@ void kvd_entry_setting(const kvd_accuracy_entry *e, char *text, size_t size);
 /* Returns true if the row and *x, the result of a search for the strongest compression, have the
  * same method. */
 bool kvd_row_is_of_target(const kvd_rows *rows, size_t row, const kvd_target_result *x);
-/* Returns true if the cache of the row's method holds codes of few bits, or if the method is
+/* Returns true if the cache of the row's method holds quantised numbers, or if the method is
  * unknown. */
 bool kvd_row_has_codes(const kvd_rows *rows, size_t row);
 /* Returns the fraction of the bytes of a 16-bit cache that the row's method saves. saving: fraction
@@ -112,8 +113,8 @@ double kvd_jct_speed_up(const kvd_report_row *e);
  * job */
 enum { KVD_JCT_PARTS = 11 };
 extern const char *const kvd_jct_part_title[KVD_JCT_PARTS];
-/* Returns the index in kvd_jct_part_title of the title under which the time of a phase, such as
- * "mlp", is counted. */
+/* Returns the part of a job's time, as an index of kvd_jct_part_title, to which a phase such as
+ * "mlp" belongs. */
 int kvd_jct_part_of(const char *phase);
 /* Returns how many seconds a job spends on kvd_jct_part_title[part], such as "MLP". side: counts
  * only "prefill" or only "decode"; NULL: counts the whole job. */

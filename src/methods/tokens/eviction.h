@@ -1,4 +1,5 @@
-/* Rules for GPU kernels that drop cached tokens, or choose the tokens that a decode step reads. */
+/* Parameters of GPU kernels that drop cached tokens, or that choose the tokens that a decode step
+ * reads. */
 #ifndef KVD_METHODS_TOKENS_EVICTION_H
 #define KVD_METHODS_TOKENS_EVICTION_H
 
@@ -10,7 +11,8 @@
 
 struct kvd_parameter_values;
 
-/* Token budget: numbers of tokens that stay in each KV head */
+/* Token budget: how many cached tokens each KV head keeps, after the prompt and after decode
+ * steps */
 typedef struct {
     /* numbers of newest and of older tokens that stay after a prompt */
     int32_t keep_new, keep_old;
@@ -18,8 +20,9 @@ typedef struct {
      * tokens that they do not drop. */
     int32_t limit, recent;
     int32_t drop; /* number of tokens dropped at once, where 0 means one */
-    /* For methods whose decode steps drop tokens without scores. at: number of first tokens that
-     * always stay. place: cache index of the token that the next step drops, or -1 for none. */
+    /* For methods that drop the oldest tokens, whatever attention they got. at: number of first
+     * tokens that always stay. place: cache index of the token that the next decode step drops, or
+     * -1 for none. */
     int32_t at, place;
     /* Largest number of cached tokens as a fraction of all tokens, or 0 to use `limit`. */
     double share;
@@ -50,9 +53,9 @@ typedef enum {
     /* Score: minus the number of recent queries from which the token got less attention than the
      * mean token. */
     KVD_EVICT_PIVOTAL,
-    /* The larger of two numbers: the attention that the token got from the last `window` queries,
-     * and from all queries, each divided by its mean over tokens. Tokens are dropped once, at the
-     * end of the prompt. */
+    /* Attention that the token got, divided by the mean over tokens. It is computed over all
+     * queries and over the last `window` queries, and the larger result counts. Tokens are dropped
+     * once, at the end of the prompt. */
     KVD_EVICT_IMPORTANT,
     /* Largest attention probability that the token gets from a copy of the prompt, appended to the
      * prompt. Tokens are dropped once, at the end of the prompt. */
@@ -62,7 +65,7 @@ typedef enum {
     KVD_EVICT_TRAINED
 } kvd_evict_ranking;
 
-/* How dropped tokens merge into kept tokens of their KV head. */
+/* Ways to merge dropped tokens into kept tokens of the same KV head. */
 typedef enum {
     KVD_MERGE_NONE,
     /* A dropped token merges into the kept token with the most similar key if the cosine of the two
@@ -119,8 +122,9 @@ typedef struct {
     /* Score of a group of adjacent tokens. 1: mean of the larger half of its tokens' scores. 0:
      * mean of all. */
     int32_t largest;
-    /* Reference for the bits that method kvcrush gives each token (one bit per query head): 1 for
-     * alternating bits, 2 for the majority of all tokens' bits. 0: another method.
+    /* Reference bits with which method kvcrush compares the bits of each token, one bit per query
+     * head. 1: alternating bits 0, 1, 0, 1. 2: for each query head, the more frequent bit. 0:
+     * another method.
      *
      * Requires whole_layer and KVD_EVICT_ATTENTION. */
     int32_t anchor;
@@ -154,10 +158,11 @@ typedef enum {
     KVD_READ_LANDMARKS
 } kvd_read_ranking;
 
-/* Rule by which a decode step chooses the tokens that it reads: `budget` tokens (a fraction of all
- * cached tokens if below 1), in selection pages, which are groups of `page` adjacent tokens. */
+/* Rule by which a decode step chooses the cached tokens that it reads. */
 typedef struct {
+    /* number of tokens to read or, if below 1, fraction of all cached tokens to read */
     double budget;
+    /* tokens are read in groups of this many adjacent tokens */
     size_t page;
     int32_t ranking; /* a kvd_read_ranking */
     /* For KVD_READ_RECENT. local: fraction of the budget that goes to the newest tokens. history:

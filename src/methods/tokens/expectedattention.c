@@ -28,8 +28,8 @@ typedef struct {
      * row is the mean of the `future` rows. */
     float *cosine, *sine;
     float *x; /* [n][d] one query head's queries */
-    /* [n][d] k: keys multiplied by the transposed mean of the RoPE matrices of the `future`
-     * positions after the prompt. y: k times the covariance of the queries. */
+    /* [n][d] k: keys multiplied by M^T, where M is the mean RoPE matrix of the `future` positions
+     * after the prompt. y: k multiplied by the covariance of the queries. */
     float *k, *y;
     float *cov, *mean; /* covariance [d][d], mean [d] of queries */
     /* [n] z: logits that one query head is expected to give each token. score: softmax of z,

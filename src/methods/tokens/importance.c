@@ -69,8 +69,8 @@ static void classify(const kvd_parameter_values *v, const kvd_prompt_layers *p, 
     mark(kvd_tokens_important(v, l, p->n_layers), p->n, order, level);
 }
 
-/* Returns the number of tokens that are at precision `level` in both a and b, divided by the number
- * in the larger of these two sets. */
+/* Compares the sets of tokens that have precision `level` in a and in b. Returns the number of
+ * common tokens, divided by the size of the larger set. */
 static double overlap(const uint8_t *a, const uint8_t *b, size_t n, uint8_t level)
 {
     size_t both = 0, in_a = 0, in_b = 0;

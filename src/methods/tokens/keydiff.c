@@ -27,8 +27,8 @@ static int prompt(const void *self, void *state, const kvd_prompt_attention *p, 
         for (size_t c = 0; c < p->d; c++)
             anchor[c] += (double)k[c] / of_k;
     }
-    /* The sum of keys, `anchor`, is not divided by its norm, because this would not change the
-     * order of the tokens' scores. */
+    /* Dividing `anchor`, the sum of the keys, by its length would not change the order of the
+     * scores. */
     for (size_t t = 0; t < p->n; t++) {
         const float *const k = p->k + t * p->ld;
         double product = 0;

@@ -40,8 +40,8 @@ static int distances(const kvd_parameter_values *v, const kvd_prompt_attention *
     return 0;
 }
 
-/* Keeps n of the dropped tokens, at equal steps through all dropped tokens in rising order of
- * `distance`. `most`: largest distance. */
+/* Marks n of the dropped tokens as kept: takes them at equal steps from the dropped tokens in the
+ * order of `distance`. most: largest distance. */
 static void represent(const size_t *distance, size_t old, size_t most, size_t n, uint8_t *level)
 {
     size_t others = 0, rank = 0, taken = 0;

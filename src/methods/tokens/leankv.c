@@ -21,8 +21,8 @@ typedef struct {
      * cut_high, a token gets low precision. Below cut_low, it is dropped. */
     double cut_low, cut_high;
     size_t room;
-    /* First `room` numbers: sum of the attention probabilities that each token received. Next
-     * `room` numbers: how many probabilities each sum has. */
+    /* Two arrays [room]: sum of the attention probabilities that each token received, then number
+     * of probabilities in each sum. */
     double sum_rows[];
 } significance;
 

@@ -70,7 +70,7 @@ static double select_bits(const void *self, const void *state, const uint32_t *p
     return 2 * (double)((n + small - 1) / small * d * number_bits);
 }
 
-/* Writes the similarity of each cluster of `size` adjacent tokens with the queries to `likeness`.
+/* Computes how similar each cluster of `size` adjacent tokens is to the queries (output: likeness).
  * Returns the number of clusters. */
 static size_t compare(const kvd_tokens_self *m, const kvd_read_choice *c, size_t size,
                       double *likeness)

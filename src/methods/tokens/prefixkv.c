@@ -37,8 +37,8 @@ static size_t kept_of(const double *sum, size_t n, size_t fixed, double share)
     return k < n ? k : n;
 }
 
-/* Returns the largest fraction of a layer's total importance that every layer can keep, if all
- * layers together keep at most layers * budget tokens. */
+/* Returns the largest fraction f for which all layers together keep at most layers * budget tokens.
+ * Each layer keeps tokens with the fraction f of the layer's total importance. */
 static double share_of(const double *sum, size_t layers, size_t n, size_t fixed, size_t budget)
 {
     /* Bounds of the fraction of importance that each layer keeps, for a bisection. Any fraction

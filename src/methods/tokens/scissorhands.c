@@ -41,8 +41,8 @@ static int count_bits(uint64_t x)
     return __builtin_popcountll(x);
 }
 
-/* Returns the estimated number of recent queries that gave the token less than the mean attention,
- * multiplied by `history`. */
+/* Returns `history` times the estimated number of recent queries that gave the token less than the
+ * mean attention. */
 static double unimportant(const entry *e, size_t history, int group)
 {
     const double left = history > e->steps ? (double)(history - e->steps) : 0;

@@ -1,5 +1,6 @@
-/* Method taskkv: the KV heads whose attention outputs differ most from the mean over heads keep all
- * tokens of the prompt (He et al. 2025, Task-KV, arXiv 2501.15113). */
+/* Method taskkv (He et al. 2025, Task-KV, arXiv 2501.15113). KV heads whose attention outputs
+ * differ most from the mean over heads keep all prompt tokens; the other heads keep only `budget`
+ * tokens. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

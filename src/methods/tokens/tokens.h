@@ -44,7 +44,7 @@ typedef struct {
     const float *sinks;
 } kvd_prompt_attention;
 
-/* Q and K of one prompt in one layer, before the cache is compressed. */
+/* Uncompressed Q and K of one prompt in one layer. */
 typedef struct {
     /* Index of the layer, counted over the layers in which the method chooses tokens. */
     int layer;
@@ -170,8 +170,8 @@ struct kvd_tokens_method {
      * the prompt's tokens in all layers. level is [n_layers][n] or, if the method has `observe`,
      * [n_layers][n_kv_heads][n]. NULL: the prompt is processed once. */
     int (*rank)(const void *self, const kvd_prompt_layers *p, uint8_t *level, kvd_err *err);
-    /* Chooses the precision level [n] of a prompt's tokens in a KV head, and initialises the
-     * method's state for this head. The elements of `level` are KVD_LEVEL_HIGH before the call. */
+    /* Chooses the precision of each prompt token in a KV head, and initialises the method's state
+     * for this head. level [n]: KVD_LEVEL_HIGH on entry, the chosen levels on return. */
     int (*prompt)(const void *self, void *state, const kvd_prompt_attention *p, uint8_t *level,
                   kvd_err *err);
     /* After a decode step, sets the precision level [n] of a KV head's tokens. No level may rise;
@@ -181,8 +181,8 @@ struct kvd_tokens_method {
     /* Reduces the state to the n tokens that remain cached. kept[i] is the previous index of token
      * i. */
     void (*forget)(const void *self, void *state, const size_t *kept, size_t n);
-    /* Alternative to `prompt`: chooses precision levels in all n_heads KV heads of a layer at once.
-     * A method may set only one of the two functions, and must set one if `select` is NULL. */
+    /* Chooses the precision of prompt tokens in all n_heads KV heads of a layer at once. A method
+     * has either `prompt` or this function; only a method with `select` may have neither. */
     int (*prompt_heads)(const void *self, void *const *state, const kvd_prompt_attention *p,
                         size_t n_heads, uint8_t *const *level, kvd_err *err);
     /* Alternative to `step`: sets precision levels in all n_heads KV heads of a layer at once. A
@@ -260,8 +260,8 @@ int kvd_tokens_open(const kvd_tokens_method *m, const kvd_parameter_values *v,
                     const kvd_method_setup *s, void **self, kvd_err *err);
 void kvd_tokens_close(const kvd_tokens_method *m, void *self);
 
-/* Returns the token budget of a method that drops tokens only after the prompt. Its first parameter
- * must be `budget`. */
+/* Returns the token budget of a method that drops tokens only after the prompt. The first of the
+ * parameters v must be `budget`. */
 kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
                                           const kvd_evict_request *r);
 
@@ -270,17 +270,17 @@ kvd_evict_budget kvd_tokens_prompt_budget(const kvd_parameter_values *v,
 int kvd_tokens_take_ranked(const void *self, void *state, const kvd_prompt_attention *p,
                            uint8_t *level, kvd_err *err);
 
-/* For methods whose state is one double per cached token. kvd_tokens_sums_bytes returns the bytes
- * of a KV head's state for n tokens, kvd_tokens_forget_sums reduces the state to the n tokens in
- * `kept`. */
+/* For methods whose state is one double per cached token: returns the bytes of a KV head's state
+ * for n tokens. */
 size_t kvd_tokens_sums_bytes(const void *self, size_t n);
+/* For methods whose state is one double per cached token: reduces the state to the n tokens in
+ * `kept`. */
 void kvd_tokens_forget_sums(const void *self, void *state, const size_t *kept, size_t n);
 
-/* Fails if the first two parameters are both 0: the numbers of tokens with the most attention and
- * of newest tokens to keep. */
+/* Fails if the first two parameters, numbers of tokens to keep, are both 0. */
 int kvd_tokens_check_heavy(const kvd_parameter_values *v, kvd_err *err);
-/* Returns the token budget of a method with parameters such as heavy and recent: numbers of tokens
- * with the most attention and of newest tokens to keep. */
+/* Returns the token budget of a method like h2o. Its first parameter says how many tokens with the
+ * most attention stay, and its second parameter how many newest tokens. */
 kvd_evict_budget kvd_tokens_heavy_budget(const kvd_parameter_values *v, const kvd_evict_request *r);
 
 /* Indices of the first parameters, which methods snapkv, pyramidkv and adakv have in common. */

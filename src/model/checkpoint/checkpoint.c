@@ -267,7 +267,7 @@ static const char *most_common_dtype(const kvd_checkpoint *c)
     const char *name[N_TYPES] = {NULL};
     size_t elements[N_TYPES] = {0}, best = 0;
     kvd_tensor t;
-    /* error messages of tensors that cannot be read, which are skipped */
+    /* unused messages about tensors that cannot be read */
     kvd_err ignored;
     for (size_t i = 0; i < count_stored(c); i++) {
         char expert[2 * KVD_PART_NAME];
@@ -480,8 +480,8 @@ int kvd_checkpoint_tensor(const kvd_checkpoint *c, const char *name, size_t rows
                     out->file, name, found, rows, columns);
 }
 
-/* Fails because the tokenizer file `wanted` is missing. Frees `model`, the path at which a
- * SentencePiece file may be, or NULL. */
+/* Fails because the tokenizer file `wanted` is missing. model: path where a SentencePiece file may
+ * exist, or NULL; the function frees it. */
 static void fail_no_tokenizer(const char *path, const char *wanted, char *model, kvd_err *err)
 {
     struct stat st;

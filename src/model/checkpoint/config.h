@@ -149,8 +149,8 @@ typedef struct {
     double expert_scale;
     /* true if scores of routed experts are sigmoids of the router's logits */
     bool route_sigmoid;
-    /* Sizes of latent attention (DeepSeek-V2, arXiv:2405.04434), which the model has if latent > 0.
-     * All heads then share, per token, a cached vector of `latent` numbers and a rotated key of
+    /* Sizes of latent attention (DeepSeek-V2, arXiv:2405.04434). latent is 0 in other models. For
+     * each token, all heads share a cached vector of `latent` numbers and a rotated key of
      * rope_dims numbers. */
     int latent, d_nope, d_value;
     /* Rank of the query projection if it is a product of two matrices; 0 if it is one matrix. */

@@ -144,11 +144,11 @@ int kvd_cfg_routed(const json_t *root, const kvd_routed_keys *keys, kvd_config *
 /* Reads which layers have a plain feed-forward block instead of experts. */
 int kvd_cfg_dense_layers(const json_t *root, kvd_config *c, kvd_err *err);
 
-/* These functions mark layers without RoPE. kvd_cfg_unrotated marks layers with a 0 in list `key`
- * of config.json, kvd_cfg_unrotated_every marks every `interval`-th layer, and
- * kvd_cfg_unrotated_full marks all layers without a sliding window. */
+/* Records that layer l has no RoPE if element l of the list `key` in config.json is 0. */
 int kvd_cfg_unrotated(const json_t *root, const char *key, kvd_config *c, kvd_err *err);
+/* Records that every `interval`-th layer has no RoPE. */
 int kvd_cfg_unrotated_every(int interval, kvd_config *c, kvd_err *err);
+/* Records that the layers without a sliding window have no RoPE. */
 int kvd_cfg_unrotated_full(kvd_config *c, kvd_err *err);
 
 /* Sets the base of RoPE to `theta` if config.json does not state a base. */

@@ -393,8 +393,8 @@ int kvd_cfg_rope_by_layer(const json_t *root, double theta, double local, kvd_co
     if (read_rope(root, full, theta, 0, KVD_CFG_ROPE_ALL, c, err))
         return -1;
     c->rope_local_theta = local > 0 ? local : c->rope_theta;
-    /* If config.json has no RoPE base for layers with a sliding window, the Hugging Face library
-     * uses `theta` there. Its old versions use c->rope_theta. */
+    /* If config.json has no RoPE base for sliding-window layers, new versions of the Hugging Face
+     * library use `theta`, old versions c->rope_theta. */
     if (local <= 0 && !kvd_cfg_member(sliding, "rope_theta") && c->rope_theta != theta)
         return kvd_fail(err,
                         "'rope_theta' is %g, but the Hugging Face library takes %g in layers with "

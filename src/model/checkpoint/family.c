@@ -348,8 +348,8 @@ static const char *split_layer(const kvd_family *f, const char *name, unsigned l
     return *rest == '.' ? rest + 1 : NULL;
 }
 
-/* Returns the number of the expert in a tensor name, such as 7 for "mlp.experts.7.up_proj.weight",
- * or -1 if it has none. */
+/* Returns the expert number in a tensor name, such as 7 for "mlp.experts.7.up_proj.weight". Returns
+ * -1 for a tensor name without an expert number. */
 static int expert_in(const kvd_config *c, const char *of_layer, const kvd_stored *s)
 {
     const char *const mark = s ? strchr(s->name, '#') : NULL;

@@ -8,7 +8,7 @@
 #include "common/err.h"
 #include "model/checkpoint/config.h"
 
-/* Kinds of weights, each with or without a bias. */
+/* Weights of a language model, such as the query projection. Each may have a bias. */
 typedef enum {
     /* Weights of a layer, in the order in which the forward pass uses them. */
     KVD_PART_NORM_ATTENTION,
@@ -89,7 +89,7 @@ typedef struct {
     const char *name;         /* model_type in config.json */
     const char *other_name;   /* model_type of other models that compute the same, or NULL */
     const char *architecture; /* name of the language model in `architectures` of config.json */
-    /* second name of the language model in `architectures` of config.json, or NULL */
+    /* other architecture name that is accepted in config.json, or NULL */
     const char *other_architecture;
     /* Fills the zeroed *c, except c->family, from config.json. */
     int (*read)(const struct json_t *root, kvd_config *c, kvd_err *err);

@@ -252,8 +252,8 @@ static int put_divisors(const builder *b, json_t *rope, const char *key, const c
     return put(rope, key, list, err);
 }
 
-/* Writes the RoPE frequency divisors, which GGUF files of Llama 3.1 store as a tensor, to `rope` as
- * LongRoPE factors. */
+/* Sets the RoPE type in `rope` to "longrope". The short and the long factors are the frequency
+ * divisors that GGUF files of Llama 3.1 store as a tensor. */
 static int put_fixed_divisors(const builder *b, json_t *rope, kvd_err *err)
 {
     const json_t *positions = json_object_get(b->root, "max_position_embeddings");

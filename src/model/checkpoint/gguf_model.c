@@ -10,7 +10,7 @@ typedef struct {
     char name[KVD_PART_NAME];
     size_t tensor;
     kvd_row_order order;
-    /* true for a matrix with one row, which GGUF may store as a vector */
+    /* true for a matrix [1][n], which GGUF files may store as a vector [n] */
     bool column;
     /* expert: index of the weight's expert in the tensor. n_experts: number of experts in the
      * tensor. Weights without experts have 0 in these fields. */

@@ -64,9 +64,11 @@ void kvd_mxfp4_read(const unsigned char *codes, unsigned char scale, size_t firs
 
 enum { KVD_TENSOR_RANK = 4 };
 
-/* Order of rows in the file. kvd_tensor_read always returns the order of Hugging Face files.
+/* Order in which a file stores the rows of a weight matrix. kvd_tensor_read returns them in the
+ * order of Hugging Face files.
  *
- *   KVD_ROWS_IN_PAIRS   rows i and i + d_head / 2 of a head are rows 2i and 2i + 1 in the file
+ *   KVD_ROWS_IN_PAIRS   rows 2i and 2i + 1 of a head in the file are rows i and i + d_head / 2 of
+ *                       the head in Hugging Face files
  *   KVD_ROWS_IN_STACKS  the file has all query heads, then all key heads, then all value heads;
  *                       Hugging Face files have, for each KV head, `group` query heads, a key
  *                       head and a value head

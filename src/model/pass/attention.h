@@ -20,10 +20,10 @@ typedef struct {
     const float *q; /* after RoPE: [n_tokens][n_heads][d_head] */
     const float *k; /* after RoPE: [n_tokens][n_kv_heads][d_head] */
     const float *v; /* [n_tokens][n_kv_heads][d_head] */
-    /* Q and K before RoPE; NULL unless the hook sets wants_pre. */
+    /* Q and K before RoPE; NULL unless kvd_attention.wants_pre is set. */
     const float *q_pre;
     const float *k_pre;
-    /* [n_tokens][d_model] layer input; NULL unless the hook sets wants_input */
+    /* [n_tokens][d_model] input of the layer; NULL unless kvd_attention.wants_input is set */
     const float *input;
     /* Position of each sequence's first token in its text; NULL if sequences are whole texts. */
     const size_t *start;

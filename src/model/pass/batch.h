@@ -21,7 +21,7 @@ typedef struct {
     const size_t *start, *whole;
 } kvd_batch;
 
-/* Returns the position, in its text, of sequence s's first token. */
+/* Returns the position, in the whole text, at which sequence s begins. */
 size_t kvd_batch_start(const kvd_batch *b, size_t s);
 /* Returns the length in tokens of the text to which sequence s belongs. */
 size_t kvd_batch_whole(const kvd_batch *b, size_t s);

@@ -29,8 +29,8 @@ size_t kvd_layer_buffer_size(const kvd_weight *part);
 /* Points *w to float32 weights in the mapped file, or to converted copies in `buffer`. */
 void kvd_layer_load(const kvd_weight *part, float *buffer, kvd_layer_weights *w);
 
-/* Releases pages of the mapped checkpoint file from memory. in_place: true for the pages of weights
- * used directly in the file, false for the pages of all other weights. */
+/* Releases pages of the mapped checkpoint file from memory. in_place: true for weights that are
+ * used directly from the file, false for weights that were converted to float32 copies. */
 void kvd_layer_drop(const kvd_weight *part, bool in_place);
 
 /* Normalises each row of x (RMS norm or layer norm) and writes it to y [rows][d_model]. y may be
@@ -105,8 +105,8 @@ void kvd_experts_behind_attention(kvd_experts *e, const kvd_layer_weights *w, in
 
 /* Backward pass of the steps after attention in a layer with experts.
  *
- * - dx: on entry, the gradient of the layer's output; on return, the gradient of its input x,
- *   without the part through attention
+ * - dx: on entry, the gradient of the layer's output; on return, the part of the gradient of the
+ *   layer's input x that does not pass through attention
  * - d_o: receives the gradient of the attention output o */
 int kvd_experts_behind_back(kvd_experts *e, const kvd_layer_weights *w, int layer, const float *x,
                             const float *o, size_t n, float *dx, float *d_o, kvd_err *err);

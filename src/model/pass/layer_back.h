@@ -63,14 +63,15 @@ typedef struct {
     const uint32_t *rope_row;
     const float *dq, *dk, *dv; /* input: gradients of Q and K after RoPE, and of V */
     float *dq_pre, *dk_pre;    /* output: gradients of Q and K before RoPE */
-    /* receives the gradient of K before RoPE and before the norm of K, if the model has one */
+    /* output: gradient of the key projection's output, which is K without norm and RoPE */
     float *dk_raw;
     /* receives the input of the projections to Q, K and V, [rows][d_model] */
     float *in;
 } kvd_layer_back_qkv;
 
-/* Backward pass of Q, K and V: computes the output members of *g from its input members. Unless dx
- * is NULL, adds to dx the gradient that reaches the layer's input x through Q, K and V. */
+/* Backward pass of Q, K and V. Reads the gradients dq, dk and dv in *g, and fills dq_pre, dk_pre,
+ * dk_raw and in. Unless dx is NULL, adds to dx the gradient that reaches the layer's input x
+ * through Q, K and V. */
 void kvd_layer_before_back(const kvd_config *c, const kvd_layer_weights *w, const float *x,
                            size_t rows, float *scratch, const kvd_layer_back_qkv *g, float *dx);
 

@@ -20,7 +20,7 @@
 
 /* Returns e^x within 1.1 units in the last place; 0 below -87.7, infinity above 88.37.
  *
- * x = n ln 2 + r: a polynomial gives e^r (Cephes expf), the exponent bits 2^n. */
+ * Computes e^r with a polynomial (Cephes expf) and multiplies it by 2^n, where x = n ln 2 + r. */
 __attribute__((always_inline)) static inline float kvd_expf(float x)
 {
     /* Adding this number to a float rounds it to an integer, in the low bits of the sum. */

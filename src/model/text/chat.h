@@ -24,7 +24,8 @@ typedef struct {
     bool end_eos; /* true if `stop` is the eos_token of tokenizer_config.json */
     /* text that the template inserts before earlier answers but not before a new answer, or NULL */
     const char *head;
-    /* text that identifies templates that remove the reasoning from earlier answers, or NULL */
+    /* chat templates that contain this text remove the reasoning from earlier answers; may be
+     * NULL */
     const char *mark;
 } kvd_chat;
 

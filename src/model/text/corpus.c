@@ -52,8 +52,7 @@ typedef struct {
      * 2 tokens */
     bool shortened;
     bool full;
-    /* number of tokens of earlier texts, which do not count towards the limit max_tokens; 0 if they
-     * count */
+    /* number of tokens, from earlier texts, that the limit max_tokens does not count */
     size_t before;
 } cutter;
 
@@ -143,7 +142,7 @@ static int cut(cutter *k, kvd_err *err)
         if (take > left)
             take = left;
         if (left - take == 1) {
-            /* Avoids a last sequence of 1 token, which would be too short. */
+            /* Only 1 token would remain for the next sequence, which needs at least 2. */
             if (take == 2) {
                 k->passed_over += k->n_window;
                 k->n_window = 0;
@@ -283,7 +282,8 @@ static int check_fields(const kvd_corpus_spec *s, kvd_err *err)
     return used ? 0 : kvd_documents_no_field(s->text[0], s->field, err);
 }
 
-/* Fails if two inputs are the same field of one file, because their sequences would count twice. */
+/* Fails if two inputs name the same file and the same JSON or CSV field of it, because the text
+ * would count twice. */
 static int check_distinct(const kvd_corpus_spec *s, kvd_err *err)
 {
     struct stat a, b;

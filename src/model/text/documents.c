@@ -78,7 +78,10 @@ static int join(reader *r, char *const *part, const size_t *len, const char **te
     return 0;
 }
 
-/* Passes a document to the caller's function. Returns 0 to continue, 1 to stop, or -1 with *err. */
+/* Passes a document to the callback r->document. Returns 0 to continue, 1 to stop, or -1 with *err.
+ *
+ * - unit, where: place of the document for error messages, such as "line" and 3; unit may be
+ *   NULL */
 static int hand_out(reader *r, const char *unit, size_t where, const char *text, size_t len,
                     kvd_err *err)
 {

@@ -13,7 +13,8 @@ typedef int (*kvd_document)(void *ctx, const char *text, size_t len, kvd_err *er
 /* Calls `document` for each document of a file. Returns 1 if `document` stopped the reading, -1
  * with *err on failure, otherwise 0. Empty files and empty fields are failures.
  *
- * field  JSON key or CSV column, "a,b" for two joined by a line feed; NULL means "text" */
+ * - field: JSON key or CSV column; "a,b" joins the texts of two fields with a line feed; NULL means
+ *   "text" */
 int kvd_documents_read(const char *path, const char *field, kvd_document document, void *ctx,
                        kvd_err *err);
 

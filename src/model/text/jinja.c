@@ -259,8 +259,8 @@ static bool add_node(run *r, node_kind kind, const char *at, size_t n)
     return true;
 }
 
-/* Returns where a template tag ends, at the characters `close`, such as "}}". Skips string literals
- * and inner braces. Returns NULL if the tag does not end. */
+/* Finds the end of a template tag. Returns a pointer to the characters `close`, such as "}}", or
+ * NULL if the tag does not end. Skips string literals and inner braces. */
 static const char *tag_end(const char *p, const char *close)
 {
     int depth = 0;
@@ -373,7 +373,7 @@ char *kvd_jinja_render(const char *text, json_t *names, kvd_err *err)
         free(r.out.s);
         r.out.s = NULL;
     }
-    /* A namespace may contain itself. */
+    /* Empties all Jinja namespaces, because a namespace that contains itself would not be freed. */
     size_t i;
     json_t *space;
     json_array_foreach(r.spaces, i, space)

@@ -21,7 +21,7 @@ enum {
 
 typedef enum { TEXT, PRINT, BLOCK } node_kind;
 
-/* text between tags, or the inside of a tag */
+/* part of a Jinja template: text outside tags, or the inside of a tag such as "{{ x }}" */
 typedef struct {
     node_kind kind;
     const char *at;
@@ -95,7 +95,8 @@ json_t *kvd_jinja_raise(run *r, const char *why);
 /* Counts `bytes` that an operation reads or writes. Ends the run of a template at the limit
  * MAX_BYTES, so that no template takes all time or memory. */
 void kvd_jinja_count(run *r, size_t bytes);
-/* Returns the number of bytes that operations on v read, without the elements of its elements. */
+/* Returns the bytes of v: the length of a text, or one pointer for each element of a list or
+ * dictionary. */
 size_t kvd_jinja_bytes(const json_t *v);
 /* Returns true if v was made by namespace(). */
 bool kvd_jinja_is_space(const run *r, const json_t *v);
@@ -106,8 +107,9 @@ json_t *kvd_jinja_keep(run *r, json_t *value);
 json_t *kvd_jinja_text(run *r, const char *s, size_t n);
 json_t *kvd_jinja_bool(run *r, bool on);
 
-/* Write to the output: bytes, or a value as Python's str does. */
+/* Appends n bytes to the output. */
 void kvd_jinja_put(run *r, const char *s, size_t n);
+/* Appends a value to the output, in the notation of Python's str. */
 void kvd_jinja_put_value(run *r, const json_t *v);
 /* Redirects the template's output to a new buffer. Returns the old buffer, which must be passed to
  * kvd_jinja_end_capture. */

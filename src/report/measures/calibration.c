@@ -170,8 +170,8 @@ int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points,
     return 0;
 }
 
-/* Compares the singular values of `pair` in two calibrations, after averaging over heads. Returns
- * the largest relative change of one of them, or NaN if a calibration has none. */
+/* Compares the singular values of `pair`, averaged over heads, in two calibrations. Returns the
+ * largest relative change of a singular value, or NaN if a calibration lacks `pair`. */
 static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *to, kvd_pair pair)
 {
     double worst = 0;
@@ -185,9 +185,9 @@ static double change_of_spectrum(const kvd_spectrum *from, const kvd_spectrum *t
     return worst;
 }
 
-/* Compares singular values of calibrations on the two halves of a text. *lo and *hi receive the
- * smallest and largest change in percent over all texts, or NaN if no text has such
- * calibrations. */
+/* Compares singular values that were calibrated on the two halves of a text. *lo and *hi receive
+ * the smallest and largest change over all texts, in percent, or NaN if no text was calibrated by
+ * halves. */
 static void change_between_halves(const kvd_results *r, const kvd_spectrum *x, kvd_pair pair,
                                   double *lo, double *hi)
 {
@@ -227,9 +227,9 @@ int kvd_calibration_spectra(const kvd_results *r, const char *name, kvd_pair pai
     return 0;
 }
 
-/* Sets *least and *most to the calibrations with the fewest and the most K-means centroids that
- * otherwise equal calibration i. Returns false if the two numbers are equal, or if i is not the
- * first such calibration.
+/* Compares calibrations that differ from calibration i only in the number of K-means centroids:
+ * *least has the fewest, *most the most. Returns false if the numbers are equal, or if one such
+ * calibration precedes i.
  *
  * - pruning: compares numbers of left-out sequences instead */
 static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool pruning,
@@ -255,9 +255,9 @@ static bool ends_of(const kvd_calibration_point *point, size_t n, size_t i, bool
     return *least != *most;
 }
 
-/* Computes by what factor perplexity or calibration time changes from the fewest to the most
- * K-means centroids. Measures whose names begin with "prune-" use the number of left-out sequences
- * instead. */
+/* Divides the perplexity or calibration time with the most K-means centroids by the value with the
+ * fewest centroids. Measures named "prune-..." compare the most with the fewest left-out
+ * sequences. */
 int kvd_calibration_ratios(const kvd_results *r, const char *name, kvd_measured *out, kvd_err *err)
 {
     const bool pruning = strncmp(name, "prune-", 6) == 0, time = strstr(name, "-time") != NULL;

@@ -33,8 +33,7 @@ static const char *const whole[KINDS] = {"jct_s", "jct_s", "jct_s", "prefill_s",
 typedef struct {
     question_kind kind;
     char method[48];
-    /* Part of the measure's name after the method, such as "prefill_mlp+decode_mlp" or the name of
-     * a second method. */
+    /* End of a name such as "jct-share-METHOD-prefill_mlp": names of phases, or a second method. */
     char rest[96];
     char other[48];    /* method B in names that end in "-PHASES-over-B" */
     const char *sizes; /* input and output lengths such as "6300x243+204x139", or "all" */
@@ -209,8 +208,8 @@ static int of_parts_changed(const kvd_report_rows *all, const kvd_report_row *e,
     return 0;
 }
 
-/* Appends to *out how much the share of some phases in a job's time grows, in percentage points.
- * Compares the first and the last input size in q->sizes; q->rest names the phases. */
+/* Compares jobs of the first and the last size in q->sizes. Appends to *out by how many percentage
+ * points the share of the phases q->rest in the job time grows. */
 static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const question *q,
                      kvd_measured *out, kvd_err *err)
 {
@@ -238,11 +237,10 @@ static int of_growth(const kvd_report_rows *all, const kvd_report_row *e, const 
     return 0;
 }
 
-/* Returns the log perplexity with which `method` would take as long as job `e`, interpolated
- * between two jobs of `method`, or NaN.
+/* Returns the log perplexity of `method` at the job time of `e`, interpolated between a faster and
+ * a slower job. Returns NaN if one of these jobs is missing.
  *
- * - slower: returns the lowest log perplexity of `method` instead, if all its jobs are faster than
- *   `e` */
+ * - slower: if all jobs of `method` are faster than `e`, returns their lowest log perplexity */
 static double log_perplexity_at(const kvd_report_rows *all, const kvd_report_row *e,
                                 const char *method, const kvd_result *x, size_t scored, bool slower)
 {
@@ -331,7 +329,8 @@ static int at_equal_jct(const kvd_results *r, const kvd_report_rows *all, const 
                 continue;
             if (of_text(all, q, x, label, true, false, out, err))
                 return -1;
-            /* If one method is always faster than the other, uses its lowest perplexity. */
+            /* If all jobs of one method are faster, compares the lowest perplexity of this
+             * method. */
             if (out->n == before && (of_text(all, q, x, label, true, true, out, err) ||
                                      of_text(all, q, x, label, false, true, out, err)))
                 return -1;

@@ -326,8 +326,8 @@ static void say_loads(kvd_text *t, const kvd_ledger_entry *e)
         kvd_text_add(t, " (%zu services)", e->n_services);
 }
 
-/* Computes measures and appends their values to the text e->ours. `measures` has their names,
- * separated by blanks. Writes "trend" before the value of measure `trend`. */
+/* Computes measures and appends their values to the text e->ours. measures: names separated by
+ * blanks. trend: name of the measure that is labelled "trend" in the text. */
 static int say_beside(const kvd_results *r, char *measures, const char *trend, kvd_ledger_entry *e,
                       kvd_err *err)
 {

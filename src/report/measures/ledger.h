@@ -105,7 +105,7 @@ typedef struct {
 } kvd_ledger;
 
 /* Gives a verdict on every claim in ledger.csv, a file in folder `paper`. The caller must release
- * *out. Fails if figures.csv lists a figure without a claim and without a reason for that. */
+ * *out. Fails if a figure in figures.csv has neither a claim nor a reason for having none. */
 int kvd_ledger_judge(const char *paper, const kvd_results *r, kvd_ledger *out, kvd_err *err);
 void kvd_ledger_release(kvd_ledger *l);
 
@@ -114,9 +114,9 @@ void kvd_ledger_section(const kvd_ledger *l, const kvd_results *r, kvd_report *r
 /* Writes a text such as "104 figures and tables of the papers: 40 measured here, ...". */
 void kvd_figure_counts_say(const kvd_figure_counts *c, char *buf, size_t size);
 
-/* Writes the range of the values measured for a claim, such as "-20 to -3 %". For a claim about
- * several request rates, also writes the fraction of the rates at which the claim holds. If the
- * verdict rests on a second measure, also writes its range, such as "; trend 47 %". */
+/* Writes the range of the values measured for a claim, such as "-20 to -3 %". May append the share
+ * of request rates at which the claim holds, and the range of a second measure, such as "; trend 47
+ * %". */
 void kvd_ledger_ours(const kvd_ledger_entry *e, char *buf, size_t size);
 
 /* Writes a published range, such as "0.07 to 0.351 %", or "none printed" for NaN. */

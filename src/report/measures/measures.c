@@ -67,8 +67,8 @@ typedef struct {
 
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Returns true if rotations belong to query heads and `per_query` is true, or to KV heads and
- * `per_query` is false. Always true if the model has as many KV heads as query heads. */
+/* Returns true if *s has one rotation per query head (if `per_query`) or one per KV head
+ * (otherwise). Always true if the model has as many KV heads as query heads. */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {
     return s->model.n_heads == s->model.n_kv_heads || (s->pairing == KVD_PER_QUERY) == per_query;
@@ -140,8 +140,8 @@ static int of_spectra(const request *q, const char *name, kvd_measured *out, kvd
     return 0;
 }
 
-/* Sets the range of values expected for random rotations. Value: squared norm that projection to
- * half the dimensions keeps, in percent of the squared norm kept with the calibrated rotation. */
+/* Sets the range of values that random rotations give. Value: squared norm of vectors in half of
+ * the rotated dimensions, in percent of this squared norm with the calibrated rotation. */
 static void unrelated_basis(const kvd_similarity *s, const kvd_similarity_pair *x,
                             kvd_measured *out)
 {
@@ -163,8 +163,8 @@ bool kvd_of_token_counts(const kvd_similarity *s)
     return false;
 }
 
-/* Returns true if result x contains several calibrations on one text, and another result of the
- * same model contains only one calibration per text. */
+/* Returns true if result x is ignored: it has several calibrations per text, and another result of
+ * the same model has one calibration per text. */
 static bool superseded(const kvd_results *r, const kvd_result *x)
 {
     bool other = false;
@@ -230,7 +230,7 @@ static int of_similarity(const request *q, const char *name, kvd_measured *out, 
                     value = x->overlap[k];
                 else if (strcmp(what, "means-ratio") == 0)
                     value = x->means ? x->means[k] : (double)NAN;
-                /* The measure energy-ratio is not computed if text b consists of random token
+                /* Skips this ratio of squared norms if the rotated vectors come from random token
                  * ids. */
                 else if (want_random && rb)
                     continue;
@@ -271,8 +271,8 @@ static int of_tokens(const request *q, const char *name, kvd_measured *out, kvd_
                 goto done;
             continue;
         }
-        /* Results that differ only in the number of calibration tokens are adjacent, in rising
-         * order of this number. */
+        /* Finds the last result of this curve. Results are sorted by curve, then by number of
+         * calibration tokens. */
         size_t last = i;
         while (last + 1 < n && p[last + 1].pair == p[i].pair &&
                strcmp(p[last + 1].series, p[i].series) == 0)

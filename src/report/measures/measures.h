@@ -46,8 +46,7 @@ bool kvd_most_tokens(const kvd_similarity *s, size_t i);
 /* Returns true if *s compares calibrations on different numbers of tokens of one text. */
 bool kvd_of_token_counts(const kvd_similarity *s);
 
-/* Returns false if the row was measured with one of several random seeds, and another row has the
- * mean over the seeds. */
+/* Returns true unless another row averages this row with results for other random seeds. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
 /* Returns true if a result was measured with quantised weights and an uncompressed KV cache. */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
@@ -62,25 +61,26 @@ typedef struct {
     char what[2 * KVD_LABEL + 64];
     /* If the value is a time: device that was timed, such as "NVIDIA H200". Otherwise "". */
     char device[64];
-    /* If the value is the strongest compression that keeps 99 % of a score: name of the score, such
-     * as "top1". Else "". */
+    /* Name of a score, such as "top1", if `value` is the strongest compression that keeps 99 % of
+     * this score. Otherwise "". */
     char metric[48];
     /* true if the simulated server's queue grew, because requests arrived faster than it
      * answered */
     bool grows;
-    /* true if, at the next lower request rate, the baseline was simulated but the compared method
-     * was not */
+    /* true if the compared method has no result at the request rate just below the rate of this
+     * value */
     bool gap;
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
     /* null range: range of values that is expected if the paper's claim is false; NaN if unknown */
     double null_lo, null_hi;
-    /* source of the range expected if the paper's claim is false, such as "a flat spectrum of
-     * independent rows"; may be NULL */
+    /* assumption that gives the range null_lo to null_hi, such as "a flat spectrum of independent
+     * rows"; may be NULL */
     const char *null_name;
     /* request rate as a fraction of the highest rate that the baseline method sustains; NaN if no
      * server was simulated */
     double load;
-    /* Index of the curve that the value is a point of. Along a curve, the request rates rise. */
+    /* Index of the curve to which this value belongs. A curve has values at rising request
+     * rates. */
     size_t curve;
 } kvd_measured_value;
 
@@ -187,8 +187,8 @@ bool kvd_calibration_reduced(const kvd_spectrum *s);
  * 26), and must be ignored in all other comparisons. */
 bool kvd_calibration_compared(const kvd_results *r, const kvd_spectrum *s);
 
-/* Returns the calibration that equals *s except that it used all sequences of the text, or NULL if
- * there is none. */
+/* Returns the result of calibrating with the settings of *s on all sequences of the text. Returns
+ * NULL if there is none. */
 const kvd_spectrum *kvd_calibration_unpruned(const kvd_results *r, const kvd_spectrum *s);
 
 /* Returns the calibration file with the model and the label that an accuracy result names, or NULL
@@ -210,8 +210,8 @@ typedef struct {
 } kvd_calibration_point;
 
 /* Lists accuracy results together with their calibration files, ordered by text, method and
- * fraction of the dimensions that is removed. The list is empty unless a calibration left out
- * sequences or used K-means centroids. The caller frees *points. */
+ * fraction of dimensions removed. If no calibration left out sequences or used K-means centroids,
+ * *n is 0. The caller frees *points. */
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 

@@ -138,8 +138,11 @@ kvd_published_triangle kvd_published_triangle_of(const kvd_published_model *m, s
     return (kvd_published_triangle){1, gap > most * (1 + 1e-9)};
 }
 
-/* Returns true if epsilon and delta, two printed numbers of a published table, satisfy delta =
- * |epsilon - x| up to rounding. */
+/* Returns true if |epsilon - x| = delta up to rounding.
+ *
+ * - epsilon: published number of data set i
+ * - delta: published number of data set order[i]
+ * - x: number to be tried */
 static bool explains(const kvd_published_model *m, const size_t *order, size_t i, double x)
 {
     const kvd_printed *const e = &m->epsilon[i], *const d = &m->delta[order[i]];
@@ -173,8 +176,8 @@ bool kvd_published_one_epsilon(const kvd_published_model *m)
 /* Tries all permutations of order[k] and later elements.
  *
  * - n: counts the permutations
- * - fit: counts the permutations for which one number x satisfies |epsilon - x| = delta in each
- *   pair of published numbers (epsilon, delta) */
+ * - fit: counts the permutations for which a single number x satisfies |epsilon - x| = delta for
+ *   all pairs of published numbers (epsilon, delta) */
 static void permute(const kvd_published_model *m, size_t *order, size_t k, size_t *n, size_t *fit)
 {
     if (k == m->n) {
@@ -195,8 +198,8 @@ static void permute(const kvd_published_model *m, size_t *order, size_t k, size_
 kvd_published_fit kvd_published_fit_of(const kvd_published_table *t)
 {
     enum { MOST_MODELS = 32 };
-    /* p[k]: probability that exactly k models satisfy delta = |epsilon - x| if their published
-     * deltas are reordered at random */
+    /* p[k]: probability that one_epsilon() is true for exactly k models if their published numbers
+     * are shuffled */
     double p[MOST_MODELS + 1] = {1};
     kvd_published_fit x = {0};
     const size_t n_models = t->n < MOST_MODELS ? t->n : MOST_MODELS;
@@ -336,8 +339,8 @@ int kvd_published_twins(const char *paper, kvd_published_twin **out, size_t *n, 
     return status;
 }
 
-/* Compares row i of table a with row j of table b in columns of equal heading. Returns the number
- * of equal numbers, or 0 if any number differs. */
+/* Compares the numbers in row i of table a and in row j of table b, in columns with equal headings.
+ * Returns how many numbers are equal, or 0 if any two numbers differ. */
 static size_t equal_numbers(const sheet *a, size_t i, const sheet *b, size_t j)
 {
     size_t n = 0;
@@ -371,8 +374,8 @@ int kvd_published_doubles(const char *paper, kvd_published_double **out, size_t 
                     const size_t numbers = rows ? equal_numbers(&s[a], i, &s[b], j) : 0;
                     if (numbers < FEWEST)
                         continue;
-                    /* index in *out of these two models with equal published numbers, or *n if they
-                     * are new */
+                    /* index in *out of the entry for models p and q in these tables, or *n if there
+                     * is none yet */
                     size_t k = 0;
                     while (k < *n &&
                            (strcmp((*out)[k].model[0], p) || strcmp((*out)[k].model[1], q) ||

@@ -224,8 +224,8 @@ typedef struct {
     const char *name, *path, *hash;
 } named_file;
 
-/* Returns true if the label of a row is the file name in `path` without folder and ending, for
- * example `gsm8k` for "data/gsm8k.jsonl". Sets *label to this label. */
+/* Returns true if any row has the label of file `path`: the file name without folder and ending,
+ * such as `gsm8k` for "data/gsm8k.jsonl". Sets *label to this label. */
 static bool is_benchmark(const kvd_rows *rows, const char *path, const char **label)
 {
     const char *const slash = strrchr(path, '/'), *const base = slash ? slash + 1 : path,

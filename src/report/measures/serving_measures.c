@@ -138,7 +138,7 @@ static int of_short_memory(const kvd_report_rows *all, const question *q, const 
         const size_t first = out->n;
         if (put(a, b, kvd_report_real(a, column) / kvd_report_real(b, column), NAN, out, err))
             return -1;
-        /* Clears the flags for growing queues, which are expected in this measure. */
+        /* Growing request queues are intended in this comparison, and need no warning. */
         for (size_t k = first; k < out->n; k++)
             out->value[k].grows = false;
     }
@@ -205,8 +205,8 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/* Load: request rate / highest request rate of baseline method B. Loads from 1 / 1.005 to 1.005
- * count as 1, because two searches for the highest rate can differ by 0.4 %. */
+/* Request rates up to this multiple of the highest rate count as the highest rate, because searches
+ * for it can differ by 0.4 %. */
 static const double last_load = 1.005;
 
 static void end_at_highest_rate(kvd_measured *v, size_t first)
@@ -258,8 +258,8 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
     return status;
 }
 
-/* Appends curves that compare two methods, A and B, at different request rates. `top`: result of B
- * at the highest rate that B sustains. Method A is compared on the same model, GPU and trace. */
+/* Appends curves that compare two methods, A and B, at different request rates. Uses results of A
+ * with the model, GPU and trace of `top`, which is the result of B at its highest rate. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

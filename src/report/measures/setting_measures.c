@@ -170,8 +170,8 @@ static double between(double a, double b, double part)
     return exp(log(a) + part * (log(b) - log(a)));
 }
 
-/* Returns the KL divergence that method h2o has at the cache size of result i, interpolated between
- * results of h2o, or NaN if there are none. */
+/* Returns the KL divergence of method h2o at the cache size of result i, interpolated between h2o
+ * results with smaller and larger caches. Returns NaN if a smaller or larger one is missing. */
 static divergence h2o_at(const kvd_result *x, size_t none, size_t i)
 {
     const kvd_rows *const rows = x->accuracy.rows;
@@ -494,8 +494,7 @@ int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err)
         status = kvd_values_put(
             out, over, err, "%s on %s, asked for a loss of %g", p->accuracy->model.name,
             kvd_row_text(p->accuracy->accuracy.rows, p->row, "label"), p->asked);
-        /* oracle_lo is a larger cache size than oracle_hi, so it gives the lower end of the
-         * interval. */
+        /* Dividing by the larger cache size, oracle_lo, gives the lower end of the interval. */
         kvd_values_interval(out, isnan(p->oracle_lo) ? -100 : 100 * (p->share / p->oracle_lo - 1),
                             100 * (p->share / p->oracle_hi - 1));
     }

@@ -116,8 +116,8 @@ static int by_series(const void *a, const void *b)
     return c;
 }
 
-/* Averages result all[i], a comparison with a reference text, over all reference texts. Returns
- * false if there is only one reference text, or if a result is missing. */
+/* Sets *mean to the mean of the results that differ from all[i] only in the reference text. Returns
+ * false if there is only one reference text, or if a reference text lacks a result. */
 static bool mean_over_references(const labelled *all, size_t n, size_t i, labelled *mean)
 {
     size_t same = 0, series = 0;

@@ -136,8 +136,8 @@ static double critical_requests(const kvd_tokens *t)
 static const struct {
     const char *name;
     double (*compute)(const kvd_tokens *t);
-    /* largest value of `compute` that chance explains if layers, or heads, do not really differ;
-     * NULL if unknown */
+    /* returns the largest value that chance alone gives if all layers, or heads, are alike; NULL if
+     * unknown */
     double (*most_of_equals)(const kvd_tokens *t);
 } measures[] = {
     {"score-range", score_range, NULL},
@@ -191,8 +191,8 @@ static double value_of(const kvd_tokens *t, int which)
     return i < 0 ? measures[which].compute(t) : shares[i].compute(t, shares[i].set, shares[i].by);
 }
 
-/* Finds the smallest and largest value of a measure in results of the same model with random
- * weights. Returns false if there are no such results. */
+/* Finds the smallest and largest value of measure number `which` in results of *trained's model
+ * with random weights. Returns false if there are no such results. */
 static bool untrained(const kvd_results *r, const kvd_tokens *trained, int which, double *least,
                       double *most)
 {

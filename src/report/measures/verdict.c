@@ -1,6 +1,6 @@
-/* Derives verdicts on the papers' claims from measured values. If the paper prints a number:
- * reproduced, trend holds or not reproduced; else: holds or does not hold. In doubt: cannot
- * tell. */
+/* Derives verdicts on the papers' claims from measured values. A claim with a published number is
+ * "reproduced", "trend holds" or "not reproduced"; another claim "holds" or "does not hold". A
+ * verdict in doubt is "cannot tell". */
 #include "report/measures/ledger.h"
 
 #include <math.h>
@@ -28,7 +28,8 @@ static bool of_loads(const char *test)
     return strncmp(test, loads, sizeof loads - 1) == 0;
 }
 
-/* Returns 1 for the test "above-null", -1 for "below-null", and 0 for any other test of a claim. */
+/* Returns 1 if a claim says that values are larger than by chance ("above-null"), -1 if smaller
+ * ("below-null"), and 0 for any other claim. */
 static int of_null(const char *test)
 {
     const char *const plain = of_loads(test) ? test + sizeof loads - 1 : test;
@@ -47,8 +48,8 @@ static int limit_of(const char *text, const kvd_verdict_rule *r, double *limit, 
     return kvd_arg_double("limit", text, -1e300, 1e300, limit, err);
 }
 
-/* Finds the range *lo to *hi of measured values that pass a test of a paper's claim. The tests
- * above-null and below-null compare with the values that are expected if the claim is false. */
+/* Sets *lo and *hi to the range of measured values for which a paper's claim holds. The tests
+ * "above-null" and "below-null" compare with the values expected by chance. */
 static int range_of(const char *test, const char *limit, const kvd_verdict_rule *r,
                     const kvd_measured *v, double *lo, double *hi, kvd_err *err)
 {
@@ -132,8 +133,8 @@ typedef struct {
     double passed, failed;
 } held_loads;
 
-/* Computes at which fraction of the request rates a measured value is between lo and hi, and at
- * which fraction it is not. Skips request rates at which the queue of requests grows. */
+/* Divides the request rates into rates at which a measured value is between lo and hi, and rates at
+ * which it is not. Returns their fractions; skips rates at which the queue of requests grows. */
 static held_loads held_at(const kvd_measured_value *v, size_t n, double lo, double hi)
 {
     held_loads held = {0, 0};

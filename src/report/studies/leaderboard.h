@@ -32,7 +32,7 @@ double kvd_standing_read(const kvd_standing *x);
 /* Returns the name of the method in tables and figures of one model. */
 const char *kvd_standing_name(const kvd_standing *x);
 
-/* note below tables with the columns of kvd_leaderboard_byte_columns */
+/* note below a table: explains the columns of stored and of read cache bytes */
 extern const char kvd_leaderboard_bytes_note[];
 void kvd_leaderboard_byte_columns(kvd_table *t, int digits);
 /* Appends a cell with the method's parameters. */
@@ -41,16 +41,17 @@ void kvd_leaderboard_put_settings(kvd_table *t, const kvd_standing *x);
  * next to 0 as 0. */
 void kvd_leaderboard_put_percent(kvd_table *t, const kvd_standing *x, const char *column);
 
-/* Adds a table. Its title names the model and the tasks of *b if other results have others. */
+/* Adds a table. Its title also names the model if the report has several models, and the tasks if
+ * it has several sets of tasks. */
 kvd_table *kvd_leaderboard_table(const kvd_leaderboard *b, const char *name, const char *title,
                                  kvd_section *s);
-/* Adds the last columns of a figure's table: the score with its interval, the front, and the model
- * if there are several. `fronts`: heading of the column with the front. */
+/* Adds columns to a figure's table: score, ends of the score's interval, Pareto front and, if there
+ * are several models, model. fronts: heading of the column for the Pareto front. */
 void kvd_leaderboard_score_columns(const kvd_leaderboard *b, kvd_table *t, const char *fronts);
 void kvd_leaderboard_put_score(const kvd_leaderboard *b, kvd_table *t, const kvd_standing *x,
                                int fronts);
-/* Adds a figure of the scores in table `t`. The page shows `title`, with the model and the tasks as
- * in titles of tables, and `caption` after it.
+/* Adds a figure of the scores in table `t`. The figure's text is `title`, to which names of the
+ * model and the tasks may be added, and then `caption`.
  *
  * steps: true if the scores are drawn against times of decode steps */
 void kvd_leaderboard_figure(const kvd_leaderboard *b, const kvd_table *t, const char *name,

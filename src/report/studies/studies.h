@@ -80,7 +80,8 @@ int kvd_study_tasks(const kvd_results *r, double link, kvd_report *report, kvd_e
 /* Adds tables of scores of three kinds of tasks: generating text, finding a pass key hidden in a
  * text, and classifying documents. */
 void kvd_study_free(const kvd_accuracy_entries *all, kvd_section *s);
-/* Adds a comparison of quantised weights with quantised caches. */
+/* Adds a table that compares the accuracy of quantised weights with the accuracy of quantised
+ * caches. */
 void kvd_study_weights(const kvd_results *r, kvd_section *s);
 /* Adds a table of loss and cache bytes, measured with parameters from kvdim-fit --regression. */
 int kvd_study_proposals(const kvd_results *r, kvd_section *s, kvd_err *err);

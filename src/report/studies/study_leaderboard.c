@@ -208,8 +208,8 @@ typedef struct {
     kvd_text title;
 } titled;
 
-/* Returns the name and title of a table or figure. The title names the model and lists the tasks of
- * *b if other results have others. */
+/* Returns the name and title of a table or figure. The title names the model if the report has
+ * several models, and the tasks if it has several sets of tasks. */
 static titled titled_of(const kvd_leaderboard *b, const char *name, const char *title,
                         kvd_section *s)
 {

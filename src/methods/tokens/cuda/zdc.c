@@ -203,8 +203,8 @@ static int attended(kvd_gpu_method *m, const kvd_paged_rows *r, kvd_err *err)
                : kvd_zdc_levels_get(&z->levels, m->cache, r->stream, err);
 }
 
-/* Returns the arguments for the attention of a decode step with n requests. l is an index among the
- * layers without a sliding window. */
+/* Returns the arguments for the attention of a decode step with n requests. Layer index l counts
+ * only layers without a sliding window. */
 static kvd_decode_args decode_args(const kvd_zdc *z, int l, size_t n)
 {
     const kvd_paged_cache *const c = z->method.cache;

@@ -29,8 +29,8 @@ typedef struct {
     int16_t kept[2];
     /* Index of the element in a page at which the K or V of this head begins. */
     int32_t in_page[KVD_ZDC_STORES][2];
-    /* [important, less important tokens] Index in a row of attention outputs at which this head's
-     * output begins. */
+    /* Offsets of this KV head's attention outputs in a row: attention to important tokens, then to
+     * less important tokens. */
     int32_t in_row[KVD_ZDC_STORES];
 } kvd_zdc_head;
 
@@ -220,7 +220,7 @@ typedef struct {
      * no sinks. */
     const float *sinks;
     /* Output [batch][out_pitch] in device memory: attention output over all cached tokens. Each
-     * head has as many elements as V of an important token. */
+     * head has one element for each V dimension that important (less compressed) tokens keep. */
     void *out;
 } kvd_zdc_merge_args;
 

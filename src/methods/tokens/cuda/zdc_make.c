@@ -73,7 +73,7 @@ static const kvd_cache_layer *high_of(const kvd_zdc *z, int l)
     return &z->method.cache->layer[kvd_paged_full_layer(z->method.cache, (size_t)l)];
 }
 
-/* Makes the page layouts of layer l, an index among the layers without a sliding window. */
+/* Makes the page layouts of a layer without a sliding window. Index l counts only such layers. */
 static int resolve_layer(kvd_zdc *z, int l, kvd_err *err)
 {
     kvd_paged_cache *const c = z->method.cache;

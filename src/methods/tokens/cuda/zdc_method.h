@@ -125,8 +125,8 @@ typedef struct {
     kvd_zdc_levels levels;
     /* [n_heads][rows] Attention that each token received. NULL unless the method is `received`. */
     float *mass;
-    /* Importance of prompt tokens, as each GPU computes it. parts.n is 0 if one GPU has all
-     * heads. */
+    /* If heads are divided among GPUs: importance of prompt tokens, from the heads of each GPU.
+     * Otherwise parts.n is 0. */
     kvd_zdc_parts parts;
     /* In device memory: natural log of the softmax denominator of each query in decode steps. */
     float *lse_steps;

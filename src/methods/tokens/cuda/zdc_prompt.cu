@@ -51,8 +51,8 @@ __device__ int sum_of(int x)
     return all;
 }
 
-/* Returns the overlap of two sets with a and b members, of which `both` are common: the number of
- * common members divided by the size of the larger set. */
+/* Returns the overlap of two sets: the number of common members (`both`), divided by the larger of
+ * the set sizes a and b. */
 __device__ double share_of(int both, int a, int b)
 {
     return max(a, b) ? (double)both / (double)max(a, b) : 1;
@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(CHOOSE)
         n_low[l] = n - k;
 }
 
-/* Returns the index in the page pool of dimensions 8 * block .. 8 * block + 7 of token i. Tokens
- * are numbered from the beginning of page `first` of request b. */
+/* Returns the page-pool index of dimensions 8 * block to 8 * block + 7 of one token. i: number of
+ * the token, counted from the beginning of page `first` of request b. */
 __device__ __forceinline__ size_t piece(const kvd_zdc_move_args &a, int b, int first, int i, int at,
                                         int width, int block)
 {

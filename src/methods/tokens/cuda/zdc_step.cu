@@ -121,8 +121,8 @@ __device__ void channel_norms(const AT &at, int from, int to, int d, float *norm
     __syncthreads();
 }
 
-/* Returns the offset in the pool of the key of token t of prompt b, for KV head g. Keys are stored
- * in blocks of 8 x 8. */
+/* Returns the page-pool offset of the key of token t, for prompt b and KV head g. A page stores
+ * keys in blocks of 8 tokens x 8 dimensions. */
 __device__ __forceinline__ size_t key_at(const kvd_zdc_channels_args &a, int b, int g, int t)
 {
     return (size_t)a.pages.table[(size_t)b * a.pages.pitch + t / KVD_PAGE_TOKENS] *

@@ -19,9 +19,9 @@ typedef struct {
     int first_head, n_heads;
     int first_kv_head, n_kv_heads;
     int first_ffn, n_ffn;
-    /* first hidden unit of each routed expert on this GPU, and number of units */
+    /* hidden units of each routed expert on this GPU: index of the first, and number */
     int first_expert, n_expert;
-    /* first hidden unit of the shared expert on this GPU, and number of units */
+    /* hidden units of the shared expert on this GPU: index of the first, and number */
     int first_shared, n_shared;
 } kvd_gpu_share;
 

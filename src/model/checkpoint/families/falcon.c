@@ -85,8 +85,8 @@ static const kvd_stored stored[] = {
     {.name = NULL},
 };
 
-/* Fails if config.json sets `key` to another number than `value`. GPT-NeoX models ignore this key
- * and read `value` from another key, which is named in `instead`. */
+/* Fails if config.json sets `key`, which GPT-NeoX models ignore, to another number than `value`.
+ * These models use `value`, the number of the key that `instead` names. */
 static int check_ignored(const json_t *root, const char *key, const char *instead, double value,
                          kvd_err *err)
 {

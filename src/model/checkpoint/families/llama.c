@@ -211,8 +211,8 @@ static int read_ernie(const json_t *root, kvd_config *c, kvd_err *err)
     return kvd_cfg_layer_types(root, 0, false, c, err);
 }
 
-/* Reads true or false from `key` or, as version 5 of the Hugging Face library calls it, from
- * `other`. */
+/* Reads true or false from `key`, which version 5 of the Hugging Face library calls `other`. Fails
+ * if config.json has two different values for these keys. */
 static int read_renamed(const json_t *root, const char *key, const char *other, bool *out,
                         kvd_err *err)
 {

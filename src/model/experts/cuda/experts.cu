@@ -474,7 +474,7 @@ __global__ void __launch_bounds__(FEW_THREADS, FEW_CTAS)
                        (uint32_t)(UP ? (out + TILE / 2 - 1) / (TILE / 2) : (out + TILE - 1) / TILE),
                    items = __ldcg(a.n_groups) * tiles;
     uint32_t item = blockIdx.x;
-    /* Two blocks of the weight matrix W: one is multiplied while the other is loaded. */
+    /* Double buffer: even-numbered and odd-numbered blocks of the weight matrix. */
     uint4 even[4], odd[4];
     kvd_gpu_expert_group g = load_group(a.group + (item < items ? item / tiles : 0));
     tile_rows<UP> rows(a, g.expert, item % tiles);

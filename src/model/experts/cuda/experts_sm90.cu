@@ -33,7 +33,8 @@ __device__ __forceinline__ void copy16(uint32_t to, const uint16_t *from, bool t
                  : "memory");
 }
 
-/* Progress of one thread in loading tiles of the tokens x and of the weight matrix W */
+/* State of one thread's loads of tokens x and weights w. UP: true for the gate and up matrices,
+ * false for the down matrix. */
 template <bool UP> struct loads {
     const uint16_t *x, *w;
     /* x_row, w_row: index in x or w of the first element of each row that this thread loads; item:

@@ -31,10 +31,10 @@ typedef struct {
     /* Q, K and V after RoPE; without bias, norm and RoPE if the hook sets wants_raw */
     const void *q, *k, *v;
     size_t ld;
-    /* Q and K before RoPE; NULL unless the hook sets wants_pre */
+    /* Q and K before RoPE; NULL unless kvd_gpu_attention.wants_pre is set */
     const void *q_pre, *k_pre;
     size_t ld_pre;
-    /* [n_tokens][d_model] layer input; NULL unless the hook sets wants_input */
+    /* [n_tokens][d_model] input of the layer; NULL unless kvd_gpu_attention.wants_input is set */
     const void *input;
     size_t window; /* sliding window in tokens, or 0 for none */
     /* device array: logits of the attention sinks of this GPU's query heads; NULL if the model has

@@ -86,8 +86,9 @@ static int block_back(const call *x, const kvd_score_block *b, const kvd_units *
     return 0;
 }
 
-/* Returns the addresses of Q, K, V and the attention scores, and of the gradients of all four, for
- * query head number `member` of each KV head. */
+/* Returns the addresses of Q, K, V, the attention scores and the gradients of all four, for one
+ * query head of each KV head. member: index of this query head among the query heads of a KV
+ * head. */
 static kvd_units units_of(const call *x, const kvd_score_block *b, size_t at, size_t len,
                           size_t member)
 {

@@ -13,7 +13,8 @@
 #include "model/checkpoint/checkpoint.h"
 #include "model/pass/batch.h"
 
-/* gradients of the loss in one layer, in device memory; valid until later work on `stream` */
+/* gradients of the loss in one layer, in device memory; work that is queued later on `stream` may
+ * overwrite them */
 typedef struct {
     const kvd_config *config;
     int layer;
@@ -32,7 +33,7 @@ typedef struct {
     /* gradients of Q and K before RoPE */
     const float *dq_pre, *dk_pre;
     size_t ld_pre;
-    /* gradient of K before RoPE and before the norm of K, if the model has one */
+    /* gradient of the key projection's output, which is K without norm and RoPE */
     const float *dk_raw;
     cudaStream_t stream;
 } kvd_gpu_gradients;

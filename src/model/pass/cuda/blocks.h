@@ -38,8 +38,8 @@ cudaError_t kvd_gpu_embed(kvd_dtype type, const void *table, float scale, const 
 cudaError_t kvd_gpu_norm(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                          const float *gain, const float *bias, double eps, size_t n, size_t d,
                          void *y, unsigned stage, kvd_gpu_bad *bad, cudaStream_t stream);
-/* Like kvd_gpu_norm for n tokens, beginning with token `first`. Row i of `add` begins at add + i *
- * add_ld. */
+/* Adds a vector to each of the rows first .. first + n - 1 of x, and writes the normalised rows to
+ * y, as kvd_gpu_norm does. The vector for row i begins at add + i * add_ld. */
 cudaError_t kvd_gpu_norm_rows(kvd_norm kind, kvd_dtype type, float *x, const float *add,
                               size_t add_ld, const float *gain, const float *bias, double eps,
                               size_t first, size_t n, size_t d, void *y, unsigned stage,
@@ -120,7 +120,8 @@ typedef struct {
     const void *q_raw;
     void *qkv; /* queries, key and value: [n][(n_heads + 2) * d_head] */
 } kvd_gpu_latents;
-/* Writes K, V and the dimensions of Q that RoPE will rotate to a->qkv. */
+/* Fills a->qkv with K, V and the last rope_dims dimensions of each query, which RoPE will
+ * rotate. */
 cudaError_t kvd_gpu_latent_rows(const kvd_gpu_latents *a, size_t n, cudaStream_t stream);
 
 /* Computes y [n][ffn], the activation function of `in` + bias. With a gate, a row of `in` has ffn

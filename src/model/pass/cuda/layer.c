@@ -166,8 +166,7 @@ static int norm(kvd_gpu_worker *w, const float *gain, const float *bias, rows r,
     const cudaError_t e = kvd_gpu_norm_rows(
         c->norm, type, w->x, w->pending, w->branch ? (size_t)c->d_model : 0, gain, bias,
         c->norm_eps, r.first, r.n, (size_t)c->d_model, y, w->stage, w->bad, w->stream);
-    /* A batch may be processed in two halves. Each half needs the vector w->pending, so it is
-     * cleared only after the second half. */
+    /* The first half of a batch keeps w->pending, because the second half needs it too. */
     if (r.half != 0)
         w->pending = NULL;
     return kvd_gpu_launched(w, e, KVD_GPU_NORM, err);
@@ -496,8 +495,8 @@ int kvd_gpu_layer_run(kvd_gpu_worker *w, const kvd_batch *b, int layer, kvd_gpu_
         return -1;
     if (layer < w->config.n_layers - 1)
         return 0;
-    /* Adds the output of the model's last layer to the residual stream, if this is still to be
-     * done. */
+    /* In models that normalise each block's output, adds the last block's output to the residual
+     * stream. */
     return kvd_status((w->branch && norm(w, NULL, NULL, all_rows(n), NULL, w->weights.type, err)) ||
                       kvd_gpu_join_sums(w, err));
 }

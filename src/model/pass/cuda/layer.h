@@ -168,8 +168,7 @@ int kvd_gpu_worker_wait(kvd_gpu_worker *w, kvd_gpu_bad *bad, kvd_err *err);
  * Checks are numbered in the order of execution. */
 unsigned kvd_gpu_stage_before(int layer);
 unsigned kvd_gpu_stage_final(const kvd_config *c);
-/* Writes the name of the model part, such as "layer 3", whose values a check for NaN and infinity
- * tests. `stage`: number of the check. */
+/* Writes which model part, such as "layer 3", check number `stage` tests for NaN and infinity. */
 void kvd_gpu_stage_name(const kvd_config *c, unsigned stage, char *to, size_t size);
 
 #endif

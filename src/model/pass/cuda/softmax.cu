@@ -22,8 +22,9 @@ struct softmax_args {
     const float *scores;
     void *prob;
     size_t ld;
-    /* n_rows: number of queries in all heads and sequences together; rows: number of queries in one
-     * head of one sequence */
+    /* n_rows: number of queries of all heads and sequences. rows: number of queries of one head of
+     * one sequence. first: index of the last key that the first query sees. window: number of keys
+     * that a query sees, or 0 for all. */
     uint32_t n_rows, rows, first, n_keys, window;
     float scale, scale_log2; /* scale times log2(e) */
     /* a score is softcap * tanh(inner * product) for the product q . k; inner is scale / softcap */

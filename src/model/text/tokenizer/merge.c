@@ -228,8 +228,8 @@ int kvd_merge_add(kvd_merge_work *w, uint32_t id, kvd_err *err)
         const size_t n = last_boundary(w);
         if (n && join(w, n, err))
             return -1;
-        /* number of symbols at which the word is merged again; doubling it keeps the total time
-         * linear */
+        /* Merges an unfinished word again only when it has twice as many symbols, to keep the total
+         * time linear. */
         w->full = 2 * w->n > PART ? 2 * w->n : PART;
     }
     if (w->n >= w->capacity) {

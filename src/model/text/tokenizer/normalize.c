@@ -229,8 +229,8 @@ typedef struct {
 } step;
 
 struct kvd_normalizer {
-    /* all steps of the normalizer in the order of execution; a step Sequence is replaced by its
-     * elements */
+    /* steps of the normalizer in the order of execution; each step inside a "Sequence" is a
+     * separate element */
     step *step;
     size_t n, capacity;
 };
@@ -365,7 +365,7 @@ static int replace(const step *s, const char *text, size_t len, bool open, size_
             rc = too_long(s, before, err);
             break;
         }
-        /* Counts the bytes of the new text that were made from the document's first character. */
+        /* Counts the bytes of `out` that come from the document's first character. */
         new_first += *first > done ? (*first < begin ? *first : begin) - done : 0;
         if (*first && end <= *first)
             new_first += s->content.n;
@@ -424,9 +424,8 @@ static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *firs
 
 /* Writes Unicode normal form k of `in` to `out`.
  *
- * - open: if true, leaves out the end of the text, which may combine with later text
- * - first: on entry, length in bytes of the document's first character in the input; on return, its
- *   length in the output */
+ * - open: true if more text follows; the end of `in`, which may combine with it, is then left out
+ * - first: byte length of the document's first character: on entry in `in`, on return in `out` */
 static int normal_form(const kvd_buffer *in, kind k, bool open, kvd_buffer *out, size_t *first,
                        kvd_err *err)
 {

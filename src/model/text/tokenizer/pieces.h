@@ -68,8 +68,8 @@ typedef struct {
     kvd_pieces *pieces;
     kvd_piece whole;
     kvd_split_behavior behavior;
-    /* waiting: true if the range begin .. end - 1 is not yet emitted, because the next range may be
-     * joined to it; last_was_match: true if the latest range is a match */
+    /* waiting: true if bytes begin .. end - 1 are not yet added to `pieces`, because later bytes
+     * may join them. last_was_match: true if the latest range of bytes matches the pattern. */
     bool waiting, last_was_match;
     size_t begin, end;
 } kvd_splitter;

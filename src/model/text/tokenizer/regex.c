@@ -294,7 +294,7 @@ static int kvd_onig_to_pcre2(const char *pattern, size_t len, kvd_buffer *out, k
 #define HEAP_KIB    (256 * 1024)
 #define PATTERN_MAX 65536
 
-/* number of bytes in which the first call of PCRE2 looks for the start of a match */
+/* initial number of bytes in which one call of PCRE2 looks for the start of a match */
 #define WINDOW_MIN 16
 /* largest number of bytes in which one call of PCRE2 looks for the start of a match */
 #define WINDOW_MAX 16384

@@ -1,8 +1,8 @@
 /* Steps of tokenization, such as splitting and merging, and tokenizers from llama2.c and GGUF
  * files.
  *
- * If the parameter `open` is true, more text may follow; output that it could change is left
- * out. */
+ * If the parameter `open` is true, more text may follow. Functions then leave out the end of their
+ * output, which the further text could change. */
 #ifndef KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 #define KVD_MODEL_TEXT_TOKENIZER_STEPS_H
 
@@ -65,7 +65,8 @@ kvd_added_tokens *kvd_added_tokens_parse(const json_t *spec, const kvd_vocab *vo
                                          const kvd_normalizer *n, kvd_err *err);
 void kvd_added_tokens_free(kvd_added_tokens *a);
 
-/* Cuts the text at added tokens, before or (if `normalized`) after the normalizer. */
+/* Cuts a text at added tokens. Call it with `normalized` false before the normalizer runs, and with
+ * `normalized` true afterwards. */
 int kvd_added_tokens_split(const kvd_added_tokens *a, bool normalized, kvd_pieces *p, kvd_err *err);
 
 /* Returns the text of an added token, or NULL if no added token has this id. */
@@ -146,7 +147,8 @@ typedef struct {
 int kvd_strings_add(kvd_strings *l, const char *s, size_t len, kvd_err *err);
 void kvd_strings_release(kvd_strings *l);
 
-/* Reads the decoder. If `spec` is JSON's null, tokens are joined with spaces. */
+/* Reads a tokenizer's decoder, which turns tokens into text. If `spec` is JSON's null, tokens are
+ * joined with spaces. */
 kvd_token_decoder *kvd_token_decoder_parse(const json_t *spec, kvd_err *err);
 void kvd_token_decoder_free(kvd_token_decoder *d);
 
@@ -197,8 +199,8 @@ typedef struct {
     uint32_t id;
 } kvd_merge_candidate;
 
-/* Function that returns true if two symbols may be joined, and then writes the joined symbol to *id
- * and its priority (smallest first) to *priority. */
+/* Callback: returns true if two symbols may be joined, and sets *id to the joined symbol. *priority
+ * receives the priority of this merge; the smallest number is merged first. */
 typedef bool (*kvd_merge_rule)(const void *context, uint32_t left, uint32_t right,
                                uint32_t *priority, uint32_t *id);
 

@@ -16,7 +16,8 @@ typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind
 typedef struct {
     kind kind;
     kvd_regex *pattern;
-    /* new text (Replace), removed character (Strip), or space marker (Metaspace) */
+    /* text of a decoder step: Replace inserts it, Strip removes it, Metaspace turns it into a
+     * space */
     kvd_buffer content;
     uint32_t start, stop;
     /* true if Metaspace deletes space markers in the first token, instead of replacing them by

@@ -8,7 +8,7 @@
 
 #define BOS        1
 #define FIRST_BYTE 3
-/* A merge may only make tokens with a score above this one. */
+/* Two tokens are merged only if the score of the resulting token is above this number. */
 #define WORST_SCORE (-1e10f)
 
 struct kvd_llama2c {
