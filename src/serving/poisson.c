@@ -36,8 +36,8 @@ typedef struct {
     /* mean, smallest and largest input (or output) length of a data set in tokens, from a paper's
      * table */
     double mean, least, greatest;
-    /* mean and standard deviation of ln(tokens) of the distribution before truncation to the
-     * range */
+    /* mean and standard deviation of ln(length), before lengths outside `least` to `greatest` are
+     * excluded */
     double mu, sigma;
 } lognormal;
 

@@ -27,8 +27,8 @@ static bool has_item(const char *list, const char *item, size_t n)
     return false;
 }
 
-/* Writes the parameters that distinguish row i from other results of its method, such as
- * "recent=8". */
+/* Writes to `text` the parameters in which result i differs from other results of the same method,
+ * for example "recent=8". */
 static void whole_setting(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     const kvd_accuracy_entry *const e = &all->item[i];
@@ -412,8 +412,7 @@ static void bytes_table(const kvd_accuracy_entries *all, kvd_section *s)
                 !strcmp(kvd_entry_text(&all->item[j], "settings"), kvd_entry_text(e, "settings")) &&
                 kvd_entry_real(&all->item[j], "basis_bytes") == kvd_entry_real(e, "basis_bytes") &&
                 kvd_entry_real(&all->item[j], "overall_p") == kvd_entry_real(e, "overall_p");
-        /* Lists each combination of a method and its parameters only once, because its cache bytes
-         * do not depend on the evaluated text. */
+        /* Skips the result if the table already has a row for this method with these parameters. */
         if (again)
             continue;
         char setting[400];

@@ -231,8 +231,8 @@ static int by_series(const void *a, const void *b)
     return order ? order : by_sizes(a, b);
 }
 
-/* Adds job completion times to a panel of a figure: jobs with input length `other` or, if `output`
- * is false, with output length `other`. */
+/* Adds one panel of job completion times to a figure. The panel shows only jobs of input length
+ * `other` (if `output` is true) or of output length `other` (if false). */
 static void add_panel(const kvd_report_rows *all, size_t first, size_t end, bool output,
                       double other, size_t panel, const kvd_report_row **found, kvd_table *t)
 {
@@ -260,7 +260,8 @@ static size_t add_panels(const kvd_report_rows *all, bool output, const kvd_repo
 {
     size_t panels = 0;
     for (size_t first = 0, end; first < all->n; first = end) {
-        /* input or output length of the jobs in the last added panel of the figure; -1 if none */
+        /* input length (if `output` is true) or output length of all jobs in the last added panel;
+         * -1 before the first panel */
         double done = -1;
         end = end_of_place(all, first);
         for (;;) {

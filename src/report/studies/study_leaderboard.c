@@ -169,8 +169,7 @@ static int collect(const kvd_accuracy_entries *all, kvd_leaderboard *b, kvd_err 
         const kvd_accuracy_entry *const e = &all->item[i];
         if (isnan(kvd_entry_real(e, "score")))
             continue;
-        /* Searches the list from its end, because results with equal parameters follow each
-         * other. */
+        /* Searches backwards for an entry with the method and parameters of this result. */
         size_t p = b->n;
         while (p > 0 && !same_point(b->point[p - 1]->all, e))
             p--;
@@ -355,8 +354,8 @@ static int by_score(const void *a, const void *b)
     return c ? c : (stored(x) > stored(y)) - (stored(x) < stored(y));
 }
 
-/* Adds a table of the methods with the best scores for each of several limits on the cache size.
- * `size` returns a method's cache size as a fraction of the size of a 16-bit cache. */
+/* Adds a table with the highest-scoring methods for each of several limits on cache size. `size`:
+ * returns a method's cache size as a fraction of a 16-bit cache. */
 static int best_table(const kvd_leaderboard *b, double (*size)(const kvd_standing *),
                       const char *name, const char *title, kvd_section *s, kvd_err *err)
 {
@@ -487,8 +486,8 @@ static void say_cut(const kvd_leaderboard *b, kvd_section *s)
     kvd_text_raw(&s->words, n ? ".</p>\n" : "<p>No prompt was cut.</p>\n");
 }
 
-/* Called without enough benchmark scores for a leaderboard: fails if option --link-bandwidth, which
- * needs one, was given. */
+/* Called if there are too few scores for a leaderboard. Fails if option --link-bandwidth, which
+ * requires a leaderboard, was given. */
 static int no_leaderboard(double link, kvd_err *err)
 {
     return isnan(link) ? 0

@@ -88,8 +88,8 @@ static int by_falling_bytes(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Copies into *c the results with numbers first to last that come from `file`, largest cache first.
- * The caller frees c->setting. */
+/* Selects the results of `file` among results first .. last, and copies them into *c, largest cache
+ * first. The caller frees c->setting. */
 static int curve_of(const kvd_accuracy_entries *all, size_t first, size_t last,
                     const kvd_result *file, kvd_paired_curve *c, kvd_err *err)
 {

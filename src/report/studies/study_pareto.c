@@ -25,8 +25,8 @@ static bool usable(const kvd_accuracy_entry *e)
            !kvd_entry_is_search_point(e);
 }
 
-/* Returns true if the run stored unquantised numbers in at most as many bits as its computed cache
- * size assumes. */
+/* Returns false if the run stored wider numbers than its computed cache size assumes, for example
+ * 32 bits instead of 16. */
 static bool stored_small(const kvd_accuracy_entry *e)
 {
     return kvd_entry_real(e, "stored_element_bytes") <= kvd_entry_real(e, "element_bytes");

@@ -1,6 +1,6 @@
-/* Section of the report: tables on rotation matrices R in the papers on ZACK and FDC. epsilon: mean
- * |element| of R; delta: mean |difference| between R and the rotation matrix of a reference
- * text. */
+/* Report section on the rotation matrices R published for the methods ZACK and FDC. epsilon: mean
+ * |element| of R. delta: mean |difference| between the elements of R and of the rotation matrix for
+ * a reference text. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

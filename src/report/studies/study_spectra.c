@@ -10,7 +10,7 @@
 /* largest number of curves in a figure; more would merge and make the file very large */
 enum { MOST_CURVES = 512 };
 
-/* Returns true if the result is a spectrum file that was calibrated on all tokens of its text. */
+/* Returns true if the result is a spectrum computed from all tokens of its calibration text. */
 static bool is_shown(const kvd_result *x)
 {
     return x->kind == KVD_RESULT_SPECTRUM && !kvd_calibration_reduced(&x->spectrum);
@@ -162,8 +162,8 @@ static int cv_table(const kvd_results *r, kvd_section *s, kvd_err *err)
     return 0;
 }
 
-/* Adds a table with the singular values of up to MOST_CURVES heads, one column per head. *drawn:
- * number of heads in the table; *zeros: number of their singular values that are 0. */
+/* Adds a table of singular values with one column per head, for at most MOST_CURVES heads. *drawn:
+ * number of heads in the table; *zeros: number of singular values in the table that are 0. */
 static void heads_table(const kvd_result *x, kvd_pair pair, kvd_section *s, size_t *drawn,
                         size_t *zeros)
 {

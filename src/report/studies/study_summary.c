@@ -432,8 +432,8 @@ static void say_elsewhere(const kvd_accuracy_entries *all, const candidates *som
     kvd_text_release(&text);
 }
 
-/* Appends a sentence on how bytes are counted, if the runs stored numbers of 32 bits and a method
- * of the summary stores codes. */
+/* If the runs stored 32-bit numbers, and a method stores quantisation codes, appends a sentence on
+ * how bytes are counted. */
 static void say_32_bits(const kvd_accuracy_entries *all, const candidates *some, kvd_text *words)
 {
     bool codes = false;

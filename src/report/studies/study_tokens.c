@@ -150,7 +150,7 @@ static void critical_data(const kvd_tokens *x, kvd_section *s)
         for (int l = 0; l < x->n_layers; l++)
             /* Adds a row for the whole layer (h = -1), then a row for each KV head. */
             for (int h = -1; h < kv; h++) {
-                /* index of the dataset of means; the next three datasets are standard deviations,
+                /* index of the first of four datasets, which hold means, standard deviations,
                  * minima and maxima */
                 const int of = h < 0 ? KVD_T_LAYER_MEAN : KVD_T_KV_MEAN;
                 const int at = h < 0 ? level * x->n_layers + l : (level * x->n_layers + l) * kv + h;

@@ -70,8 +70,8 @@ static size_t next_batch(size_t batch, size_t most)
     return smaller(batch < ROWS || !power ? 2 * (power ? batch : batch - 1) : batch + 1, most);
 }
 
-/* Returns the largest number of cached tokens after which samples + 1 decode steps still fit into
- * max_len tokens. */
+/* Returns how many tokens a request may have in the cache before one warm-up step and `samples`
+ * measured decode steps. max_len: limit of tokens per request. */
 static size_t longest_before(size_t max_len, size_t samples)
 {
     return max_len > samples + 2 ? max_len - samples - 2 : 1;

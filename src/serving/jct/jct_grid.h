@@ -18,9 +18,9 @@ typedef struct {
 int kvd_jct_grid(size_t longest_input, size_t max_len, const kvd_batching_limits *limits,
                  bool whole, size_t samples, kvd_jct_point **point, size_t *n, kvd_err *err);
 
-/* Lists in *point one decode step to measure per batch size, with as many cached tokens as
- * possible. max_len: limit of tokens per request after `samples` such steps. The caller frees
- * *point [n_batches]. */
+/* Fills *point with one decode step per batch size, with as many cached tokens as possible.
+ * max_len: limit of tokens per request after `samples` measured steps. The caller frees *point
+ * [n_batches]. */
 int kvd_jct_longest_steps(size_t max_len, const size_t *batch, size_t n_batches, size_t samples,
                           kvd_jct_point **point, kvd_err *err);
 

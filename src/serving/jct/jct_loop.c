@@ -8,7 +8,7 @@
 #include "common/run.h"
 
 #if defined(KVD_CUDA) && defined(__has_include)
-/* cppcheck-suppress preprocessorErrorDirective */
+/* cppcheck-suppress preprocessorErrorDirective ; cppcheck cannot evaluate __has_include */
 #if __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
 #define KVD_NVTX 1

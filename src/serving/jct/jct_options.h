@@ -25,7 +25,8 @@ typedef struct {
     /* batch sizes of the decode steps to measure (--step-batch), allocated; NULL if not given */
     size_t *step_batch, n_step_batches;
     const char *step_batch_text;
-    /* bits per weight with which to measure (--weights-bits), each 16 or 4, allocated */
+    /* allocated array: numbers of bits per model weight, 16 or 4, to measure with
+     * (--weights-bits) */
     size_t *weight_bits, n_weight_bits;
     /* requests: trace file or "poisson:RATE"; lengths: source of the requests' lengths if arrivals
      * are Poisson */

@@ -95,7 +95,7 @@ static int deal(const kvd_spread *s, kvd_pair pair, double *sigma, size_t heads,
     kvd_rng r;
     if (!turn)
         return kvd_no_memory(err, "an order of heads", s->n_heads * sizeof *turn);
-    /* Uses the same random order of heads for every matrix, such as K and V. */
+    /* With the same seed, all matrices, such as K and V, get the same random order of heads. */
     kvd_rng_seed(&r, seed, 1);
     for (size_t h = 0; h < heads; h++) {
         if (h % s->n_heads == 0)

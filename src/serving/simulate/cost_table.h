@@ -16,7 +16,7 @@ typedef struct {
      * number of new tokens of an iteration and v that of cached tokens */
     kvd_cost_point *point;
     size_t n_points;
-    /* distinct first coordinates of the measured points, rising, [n] */
+    /* [n] distinct u coordinates of the points in `point`, rising */
     double *u;
     /* start[i] .. start[i + 1] - 1: indices in `v` and `seconds` of the points with coordinate
      * u[i]; n: number of values in `u` */

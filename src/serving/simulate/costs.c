@@ -125,8 +125,8 @@ static double pairs(double tokens, double before)
     return tokens * (before + tokens / 2);
 }
 
-/* Returns the attention time in seconds per pair of a query and a key. If only whole prompts were
- * measured, estimates it from how their time grows with length. */
+/* Returns the attention time in seconds per pair of a query and a key, estimated from measured
+ * prompt times. */
 static double pair_seconds(const kvd_cost_table *t)
 {
     double least = HUGE_VAL;

@@ -5,7 +5,8 @@
 
 #include "serving/simulate/serve_point.h"
 
-/* properties that all simulations of one method have in common */
+/* parameters that all serving simulations of one compression method share, such as the request
+ * trace */
 typedef struct {
     const char *method, *trace;
     const kvd_serve_setting *setting;
