@@ -56,8 +56,8 @@ static double plain_assign(const float *X, size_t n, size_t d, size_t k, plain_s
     return sum;
 }
 
-/* Moves into each empty cluster the vector that is farthest from its centroid. Returns the number
- * of moved vectors. */
+/* Fills each empty cluster with one vector: the vector with the largest distance from its old
+ * centroid. Returns the number of moved vectors. */
 static size_t plain_fill(size_t n, size_t k, plain_state *s)
 {
     size_t moved = 0;

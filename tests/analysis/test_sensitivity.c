@@ -16,8 +16,8 @@ static uint32_t id[N];
 typedef struct {
     double qdq[LAYERS][KV], kdk[LAYERS][KV], odo[LAYERS][KV], vdv[LAYERS][KV];
     float k[LAYERS][N][KV][D], v[LAYERS][N][KV][D];
-    /* sum: gradient of one attention output at each token, summed over backward passes; square: sum
-     * of the squared gradients */
+    /* sum[t]: gradient with respect to one output element of token t, summed over backward passes;
+     * square: sum of all squared gradients */
     double sum[N], square;
     kvd_sensitivity *s;
 } seen;
@@ -212,8 +212,8 @@ TEST(test_unit_of_sigma)
     }
     OK(kvd_sensitivity_bases(x, N, &s, &err));
     const double *const sigma = kvd_spectrum_sigma(&s, KVD_PAIR_FVW, 1, 1);
-    /* Removing a dimension of the output with value 3 and gradient 0.5 raises the loss by
-     * 3^2 * 0.5^2 / 2 per query head. */
+    /* Removing the value 3 with gradient 0.5 raises the loss by 3^2 * 0.5^2 / 2 for each of GROUP
+     * query heads. */
     near(sigma[0] * sigma[0] / 2, GROUP * 0.5 * 9 * 0.25, 1);
     near(sigma[1], 0, 1e-2);
     kvd_sensitivity_free(x);

@@ -147,7 +147,8 @@ TEST(test_compare)
     make_spectrum(&s[0], 100);
     make_spectrum(&s[1], 100);
     make_spectrum(&s[2], 200);
-    /* Copies the first spectrum's rotations to the second and flips the signs of random columns. */
+    /* Gives the second spectrum the first spectrum's rotations, with the signs of random columns
+     * flipped. */
     for (int h = 0; h < 3; h++) {
         static double A[D * D];
         for (int l = 0; l < 2; l++) {

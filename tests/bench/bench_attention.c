@@ -1,7 +1,7 @@
 /* usage: bench_attention [SECONDS [ISA]]
  * Compares CPU attention with the speed of OpenBLAS's matrix product (prefill) and of memory reads
- * (decode). Column "to width": time per dimension of K and V, divided by that of the first row with
- * the same sequence length and number of heads. */
+ * (decode). Column "to width": time per dimension of K and V, relative to the first row with equal
+ * sequence lengths and number of heads. */
 #include <cblas.h>
 #include <math.h>
 #include <stdio.h>

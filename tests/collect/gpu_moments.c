@@ -231,8 +231,7 @@ static void run(const test_case *c)
     or_end(kvd_moments_alloc(&got, &err) || kvd_moments_alloc(&again, &err) ||
                kvd_moments_alloc(&want, &err),
            c->name, err.msg);
-    /* `one` keeps its second moments on the GPU. The second moments of `two` go to the host and
-     * back between batches. */
+    /* Unlike `one`, `two` copies its second moments to the host and back between batches. */
     kvd_gpu_moments *one = kvd_gpu_moments_new(&got, &share, &err);
     kvd_gpu_moments *two = one ? kvd_gpu_moments_new(&got, &share, &err) : NULL;
     or_end(!two, c->name, err.msg);

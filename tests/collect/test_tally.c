@@ -77,9 +77,8 @@ TEST(test_window)
     kvd_attention_stats_release(&s);
 }
 
-/* The two tokens with the lowest mean scores are unimportant. If tokens are scored as queries, the
- * two layers have the same unimportant tokens. If tokens are scored as keys, the layers have one
- * unimportant token in common. */
+/* Tests how many unimportant tokens two layers have in common: all if tokens are ranked by their
+ * queries' scores, half if by their keys' scores. */
 TEST(test_sets)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* Tests how one rotation for Q and K is computed, and projections of Q and K to fewer dimensions
- * that change Q K^T least. */
+/* Tests the computation of one rotation for Q and K, and of projections of Q and K that change Q
+ * K^T least. */
 
 #include <cblas.h>
 

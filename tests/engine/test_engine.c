@@ -315,8 +315,8 @@ TEST(test_window_is_what_is_held)
     close_texts(&t);
 }
 
-/* Compares the engine's logits with those of a forward pass over the whole text. Rounding gives
- * differences up to 2.0e-4 (OpenBLAS, Haswell), a wrong parameter of a method more than 4e-3. */
+/* Compares the engine's logits with a forward pass over the whole text. Rounding changes logits by
+ * up to 2.0e-4 (OpenBLAS, Haswell); a wrong method parameter changes them by more than 4e-3. */
 TEST(test_plans_row_by_row)
 {
     static const uint32_t input[REQUESTS] = {70, 70, 70, 70, 70},

@@ -140,8 +140,8 @@ static bool generate(kvd_generator *g, const kvd_plan *plan, const kvd_continuat
 }
 
 typedef struct {
-    /* largest accepted difference between the log probabilities (on the CPU) of two tokens, at the
-     * first place where CPU and GPU generate different tokens */
+    /* largest accepted difference between log probabilities of the CPU's and the GPU's token, where
+     * these first differ */
     double margin;
     /* largest accepted mean absolute difference between log probabilities on GPU and CPU */
     double log_p;
@@ -676,7 +676,7 @@ static void compare_shape(const kvd_shape *shape, const char *const *method, siz
          * be nearly equal */
         const bool exact = !strcmp(method[i], "none") || !strcmp(method[i], "zack,p=0.5") ||
                            !strncmp(method[i], "xkv", 3) || !strncmp(method[i], "palu,", 5);
-        /* methods in which rounding decides how many tokens, outliers or code bits are kept */
+        /* methods whose number of kept tokens, outliers or code bits depends on rounding errors */
         static const char *const varying[] = {
             "kvmerger", "prefixkv", "cake",     "mpcache",   "a2ats",    "cachegen", "waterfill",
             "kvtc",     "kvquant",  "h2o+kivi", "tova+kivi", "zipcache", "leankv",   "minicache"};

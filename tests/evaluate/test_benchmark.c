@@ -1,4 +1,5 @@
-/* Compares prompts with the benchmarks' own code (tests/oracle/make_benchmark_prompts.py). */
+/* Compares prompts with prompts made by the benchmarks' own code
+ * (tests/oracle/make_benchmark_prompts.py). */
 #include <jansson.h>
 #include <stdbool.h>
 #include <string.h>

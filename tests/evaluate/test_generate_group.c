@@ -45,7 +45,8 @@ static int tear_down(void **state)
 typedef struct {
     uint32_t token[3 * N_NEW];
     double log_p[3 * N_NEW];
-    /* account: total costs of generation; stepped: sum of the costs reported during generation */
+    /* account: cache costs reported after generation; stepped: cache costs reported during
+     * generation, added up */
     kvd_stepwise_account account, stepped;
     size_t steps;
     kvd_continued_cost cost[PROMPTS]; /* filled only by run_short */

@@ -100,7 +100,7 @@ TEST(test_bytes)
 {
     static const struct {
         const char *model;
-        /* numbers stored per token, in all layers together */
+        /* count of values that all layers together store per token */
         size_t numbers;
     } cases[] = {{"deepseek-v2", (11 + 6) * 2},     {"deepseek-v2-lite", (13 + 4) * 2},
                  {"deepseek-v2-odd", (15 + 8) * 2}, {"deepseek-v3", (11 + 10) * 2},

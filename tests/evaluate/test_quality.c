@@ -121,8 +121,8 @@ TEST(test_refuses)
           "sequence 0 has 3 predictions, the reference 4");
 }
 
-/* About 95 % of the confidence intervals must contain the true value. Relative to its value, the
- * ratio of two models' accuracies must have narrower intervals than one model's accuracy. */
+/* About 95 % of the confidence intervals must contain the true value. A ratio of two models'
+ * accuracies must have a relatively narrower interval than one accuracy. */
 TEST(test_intervals)
 {
     enum { SEQUENCES = 40, TRIALS = 150 };

@@ -152,7 +152,8 @@ TEST(test_search_on_few_settings)
     }
 }
 
-/* The first values have no effect: they are no result, and the search goes on beyond them. */
+/* If small parameter values have no effect, the search must ignore them and continue with larger
+ * values. */
 TEST(test_search_beyond_values_without_effect)
 {
     for (int i = 0; i < 2; i++) {

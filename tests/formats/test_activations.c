@@ -202,7 +202,7 @@ static void record_bad(kvd_dtype dtype, float bad, const char *message)
     assert_int_not_equal(access(temp_file("bad.h5.partial"), F_OK), 0);
 }
 
-/* On a full disk, HDF5 may fail only when the dataset is closed. */
+/* A full disk must be reported even if HDF5 fails only when it closes the dataset. */
 TEST(test_tokens_not_written)
 {
     kvd_activations a;

@@ -1,5 +1,5 @@
-/* Fuzzes the reader of config.json: an accepted configuration must be consistent. Also fuzzes
- * values of --method: the changed settings of an accepted method must be accepted again. */
+/* Fuzzes config.json and values of option --method. An accepted configuration must be consistent.
+ * An accepted method, written out and parsed again, must have the same settings. */
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -30,7 +30,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t most);
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed);
 
-/* Puts the name of a method, or two names, in place of some inputs. */
+/* Replaces one input in 16 by a valid value of --method, such as "h2o+zack". Then mutates the
+ * input. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
 {
     enum { RATE = 16 };

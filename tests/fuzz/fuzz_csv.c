@@ -47,8 +47,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     totals first = {.copy = open_memstream(&text, &len)}, second = {.has_head = true};
     if (!first.copy)
         return 0;
-    /* Writes a header line first: the data may begin with a byte order mark, which a CSV reader
-     * skips. */
+    /* Begins with a header line, because a CSV reader skips a byte order mark at the file's
+     * beginning. */
     fputs("head\n", first.copy);
     const int rc = kvd_csv_parse("fuzz.csv", (const char *)data, size, on_row, &first, &err);
     if (fclose(first.copy))

@@ -51,7 +51,7 @@ static const char *const seeds[] = {
     "d_qk,d_v\n64,48\n32,128\n",
 };
 
-/* Puts one of the seeds in place of some inputs. */
+/* Replaces one input in 64 by a text from array `seeds`. Then mutates the input. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
 {
     enum { N_SEEDS = sizeof seeds / sizeof *seeds, RATE = 64 };
@@ -74,7 +74,8 @@ static void remove_files(void)
     (void)!rmdir(folder);
 }
 
-/* Writes the input to a file that has all the names. Returns false on failure. */
+/* Writes the input to one file with several names, such as in.txt and in.csv. Returns false on
+ * failure. */
 static bool write_files(const uint8_t *bytes, size_t len)
 {
     static bool made;

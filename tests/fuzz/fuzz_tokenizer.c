@@ -26,7 +26,7 @@ static const char *const templates[] = {
     "{{ raise_exception('no') if messages[0]['role'] is string else bos_token }}{# note #}",
 };
 
-/* Puts one of the templates in place of some inputs. */
+/* Replaces one input in 32 by a chat template from array `templates`. Then mutates the input. */
 size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t most, unsigned seed)
 {
     enum { N_TEMPLATES = sizeof templates / sizeof *templates, RATE = 32 };

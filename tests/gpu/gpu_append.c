@@ -20,8 +20,8 @@ typedef struct {
     int rope_dim, rope_kind; /* 0: pairs (i, i + half), 1: pairs (2i, 2i + 1), -1: no RoPE */
     /* r_qk: 1 if the kernel rotates Q and K by matrices; r_v: 1 if it rotates V */
     int r_qk, r_v;
-    /* which of the lists of request lengths is used; -1: 256 requests with 1 new token each, -2: 37
-     * requests with 1 to 40 new tokens each */
+    /* index of the requests' lengths in array `lists`; -1: 256 requests of 1 new token, -2: 37
+     * requests of 1 to 40 */
     int lengths;
 } scenario;
 
@@ -174,8 +174,8 @@ static void *poisoned(size_t elements)
     return dev;
 }
 
-/* Runs the kernel on the new tokens from[b] .. from[b] + n[b] - 1 of each request b. Returns their
- * Q, which the caller frees. */
+/* Runs the append kernel, which stores K and V in the cache, on new tokens from[b] .. from[b] +
+ * n[b] - 1 of each request b. Returns the tokens' Q, which the caller frees. */
 static uint16_t *append(const fixture *f, const int32_t *from, const int32_t *n, int decode,
                         void *pool, int32_t *q_start, size_t *n_q8)
 {

@@ -203,8 +203,8 @@ static double autograd_error(const gradients *g, int kind, int l, const float *r
     return sqrt(error / square);
 }
 
-/* Returns the accepted relative distance of gradients. It is larger for the test model
- * qwen2-window, which amplifies rounding errors. */
+/* Returns the largest accepted relative error of the GPU's gradients. It is larger for the test
+ * model qwen2-window, which amplifies rounding errors. */
 static double limit_of(const char *name, kvd_dtype type)
 {
     return type == KVD_BF16 && !strcmp(name, "qwen2-window") ? 0.25 : bar[type];

@@ -41,8 +41,8 @@ typedef struct {
     kvd_norm kind;
     kvd_dtype type;
     size_t n, d, shift;
-    /* add: adds a vector [d] to each row of x. plain: copies x instead of normalising it. in_place:
-     * the result overwrites x. */
+    /* add: adds a vector to each row of x; plain: skips the normalisation; in_place: overwrites x
+     * with the result */
     bool add, plain, in_place;
 } norm_case;
 

@@ -345,7 +345,7 @@ static void test_logits(kvd_dtype type, size_t n, size_t vocab, bool draws, doub
         for (size_t j = 0; j < vocab; j++) {
             const double p = exp((double)row[j] - top) / sum;
             x[i * vocab + j] = none ? 0 : (float)(j == want ? expm1(-nats) : p);
-            /* Divides errors by the gradient or, if it is smaller, by 1e-8 (target token) or 1e-30
+            /* Errors are divided by the larger of |gradient| and 1e-8 (target token) or 1e-30
              * (other tokens). */
             scale[i * vocab + j] = fmaxf(fabsf(x[i * vocab + j]), j == want ? 1e-8F : 1e-30F);
         }

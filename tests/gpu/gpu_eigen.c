@@ -70,9 +70,11 @@ static void worse(double *a, double b)
         *a = isnan(b) ? (double)INFINITY : b;
 }
 
-/* residual: |G R - R diag(sigma^2)| / (d eps lambda_max)
- * lambda:   |sigma^2 - LAPACK's| / (d eps lambda_max)
- * sigma:    |sigma - LAPACK's| / sigma_max, for sigma above 1e-4 sigma_max */
+/* Updates the largest errors in *e with the errors of the decomposition of G into sigma and R.
+ *
+ * - residual: |G R - R diag(sigma^2)| / (d eps lambda_max)
+ * - lambda: |sigma^2 - LAPACK's| / (d eps lambda_max)
+ * - sigma: |sigma - LAPACK's| / sigma_max, for sigma above 1e-4 sigma_max */
 static void check_matrix(const double *G, size_t d, const double *sigma, const double *R, errors *e)
 {
     double *A = need(d * d * sizeof *A), *lambda = need(d * sizeof *lambda);

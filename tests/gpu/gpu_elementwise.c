@@ -84,8 +84,8 @@ static double score_of(const softmax_case *c, float product, double scale)
     return c->softcap > 0 ? c->softcap * tanh(s / c->softcap) : s;
 }
 
-/* Computes attention probabilities of all keys: -0 for masked keys, NaN in elements after the last
- * key. */
+/* Computes the expected attention probabilities. Marks masked keys with -0, and unused elements
+ * after the last key with NaN. */
 static void reference_softmax(const softmax_case *c, const float *scores, double scale, float *want)
 {
     for (size_t r = 0; r < c->heads * c->rows; r++) {

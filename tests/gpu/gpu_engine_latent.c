@@ -90,8 +90,8 @@ static void test(const kvd_checkpoint *c, const char *name, const load *l, const
     engine_free(e);
 }
 
-/* Makes random projections to latents. `heads` KV heads share a latent, and ranks differ between
- * latents. */
+/* Fills *d with random projections to latent vectors. Each latent vector serves `heads` KV heads,
+ * and has rank[side] dimensions minus 0, 1 or 2 times `less`. */
 static int make_latents(kvd_dims *d, const kvd_config *c, int heads, const int *rank, int less,
                         kvd_err *err)
 {
@@ -314,8 +314,7 @@ static void test_context(const char *text)
     kvd_checkpoint_close(c);
 }
 
-/* Compares A A^T of projections A that the GPU and the CPU compute from n vectors. Two of the
- * vectors are equal, so their rank is n - 1. */
+/* Compares A A^T of projections A that the GPU and the CPU compute from n vectors. */
 static void test_complete(size_t d, size_t n, size_t w)
 {
     const size_t square = d * d;

@@ -174,8 +174,8 @@ static void test_unwritten(const char *method)
     kvd_checkpoint_close(c);
 }
 
-/* Tests engines whose prompts attend to K and V after projection to fewer dimensions. CUDA graphs
- * must not change the logits. */
+/* Tests a method whose prompts attend to K and V with fewer dimensions. Logits must be equal with
+ * and without CUDA graphs. */
 static void test_timed(const load *l, size_t slots, const char *method)
 {
     kvd_err err = {""};

@@ -60,8 +60,8 @@ static double held_bytes(const kvd_plan *plan, size_t tokens, const size_t *low,
     return bytes;
 }
 
-/* Returns the expected number of unimportant prompt tokens of a layer. With `lent`, all layers use
- * layer 0's important tokens, so the number does not depend on the layer. */
+/* Returns the expected number of unimportant prompt tokens in a layer. `lent`: true if all layers
+ * use the important tokens of layer 0. */
 static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 {
     const double *const v = plan->tokens_values.value;
@@ -70,8 +70,8 @@ static size_t low_of(const kvd_plan *plan, size_t prompt, int layer, bool lent)
 }
 
 typedef struct {
-    /* number of iterations after which the cache has a wrong size, or a wrong number of unimportant
-     * tokens */
+    /* bytes: how often the cache size was wrong; counts: how often the number of unimportant tokens
+     * was wrong */
     size_t bytes, counts;
 } wrongs;
 
@@ -79,8 +79,8 @@ typedef struct {
     const load *l;
     const kvd_plan *plan;
     const setting *set;
-    /* which layer chooses a layer's important tokens; 0: the layer itself, 1: layer 0, -1: the
-     * layer itself or an earlier one */
+    /* 0: each layer chooses its important tokens; 1: all layers use layer 0's choice; -1: some use
+     * an earlier layer's choice */
     int lent;
     /* [outputs][vocab] logits of all output tokens */
     float *logits;
@@ -158,10 +158,10 @@ typedef struct {
     int lent;
 } variant;
 
-/* Compares GPU and CPU logits of the method zdc with parameters v->text.
+/* Checks that GPU and CPU logits of the method zdc with parameters v->text differ by less than 2 *
+ * bar.
  *
- * - bar: distance between GPU and CPU logits if all tokens are important; for zdc, it may be twice
- *   as large
+ * - bar: difference between GPU and CPU logits if all tokens are important
  * - whole: CPU logits if all tokens are important */
 static void test_variant(const model *m, const char *name, const variant *v,
                          const setting *const *set, double bar, const float *whole)

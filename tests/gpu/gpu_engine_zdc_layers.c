@@ -281,8 +281,8 @@ static double median(const load *l, const float *a, const float *b, bool prompts
     return x;
 }
 
-/* Compares the CUDA engine's logits with the CPU's logits `want`. whole: CPU logits if all tokens
- * are important; twice their distance from GPU logits is the limit. */
+/* Compares the CUDA engine's logits with the CPU's logits `want`. `whole`: CPU logits with all
+ * tokens important, from which the accepted difference is computed. */
 static void compare(const model *m, const char *name, const kvd_plan *plan, const float *want,
                     const float *whole, int gpus, bool sequence, bool graphs, bool equal)
 {

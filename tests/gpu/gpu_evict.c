@@ -410,8 +410,8 @@ static void step_scores(const fixture *f, int b, int g, const uint16_t *q, uint3
     free(x);
 }
 
-/* Checks K and V of a KV head after a step that evicts token `victim` (-1: none) of n and leaves m.
- * Returns how many elements are wrong. */
+/* Checks the m cached tokens of a KV head after a step that evicts one of n tokens, `victim` (-1:
+ * none). Returns how many elements of K and V are wrong. */
 static int check_moved(const fixture *f, int b, int g, int m, int victim, int n,
                        const uint16_t *after)
 {

@@ -1,5 +1,5 @@
-/* Compares eviction methods on the GPU with the CPU. They may evict different tokens only if
- * rounding decides. */
+/* Compares eviction methods on the GPU with the CPU. GPU and CPU may evict different tokens only if
+ * the tokens' scores are nearly equal. */
 #include <math.h>
 #include <stdbool.h>
 
@@ -168,9 +168,9 @@ static void close_run(method_run *r)
     release(f);
 }
 
-/* Compares mass [n_heads][n_q8], the sum of attention probabilities that each token receives, with
- * the CPU's. With KVD_EVICT_PIVOTAL, each query that attends to the token less than to the average
- * token adds -1 instead. Also writes log-sum-exps lse. */
+/* Checks mass [n_heads][n_q8], the attention that each token receives. With KVD_EVICT_PIVOTAL, mass
+ * is minus the number of queries that give the token less than average attention. Writes
+ * log-sum-exps to lse. */
 static void check_mass(method_run *r, int b, int h, const float *mass, float *lse)
 {
     fixture *const f = &r->f;
@@ -206,8 +206,8 @@ static void check_masses(method_run *r, const float *mass, float *lse)
         check_mass(r, i / heads, i % heads, mass, lse);
 }
 
-/* Decides for each token whether it is dropped or stored with low or high precision. mass and last
- * [n_heads][n_q8] are the attention it receives from all queries and from the last ones. */
+/* Decides for each token whether it is dropped or stored with low or high precision. mass:
+ * attention that each token receives from all queries; last: attention from the last queries. */
 static void levels_of(method_run *r, int b, const float *mass, const float *last,
                       uint8_t *const *level)
 {

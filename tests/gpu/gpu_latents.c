@@ -438,8 +438,8 @@ typedef struct {
     kvd_latent_head *head;
 } joint_matrices;
 
-/* Joins the matrices that restore K and V from latents into one matrix per group of heads. Sets *a
- * to use these matrices, which the caller frees. */
+/* Joins the matrices that restore K and V from latents: one matrix for all heads of a group. *a
+ * receives pointers to the returned matrices, which the caller frees. */
 static joint_matrices use_joint(const problem *p, kvd_latent_restore_args *a)
 {
     const latent_case *const c = p->c;
@@ -534,7 +534,8 @@ static void test_finished(problem *p)
     host_free(bias, gain, position);
 }
 
-/* Tests restoring keys whose positions are stored in the pages and differ between KV heads. */
+/* Tests that the GPU restores keys whose positions are stored in pages and differ between KV
+ * heads. */
 static void test_stored(problem *p)
 {
     const latent_case *const c = p->c;

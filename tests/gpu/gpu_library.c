@@ -23,8 +23,7 @@ static void get(void *to, const void *from, size_t bytes)
     to_host(to, from, bytes);
 }
 
-/* Returns true if the library refuses arrays at misaligned addresses. A launch with these would
- * make the CUDA context unusable. */
+/* Returns true if the library refuses arrays at misaligned addresses. */
 static bool refuses_misaligned(void)
 {
     static const int32_t width[] = {32}, length[] = {5};

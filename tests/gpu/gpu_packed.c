@@ -511,8 +511,8 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
         memcpy(y + i * to, x + i * from, width * sizeof *y);
 }
 
-/* Quantises and restores n tokens of request `of`. The caller sets the fields of b, except n, x,
- * seen and prompt. */
+/* Quantises n tokens of request number `of`, and writes the restored tokens to `decoded`. Sets n,
+ * x, seen and prompt of b; the caller sets all other fields. */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
 {

@@ -106,7 +106,7 @@ TEST(refuses_batches)
     const kvdim_append_args append = {.struct_size = sizeof append, .x = x, .q = q, .pool = pool};
     assert_int_equal(kvdim_append(plan, &append, NULL), KVDIM_ERROR_ARGUMENT);
     assert_non_null(strstr(kvdim_last_error(), "page_table[0][1] is 5, but the pool has 3 pages"));
-    /* Nothing was written, although two of the three tokens belong to a page of the pool. */
+    /* The failed append must not have changed the pool. */
     for (size_t i = 0; i < pool_elements; i++)
         assert_int_equal(pool[i], 7);
     table[1] = 2;

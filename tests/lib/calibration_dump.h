@@ -1,4 +1,4 @@
-/* A file of Q, K and V with two layers, for tests' set-up. */
+/* Creates a file with Q, K and V of two layers, on which tests calibrate methods. */
 #ifndef KVD_TESTS_CALIBRATION_DUMP_H
 #define KVD_TESTS_CALIBRATION_DUMP_H
 

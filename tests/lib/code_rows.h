@@ -61,8 +61,8 @@ static inline double squares(const float *a, const float *b, size_t n)
     return sum;
 }
 
-/* Quantises and restores the tokens of b by the method `text`. If b has no positions, they are 0,
- * 1, ...; if it has no precision levels, all tokens get the high one. */
+/* Quantises and restores the vectors b.x by the method `text`. If b.position is NULL, positions are
+ * 0, 1, ...; if b.level is NULL, all tokens get high precision. */
 static inline void code_rows(const char *text, const kvd_method_setup *setup, kvd_bits_block b,
                              float *decoded, kvd_bits_count *count)
 {

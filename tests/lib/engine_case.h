@@ -96,8 +96,8 @@ static size_t slice_at(size_t len, int gpu)
     return first < len ? first : len;
 }
 
-/* Checks how many bytes the GPUs sent to each other. They must send Q in groups of 8 tokens, K and
- * V in whole pages, and attention outputs. */
+/* Checks how many bytes the GPUs sent to each other. Q is padded to 8 tokens, K and V to whole
+ * pages; attention outputs are not padded. */
 static void test_sent(const kvd_config *c, const load *l, const kvd_plan *plan, const outcome *o)
 {
     const kvd_dims *const dims = plan ? plan->dims : NULL;

@@ -346,8 +346,7 @@ static inline int expect(load *l, const kvd_checkpoint *c, const kvd_plan *plan,
         mean += off / (double)n;
     }
     free(narrow);
-    /* Tests accept errors up to l->bar, a multiple of this bf16 pass's error. If the pass's error
-     * is large, tests would miss errors of the engine, so the function fails. */
+    /* Fails if bf16 rounding errors are so large that they would hide errors of the engine. */
     if (narrow && mean > 0.1)
         return kvd_fail(err, "the bf16 pass is off by %.2g on average", mean);
     return narrow ? 0 : -1;

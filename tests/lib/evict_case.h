@@ -29,7 +29,7 @@ typedef struct {
 /* fields of a test_case: numbers of query heads and of KV heads, prompt length of each request */
 #define REQUESTS(heads, kv_heads, ...)                                                             \
     heads, kv_heads, {__VA_ARGS__}, sizeof((int[]){__VA_ARGS__}) / sizeof(int)
-/* d_qk and d_v of all KV heads; TWO_WIDTHS: first of even KV heads, then of odd KV heads */
+/* d_qk and d_v of all KV heads (ONE_WIDTH), or of even and of odd KV heads (TWO_WIDTHS) */
 #define ONE_WIDTH(k, v)          {{k, v}}, 1
 #define TWO_WIDTHS(k, v, k1, v1) {{k, v}, {k1, v1}}, 2
 #define RULE(...)                                                                                  \
@@ -147,7 +147,8 @@ typedef struct {
     size_t near;
 } fixture;
 
-/* Returns the address of element i of K (side 0) or V (1) of the cached token number `place`. */
+/* Returns the address of element i of a cached token's K (side 0) or V (side 1). `place`: index of
+ * the token in the cache. */
 static inline uint16_t *cell(const fixture *f, uint16_t *pool, int b, int g, int side, int place,
                              int i)
 {

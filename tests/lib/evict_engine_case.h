@@ -25,8 +25,8 @@ typedef struct {
     /* [requests][KV heads of all layers][LONGEST] positions of the tokens in the cache before each
      * request's last decode step */
     uint32_t *position;
-    /* [requests][KV heads of all layers] number of tokens in the cache before each request's last
-     * decode step, or, if the method selects tokens, number of tokens that this step reads */
+    /* [requests][KV heads of all layers] number of cached tokens that each request's last decode
+     * step reads */
     size_t *kept;
 } result;
 
@@ -402,9 +402,8 @@ static int by_cuda(const kvd_checkpoint *c, const load *l, const kvd_plan *plan,
         const double token = 4.0 * (double)config->d_head;
         x.page = rule.page;
         x.entry = token * (double)full_heads(config);
-        /* In addition to K and V, the GPU stores recent attention probabilities (32 bits each) or
-         * one 16-bit code per token. The CPU engine counts fewer bits for them, so the expected
-         * number of bytes is scaled. */
+        /* For these rankings, the GPU stores more bits per token than the CPU counts, so expected
+         * bytes are scaled. */
         if (rule.ranking == KVD_READ_RECENT || rule.ranking == KVD_READ_CODES)
             x.entry *= (token + (rule.ranking == KVD_READ_RECENT ? 4 * rule.history : 2)) /
                        (token + plan->tokens->select_bits(plan->tokens_self, NULL, NULL, 1,

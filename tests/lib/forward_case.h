@@ -34,7 +34,7 @@ static inline void end_dense(void *a)
     kvd_dense_attention_release(a);
 }
 
-/* Creates a hook that computes dense attention, and frees it at the end of the test. */
+/* Returns a dense attention function for the forward pass. It is freed when the test ends. */
 static inline kvd_dense_attention *dense_attention(void)
 {
     kvd_dense_attention *const a = unit_alloc(sizeof *a);

@@ -262,8 +262,8 @@ static inline void ref_latent_queries(const ref_state *s, size_t layer, const do
         }
 }
 
-/* Computes the cached K and V of latent attention. V equals K, except that it is 0 in the
- * dimensions that RoPE rotates. */
+/* Computes the cached K and V of latent attention. V is a copy of K with 0 in the dimensions that
+ * RoPE rotates. */
 static inline void ref_latent_keys(const ref_state *s, size_t layer, const double *y)
 {
     const size_t rope = (size_t)s->c->rope_dims, latent = (size_t)s->c->latent;

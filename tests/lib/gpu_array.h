@@ -100,8 +100,8 @@ static inline kvd_gpu_bad bad_take(kvd_gpu_bad *bad)
     return b;
 }
 
-/* Returns the largest error |got - want|, less the error of rounding to the array's type, relative
- * to scale[i] or, if scale is NULL, to |want[i]|. */
+/* Returns the largest relative error of *got, beyond rounding to its data type. Errors are divided
+ * by scale[i] or, if scale is NULL, by |want[i]|. */
 static inline double distance(const array *got, const float *want, const float *scale)
 {
     double most = 0;

@@ -177,8 +177,8 @@ static inline double distance(const float *x, const float *y, size_t n)
     return square > 0 && isfinite(relative) ? relative : INFINITY;
 }
 
-/* Returns the largest relative distance of y's activations from those of x from token `first` on.
- * *kind: name of the activation with this distance. */
+/* Compares token t of *y with token first + t of *x. Returns the largest relative difference of an
+ * activation; *kind: name of this activation. */
 static inline double worst_distance(const recording *x, size_t first, const recording *y,
                                     const char **kind)
 {

@@ -1,4 +1,4 @@
-/* Q, K and V of a layer, and tokens that public implementations keep
+/* Q, K and V of a layer, and tokens that public implementations of methods such as SnapKV keep
  * (tests/data/token_methods.safetensors). */
 #ifndef KVD_TESTS_TOKEN_ROWS_H
 #define KVD_TESTS_TOKEN_ROWS_H

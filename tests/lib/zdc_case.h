@@ -13,8 +13,8 @@ enum {
     BATCH = 6,
     LAYERS = 3,
     KV_MOST = 4,
-    /* required overlap that no two layers can have, so that no layer reuses another layer's
-     * important tokens */
+    /* required overlap of two layers' important tokens that is never reached, because overlaps are
+     * at most 1 */
     NEVER_LENT = 2
 };
 
@@ -102,8 +102,8 @@ static kvd_attn_map map_of(const test_case *c, const int width[][2])
     return map;
 }
 
-/* Returns a layout with twice the heads: the heads of `high`, followed by the heads of `low`. Head
- * h of `high` and head h of `low` read the same query. */
+/* Returns a layout with the heads of `high` (for important tokens), followed by the heads of `low`
+ * (for unimportant tokens). Head h of `high` and head h of `low` read the same query. */
 static kvd_attn_map joined(const kvd_attn_map *high, const kvd_attn_map *low)
 {
     kvd_attn_map m = *high;

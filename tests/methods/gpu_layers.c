@@ -422,8 +422,8 @@ static double least_outside(const uint16_t *x, const span_case *c)
     return rest;
 }
 
-/* Checks that the columns of `basis` capture nearly as much of the squares of x as the best basis.
- * `captured`: the captured fraction that the GPU computed. */
+/* Checks that projecting x on the columns of `basis` loses hardly more of its squared norm than the
+ * best projection. `captured`: fraction of the squared norm that remains, computed by the GPU. */
 static void check_span(const span_case *c, const uint16_t *x, const uint16_t *basis, size_t rank,
                        float captured)
 {

@@ -412,7 +412,7 @@ static void test(const test_case *t)
 
 /* Compares K and V, restored to cache pages, with the expected ones. Adds the number of wrong
  * vectors of earlier tokens to w->other. Returns the number of wrong vectors of the newest token
- * and of unused rows. */
+ * and of padding, which must be 0. */
 static size_t compare_restored(bench *w, int step)
 {
     const size_t d = (size_t)w->t->d, elements = (size_t)w->a.map.page_elements;

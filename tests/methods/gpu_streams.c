@@ -19,8 +19,8 @@ static kvd_rng rng;
 
 typedef struct {
     const char *name;
-    /* kept: number of encoded components of K and of V. most_n: maximum number of different values
-     * of a quantised component. */
+    /* kept: encoded numbers per token of K and of V; most_n: maximum number of distinct values of
+     * such a number */
     int kept[2], most_n;
     int n_sink, words;
     /* number of prompt tokens of each request, and number of decode steps */
@@ -36,7 +36,8 @@ typedef struct {
     kvd_stream_side side;
     kvd_stream_tables tables; /* on the host */
     float *y, *bias;          /* [N][MOST][kept], [kept] */
-    /* [N][MOST][kept] integers to encode; some are missing in the table of frequencies */
+    /* [N][MOST][kept] integers to encode, including some that the entropy code's table of
+     * frequencies lacks */
     int32_t *q;
     uint8_t *blocks; /* [PAGES][bytes] blocks written by the CPU */
     float *scale;    /* [N][MOST][groups][2] scales and zero points */
@@ -52,8 +53,8 @@ typedef struct {
     uint32_t units[N + 2], *device_units;
 } problem;
 
-/* Makes up how frequent each quantised value of component j of K or V is. Values further from 0 are
- * less frequent. */
+/* Makes a random table of frequencies for the entropy code of component j. Values further from 0
+ * are less frequent. */
 static int draw_component(const test_case *c, int j, int kept, kvd_stream_component *of,
                           uint16_t *start)
 {

@@ -220,8 +220,8 @@ static size_t heads_bytes(const fixture *f)
            (size_t)(KVD_PAGE_TOKENS * (f->map.d_qk[0] + f->map.d_v[0])) * 2;
 }
 
-/* Checks that layer l's pages hold K and V of the tokens in `kept`; NULL: of all tokens. Returns
- * how many elements are wrong. */
+/* Checks that layer l's pages hold K and V of the tokens at positions `kept`, or of all tokens if
+ * `kept` is NULL. Returns how many elements are wrong. */
 static int check_layer_rows(layer *l, const int32_t *table, const int32_t *kept,
                             const int32_t *count)
 {

@@ -13,8 +13,7 @@ static void rotate(uint32_t position, float *x)
     kvd_rope_apply(&config, cosine, sine, &position, 1, 1, x);
 }
 
-/* Runs the method's choice of tokens to read for the query of the last token. Sets read [N] to 1
- * for these tokens. */
+/* Sets read [N] to 1 for the tokens that the method `text` selects for the last token's query. */
 static void choose(const char *text, uint8_t *read)
 {
     static float k[N * D], q[KVD_CONFIG_WINDOW_LAYERS * D];

@@ -187,8 +187,8 @@ TEST(channels_of_two_bits_and_of_one)
             assert_true(fabsf(y[i * D + j] - x[i * D + j]) < 0.51f * range[j] / 3);
     }
     assert_int_equal(m, D / 2);
-    /* The sum over a token's 1-bit key channels keeps its sign; its magnitude becomes the mean over
-     * 32 tokens. */
+    /* Quantisation keeps the sign of each token's sum over 1-bit channels, and averages the
+     * magnitude over 32 tokens. */
     for (size_t at = 0; at < N; at += 32) {
         const size_t end = at + 32 < N ? at + 32 : N;
         double mean = 0;

@@ -92,7 +92,7 @@ TEST(test_biorthogonal_cut)
     for (int i = 0; i < 4; i++) {
         const kvd_dims_head *h = &d.head[i];
         assert_ptr_not_equal(h->a_q, h->a_k);
-        /* The products B_v A_v and A_k^T A_q must be identity matrices. */
+        /* The projections must satisfy B_v A_v = I and A_k^T A_q = I. */
         identity(h->b_v, 8, 1, h->a_v, h->d_v);
         identity(h->a_k, 1, h->d_qk, h->a_q, h->d_qk);
     }
@@ -236,7 +236,7 @@ TEST(test_bytes)
     kvd_err err;
     kvd_dims d;
     kvd_cache_bytes b;
-    /* The 4 KV heads have 32 dimensions in total, and keep 17 of them in Q-K and 18 in V. */
+    /* The 4 KV heads of 8 dimensions keep 17 dimensions of Q and K in total, and 18 of V. */
     ragged_widths();
     assert_int_equal(kvd_dims_build(&d, &kvd_dims_zack, &spectrum, &widths, &err), 0);
     kvd_cache_count_bytes(&config, &d, 2, &b);
@@ -286,8 +286,8 @@ TEST(test_method_text)
     assert_string_equal(m.settings,
                         "zack.p_u=0.5,importance.g=0.3,importance.rise=0,importance.overlap=0.95,"
                         "importance.mean=0,importance.layers=0");
-    /* Q-K and V lose the same fraction of their dimensions; for unimportant tokens this fraction
-     * has a value of its own. */
+    /* The method has one removed fraction for Q, K and V, and another one for unimportant
+     * tokens. */
     assert_true(kvd_method_has_point(&m) && !kvd_method_has_sides(&m) && kvd_method_has_low(&m));
     OK(kvd_method_parse("zdc,p_i.qk=0.5,p.v=0.2,zack.p_u.qk=0.75,p_u.v=0.6", &m, &err));
     assert_true(isnan(m.p) && isnan(m.p_low) && m.p_side[0] == 0.5 && m.p_side[1] == 0.2 &&
@@ -400,8 +400,8 @@ TEST(test_method_text)
     assert_true(m.plan.channels == &kvd_channels_explicit);
 }
 
-/* Tests projections that are computed from a prompt. They must be the right singular vectors of a
- * matrix that stacks keys x, queries q and random rows. */
+/* Tests projections that are computed from a prompt. They must be the right singular vectors of all
+ * keys, queries and random rows, stacked in one matrix. */
 TEST(test_online_stack)
 {
     enum { D = 6, N = 20, Q = 15, GROUP = 2, LDQ = 14, W = 30, ROWS = N + Q * GROUP + W, KEPT = 3 };

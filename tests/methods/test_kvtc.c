@@ -107,8 +107,8 @@ TEST(streams)
 
 enum { PARTS = 20 };
 
-/* Writes the i-th way to give bits to 16 components to `bits`: the bits per number of two groups of
- * 8 components, or the bits per number of one group of 16, followed by -1. */
+/* Fills bits [2] with the i-th choice of bits per number in two groups of 8 components. If the
+ * second entry is -1, one group has all 16 components. */
 static void way(int i, int *bits)
 {
     static const int kind[] = {0, 2, 4, 8};

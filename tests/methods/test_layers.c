@@ -130,7 +130,8 @@ TEST(the_widest_angles_stay)
             kept += !memcmp(after[0] + j * D, before[0] + j * D, D * sizeof(float)) &&
                     !memcmp(after[1] + j * D, before[1] + j * D, D * sizeof(float));
         }
-        /* With g = 4, at most one pair of vectors is merged: the pair with the smallest angle. */
+        /* At the strictest limit on angles (g = 4), only the pair of vectors with the smallest
+         * angle may be merged. */
         assert_true(g < 4 || kept + 1 >= (size_t)N * HEADS);
         assert_true(g > 0 || kept <= 1);
         const double merged = (2.0 * D * N * HEADS - c.numbers) / (D - 2);
@@ -175,8 +176,8 @@ static double error2(size_t n)
     return sum;
 }
 
-/* The squared error at rank r is the sum of the remaining squared singular values, as Eckart and
- * Young proved. */
+/* Tests that xkv has the least possible squared error at its rank: the sum of the removed squared
+ * singular values. */
 TEST(the_tail_is_lost)
 {
     for (size_t n = 10; n <= N; n += 30) {

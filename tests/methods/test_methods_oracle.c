@@ -265,8 +265,8 @@ TEST(weighted)
                 }
                 for (size_t j = 0; j < (size_t)ROWS * D; j++) {
                     const size_t at = j / D * WIDE + (size_t)h * D + j % D;
-                    /* The weight is the squared gradient; unless `scaled`, divided by the square of
-                     * half the value range. */
+                    /* weight of a squared error: the squared gradient; if not `scaled`, divided by
+                     * (half the range of the numbers)^2 */
                     const double w =
                         (double)weight[at] * (scaled ? 1 : 1 / pow((double)half[j], 2));
                     if (apart[at] > 0)

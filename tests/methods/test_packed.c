@@ -52,7 +52,8 @@ TEST(every_number_has_its_bits)
         }
 }
 
-/* Tests that a packed 32-bit word stores numbers 2 p and 2 p + 1 exactly 16 bits apart. */
+/* Tests that the two numbers of each pair (0 and 1, 2 and 3, ...) are stored 16 bits apart in a
+ * 32-bit word. */
 TEST(pairs_stand_in_halves)
 {
     for (int w = 1; w <= 8; w *= 2)

@@ -53,8 +53,8 @@ static double rebuilt_error(const kvd_dims_head *h, kvd_side side, const float *
     return sum;
 }
 
-/* The squared error at rank r is the sum of the remaining squared singular values, as Eckart and
- * Young proved. */
+/* Tests that palu has the least possible squared error at its rank: the sum of the removed squared
+ * singular values. */
 TEST(palu_is_the_best_of_its_rank)
 {
     const char *const text[] = {"palu,p=0.5", "palu,p=0.25", "palu,p=0.75,heads=2", "palu,p=0"};
@@ -98,8 +98,8 @@ TEST(palu_of_single_heads)
     kvd_plan_close(&plan);
 }
 
-/* If each KV head drops other tokens, as in "h2o+palu", KV heads share latent vectors only if the
- * parameter `heads` is set. */
+/* In "h2o+palu", each KV head drops different tokens. KV heads then share latent vectors only if
+ * the parameter `heads` is set. */
 TEST(palu_after_dropped_tokens)
 {
     const kvd_method_setup setup = {.config = &config, .calibration = &dump};

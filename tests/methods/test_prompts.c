@@ -117,8 +117,8 @@ TEST(layers_with_a_window)
     config.window_layers[0] = 1 << 1;
     first_pass(&p, &plan, 0);
     assert_null(kvd_prompts_levels(&p, 1, 0, 0));
-    /* The third sequence is shorter than the sliding window, so this layer works like one without a
-     * window. */
+    /* Layer 1 ranks the third sequence's tokens, because this sequence is shorter than the layer's
+     * sliding window. */
     assert_non_null(kvd_prompts_levels(&p, 1, 0, 2));
     for (size_t t = 0; t < length[0]; t++) {
         const double want = denominator(2, 0, t, 0);

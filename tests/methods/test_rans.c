@@ -230,7 +230,8 @@ TEST(streams_of_a_block)
     assert_non_null(strstr(err.msg, "of an entropy code ends in group"));
 }
 
-/* Checks that the decoder's lookup table contains each integer as often as its frequency says. */
+/* Checks the decoder's lookup table of one component against the cumulative frequencies start [n +
+ * 1]. */
 static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t lane,
                          const uint16_t *start, int least, int n)
 {
@@ -247,8 +248,8 @@ static void check_column(const uint32_t *image, int k, uint32_t lanes, uint32_t 
     }
 }
 
-/* Fills start [n + 1] with random cumulative frequencies of n integers, some of which have
- * frequency 0. `escape`: number of occurrences of all other integers. */
+/* Fills start [n + 1] with random cumulative frequencies of n integers, some of which never occur.
+ * `escape`: number of occurrences of the escape symbol, which codes all other integers. */
 static void draw_starts(kvd_rng *r, uint16_t *start, int n, uint64_t escape)
 {
     uint64_t count[KVD_RANS_SYMBOLS] = {0};

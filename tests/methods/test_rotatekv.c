@@ -68,7 +68,7 @@ static size_t rotated_apart(const char *text, kvd_side side, size_t heads, size_
             norm += v[j] * v[j];
             *error += pow((double)decoded[t * WIDE + j] - (double)rows[t * WIDE + j], 2);
         }
-        /* Counts vectors with a difference that is larger than rounding of the scales to 11 bits
+        /* Counts vectors that differ from the expected vector by more than the rounding of scales
          * can explain. */
         apart += diff > 1e-5 * norm;
     }

@@ -98,8 +98,8 @@ static void prefer(size_t g, size_t t, double mean[CHUNKS][D], const bool outlie
             double dot = 0;
             for (size_t j = 0; j < D; j++)
                 dot += (double)q[(t * HEADS + h) * D + j] * mean[c][j];
-            /* softmax weight of the chunk of tokens, or 0 for an outlier chunk, which every step
-             * reads anyway */
+            /* softmax weight of a chunk of tokens; 0 for chunks that every step reads, called
+             * outliers */
             sum += weight[c] = outlier[c] ? 0 : exp(dot / 4);
         }
         for (size_t c = 0; c < CHUNKS; c++)

@@ -332,8 +332,8 @@ TEST(lowered_entries_are_cut)
             }
     dense(q, 0, want);
     for (size_t s = 0; s < 2; s++)
-        /* Skips odd positions: their tokens attend to their own K and V before these lose
-         * dimensions. */
+        /* Skips tokens at odd positions, because these lose dimensions only after their own
+         * attention is computed. */
         for (size_t t = 0; offset[s] + t < offset[s + 1]; t += 2)
             for (size_t i = 0; i < (size_t)HEADS * D; i++)
                 assert_true(fabsf(got[(offset[s] + t) * HEADS * D + i] -

@@ -160,7 +160,8 @@ TEST(balanced_channels)
     assert_true(fabs(side[1] - side[0] - 16 * D) < 1e-9);
 }
 
-/* The `heavy` and the `recent` tokens take 8 bits per number, all other tokens 2 bits. */
+/* Tests that bits are counted per token: 8 bits per number for `heavy` and `recent` tokens, 2 bits
+ * for other tokens. */
 TEST(levels_count_their_own_bits)
 {
     enum { PROMPT = 20, HIGH = 3 + 5 };

@@ -302,8 +302,8 @@ TEST(budgets_of_the_cuda_engine)
             same_budget(text[i], l);
 }
 
-/* Checks that, in each layer, the method's function `rank` keeps as many tokens as the GPU engine.
- * `rank` may keep up to `shorter` tokens fewer. */
+/* Checks that the method's function `rank` keeps as many tokens in each layer as the GPU engine, or
+ * up to `shorter` tokens fewer. */
 static void same_budgets(const char *text, size_t shorter)
 {
     static float q[PROMPT * HEADS * D];

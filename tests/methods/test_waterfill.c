@@ -1,5 +1,5 @@
-/* Tests the method waterfill, which chooses the bits of principal components from squared
- * gradients. */
+/* Tests the method waterfill, which chooses the number of bits of each principal component from
+ * squared gradients. */
 #include <unistd.h>
 
 #include "calibration_dump.h"

@@ -34,8 +34,8 @@ TEST(test_keep_at_the_limits)
     assert_int_equal(kvd_keep(one, 1, 0.999, true), 1);
 }
 
-/* Removes the smallest singular values while the removed ones sum to at most r times the sum of
- * all. Returns how many singular values are kept. */
+/* Removes as many of the smallest singular values as sum to at most r times the sum of s [d].
+ * Returns how many are kept. */
 static int keep_dims(const double *s, size_t d, double r)
 {
     double all = 0, acc = 0;
@@ -336,8 +336,8 @@ TEST(test_by_error_walks_the_hull)
 {
     kvd_err err;
     int32_t width[3] = {4, 8, 16};
-    /* Errors with 4, 8 and 16 kept dimensions of Q and K, followed by errors with 4, 8 and 16 kept
-     * dimensions of V. From 4 to 16 dimensions of Q and K, the error falls by 0.1 per dimension. */
+    /* errors with 4, 8 and 16 dimensions of Q and K, followed by errors with 4, 8 and 16 dimensions
+     * of V */
     double error[6] = {1.2, 1.1, 0, 9, -0.1, 0};
     kvd_error_table t = {.n_layers = 1,
                          .n_kv_heads = 1,

@@ -78,7 +78,8 @@ static void quantise(double *x, size_t n, size_t next, int bits)
             step * fmin(fmax(nearbyint((x[i * next] - zero) / step), 0), pow(2, bits) - 1) + zero;
 }
 
-/* Returns the relative squared error of y, the restored K or V. The exact K or V is x W^T + b. */
+/* Compares the restored K or V in array y with the exact K or V, x W^T + b. Returns the relative
+ * squared error. */
 static double error_of(const model *m, int side, const double *x)
 {
     double off = 0, all = 0;

@@ -237,8 +237,8 @@ typedef struct {
     size_t bytes;
 } stored_tensor;
 
-/* Writes a checkpoint of the tensors `t`, which may stack the weights of all experts. Finds the
- * tensor `name` of one expert in the checkpoint. */
+/* Writes a checkpoint with the tensors `t`, and finds the tensor `name` of one expert in it. A
+ * tensor of `t` may hold the weights of all experts. */
 static int find_stored(const stored_tensor *t, size_t n, const char *name, kvd_tensor *out,
                        kvd_err *err)
 {

@@ -209,7 +209,7 @@ TEST(test_configurations)
     assert_int_equal(c.rope_layout, KVD_ROPE_INTERLEAVED);
     assert_true(kvd_family_knows(&c, "model.layers.61.embed_tokens.weight"));
     assert_false(kvd_family_knows(&c, "model.layers.62.embed_tokens.weight"));
-    /* copy of the configuration that has no layers for multi-token prediction */
+    /* copy of the configuration v3 without layers for multi-token prediction */
     char without[sizeof v3];
     memcpy(without, v3, sizeof v3);
     strstr(without, "_predict_layers':1")[strlen("_predict_layers':")] = '0';

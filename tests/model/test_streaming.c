@@ -103,8 +103,7 @@ TEST(test_same_pass)
         }
 }
 
-/* Attention function that fails and so ends the forward pass. The test then closes the checkpoint
- * file, which no prefetch thread may still read. */
+/* Attention function that always fails, which ends the forward pass early. */
 static int give_up(kvd_attention *self, const kvd_attention_in *in, float *out, kvd_err *err)
 {
     (void)self;

@@ -75,8 +75,8 @@ static uint32_t next_random(uint32_t below)
     return (uint32_t)(random_state >> 33) % below;
 }
 
-/* Checks that prefixes of random texts give the first ids of the whole text. Returns the ratio of
- * the number of these ids to the number expected for the prefixes' lengths. */
+/* Checks that a prefix of a random text gives the first ids of the whole text. Returns the ids per
+ * byte of all prefixes, relative to the whole texts. */
 static double expect_starts(const char *what, const kvd_tokenizer *t, const char *const *parts,
                             uint32_t n_parts, const json_t *texts)
 {
@@ -147,8 +147,8 @@ TEST(test_starts)
     }
 }
 
-/* For each of these tokenizers, text after a prefix can change the prefix's ids, because of its
- * normalizer, pre-tokenizer, added tokens or merges. Such ids must not be returned early. */
+/* Tests tokenizers for which later text can change the ids of a prefix. Ids that can still change
+ * must not be returned. */
 TEST(test_starts_that_wait)
 {
 #define LETTERS                                                                                    \

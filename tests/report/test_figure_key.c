@@ -9,8 +9,8 @@
 
 static kvd_err err;
 
-/* Fills a table with two rows for each of n series, in the columns that plots/accuracy.gp reads.
- * `tail`: end of the series' names. */
+/* Fills a table of n series with two points each, in the columns that plots/accuracy.gp reads.
+ * `tail`: text at the end of each series name. */
 static void fill(kvd_table *t, int n, const char *tail)
 {
     char name[120];
@@ -91,7 +91,8 @@ TEST(heights)
     assert_int_equal(kvd_height_with_key(420, 980, 3, &t, 0, SIZE_MAX), 420);
     assert_int_equal(kvd_height_with_key(420, 980, 2, &t, 0, SIZE_MAX), 420 + 2 * 20);
     assert_int_equal(kvd_height_with_key(420, 60, 3, &t, 0, SIZE_MAX),
-                     /* A legend has at least one column, however narrow the figure is. */
+                     /* The narrow figure's legend has one column of 9 rows; 3 rows fit into a
+                      * height of 420. */
                      420 + 6 * 20);
     kvd_table_release(&t);
 }

@@ -172,8 +172,8 @@ TEST(test_equal_time)
     is(&r, "jct-perplexity-h2o-over-zack", "64x256", 0, NULL);
     is(&r, "jct-perplexity-zack,online=1-over-zack", "all", 1,
        (const double[]){100 * (1 / sqrt(120) - 1)});
-    /* The job of streaming takes longer than all jobs of zack, so it is compared with zack's lowest
-     * perplexity, 10. */
+    /* All jobs of zack are faster than the streaming job, so streaming is compared with zack's
+     * lowest perplexity, 10. */
     add(rows, "streaming", 1, 1000, 9, 0, 0);
     add_score(ppl, "streaming", "streaming.sink=4,streaming.recent=0.2", NAN, 11);
     is(&r, "jct-perplexity-streaming-over-zack", "all", 1, (const double[]){10});

@@ -69,8 +69,8 @@ static double expected_cv(void)
     return 100 * 2 * sqrt(2) / 8;
 }
 
-/* Writes ledger.csv with the single claim `row`; "": without a claim. Adds columns that are equal
- * in all tests, unless `row` ends with a newline. */
+/* Writes ledger.csv with the claim `row`, or with no claim if `row` is "". Unless `row` ends with a
+ * newline, adds the columns that all tests share. */
 static void put_claim(const char *row)
 {
     char line[200];
@@ -136,14 +136,13 @@ TEST(test_measures)
     static const struct {
         const char *name;
         double value;
-        /* coefficient of variation of the heads' largest singular values, in percent:
-         * 100 * 2 sqrt(2) / 8 */
+        /* coefficient of variation, in percent, of the heads' largest singular values, 6 and 10 */
     } want[] = {{"cv:k", 35.35533905932738},
                 {"trailing-share:k", 100 * 1.5 / 11.5},
                 /* 25 %, because one of each head's four singular values, 0.5, is below 1 */
                 {"below-one:k", 25},
-                /* 50 %, because two of each head's four singular values are below 1 after division
-                 * by 2, the square root of the number of tokens */
+                /* 50 % of the singular values are below 1 after division by 2, the square root of
+                 * the number of tokens */
                 {"below-one-normalised:k", 50}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         measure(&r, want[i].name, 1, &v);
@@ -199,8 +198,8 @@ TEST(test_verdicts)
     expect_verdict(",,35,,%,cv:k,,,,,,,", &r, KVD_NOT_REPRODUCED);
     /* The measured value, 13 %, is within the range that a flat spectrum can give, 0 to 50 %. */
     expect_verdict(",,,,%,trailing-share:k,below-null,,,,,,flat", &r, KVD_CANNOT_TELL);
-    /* No result with random weights exists, so the text must name the range for a flat spectrum
-     * instead. */
+    /* Without a result for a model with random weights, the text must name the range for a flat
+     * spectrum. */
     expect_words(",,,,%,trailing-share:k,below-null,,,,,,the same model with random weights", &r,
                  "; null: 0 to 50 % (a flat spectrum of independent rows)");
     expect_words(",,,,%,cv:k,below-null,,,,,,36:37 words", &r, "; null: 36 to 37 % (words)");
@@ -306,12 +305,12 @@ TEST(test_similarity)
         double least, most;
     } want[] = {{"delta-ratio:qk", 2, 120, 130},
                 {"aligned-ratio:qk", 2, 110, 110},
-                /* squared norm kept by a projection calibrated on another text, in percent of that
-                 * kept after calibration on the same text */
+                /* ratio, in percent, of the squared norms kept by projections from another text and
+                 * from the evaluated text */
                 {"energy-ratio:qk", 2, 90, 90},
                 {"random-delta-ratio:qk", 4, 140, 141},
-                /* squared norm kept by a projection calibrated on random tokens, in percent of that
-                 * kept after calibration on the text */
+                /* ratio, in percent, of the squared norms kept by projections from random tokens
+                 * and from the evaluated text */
                 {"random-energy-ratio:qk", 2, 100 * 0.75 / 0.9, 100 * 0.7 / 0.8},
                 {"delta-ratio:vw", 0, 0, 0}};
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
@@ -332,8 +331,7 @@ TEST(test_similarity)
 
 TEST(test_tokens)
 {
-    /* Rotations computed from more tokens of text `t` are closer to the rotation computed from text
-     * `ref`. */
+    /* texts of four calibrations; text `t` was used with 4000, 1000 and 2000 tokens */
     char *labels[4] = {"ref", "t", "t", "t"}, *labels2[4] = {"other", "t", "t", "t"};
     size_t tokens[4] = {99, 4000, 1000, 2000};
     double delta[16] = {0, 0.3, 1.2, 0.6}, delta2[16] = {0, 0.6, 2.4, 1.2}, rest[16] = {0};
@@ -378,8 +376,8 @@ TEST(test_tokens)
     measure(&r, "tokens-delta-random:qk:0", 0, &v);
 }
 
-/* Makes the result of a calibration that drops the fraction `prune` of 100 tokens. k: number of
- * k-means centroids, or 0; sigma: factor applied to all singular values. */
+/* Makes a test result: a spectrum from 100 tokens, of which the fraction `prune` was dropped. k:
+ * number of k-means centroids, or 0; sigma: factor applied to all singular values. */
 static kvd_result fewer(char *label, double prune, size_t k, bool weighted, double sigma,
                         double seconds)
 {
@@ -640,8 +638,7 @@ TEST(test_shipped_ledger)
         assert_int_equal(l.entry[k].verdict, KVD_NOT_MEASURED);
         assert_true(strlen(l.entry[k].rule) >= 11);
         assert_true(strlen(l.entry[k].needs) > 10 && strlen(l.entry[k].claim) > 10);
-        /* The command must name a model with SHAPE; without it, the command would measure times on
-         * a CPU. */
+        /* Without SHAPE, which names a model, this command would measure times on a CPU. */
         if (strstr(l.entry[k].needs, "make -C experiments/serving"))
             assert_non_null(strstr(l.entry[k].needs, "SHAPE=llama-3.1-8b TRACES="));
         if (strcmp(l.entry[k].id, "ZACK Table 4") == 0) {

@@ -71,7 +71,7 @@ TEST(test_one_epsilon)
     assert_false(kvd_published_one_epsilon(&t.model[1]));
     const kvd_published_fit f = kvd_published_fit_of(&t);
     assert_int_equal(f.fits, 1);
-    /* Each of the two models fits the hypothesis by chance with probability 1/6. */
+    /* With deltas in random order, each of the two models fits with probability 1/6. */
     assert_true(fabs(f.expected - 1 / 3.0) < 1e-12);
     assert_true(fabs(f.probability - 11 / 36.0) < 1e-12);
     kvd_published_release(&t);

@@ -142,8 +142,8 @@ TEST(test_groups)
     kvd_rows_free(rows);
 }
 
-/* Two results count as different if one of them lacks a column of the other. A missing column
- * `prompt` counts as 0. */
+/* Results differ if only one of them has a column, such as `overall_p`. A missing column `prompt`,
+ * however, equals a `prompt` of 0. */
 TEST(test_absent_columns)
 {
     static const kvd_column old[] = {{"label", KVD_COL_TEXT, "1", "l"}},
@@ -252,7 +252,7 @@ TEST(test_pairs_at_equal_p)
         /* number of results in this test, from the beginning of array `row`, and expected number of
          * compared pairs of results */
         size_t n, pairs;
-        /* text appended to the parameters of results with fewer dimensions of V */
+        /* text appended to column `settings` of results that remove dimensions of V */
         const char *other;
     } want[] = {{3, 0, ""}, {5, 1, ""}, {5, 0, ",zack.online=1"}};
     for (size_t k = 0; k < sizeof want / sizeof *want; k++) {
@@ -284,7 +284,7 @@ TEST(test_pairs_at_equal_p)
     }
 }
 
-/* If only one of two results has a parameter of the method, the parameter counts as different. */
+/* Results of a method differ if only one of them has a parameter, such as `m.group`. */
 TEST(test_keys_of_settings)
 {
     static const char *const text[] = {"m.k=2,m.v=4,m.group=32",

@@ -127,19 +127,19 @@ TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* The load is the request rate, 2, divided by the highest rate with the uncompressed cache. It
-     * is 1.0027, near enough to 1 to count as 1. */
+    /* Request rate 2 is compared although it is 0.27 % above the uncompressed cache's highest
+     * rate. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
-    /* The highest rate with the uncompressed cache is 2.2 requests/s. Times at this rate are
-     * interpolated between the results at 2 and 2.4 requests/s. */
+    /* Times to the first token at 2.2 requests/s are interpolated between results at 2 and 2.4
+     * requests/s. */
     check(2.2, 3, (const double[]){1 / 2.2, 2 / 2.2, 1},
           (const double[]){-10, 100 * (1 / 1.2 - 1), (100 * (1 / 1.2 - 1) - 40) / 2},
           (const double[]){2, 1.2, 1.1});
 }
 
-/* Sets `column` in the result of method zack to `value`. Returns true if an uncompressed result is
- * still found with which it may be compared. */
+/* Sets `column` to `value` only in the result of method zack. Returns true if this result is still
+ * compared with the uncompressed result. */
 static bool has_uncompressed(const char *column, int value)
 {
     kvd_err err = {""};
@@ -221,8 +221,8 @@ TEST(test_queue)
     }
 }
 
-/* 1000 requests arrive within 100 s. The queue of requests counts as growing if serving goes on
- * after the last arrival for longer than 5 s plus the time of a request that does not wait. */
+/* The queue of requests counts as growing if serving continues too long after the last arrival.
+ * Limit: 5 s + (completion time of a request - its waiting time). */
 TEST(test_queue_of_few_percent)
 {
     static const struct {

@@ -32,8 +32,8 @@ static const kvd_column columns[] = {
 
 typedef struct {
     const char *settings;
-    /* Result of one run. rate: the method's parameter. saving: saved fraction of bytes. share:
-     * accuracy / uncompressed accuracy, +- 0.02. */
+    /* rate: value of the method's parameter; saving: saved fraction of bytes; share: fraction of
+     * the uncompressed accuracy */
     double rate, saving, share;
     int prompt, predictions;
 } point;

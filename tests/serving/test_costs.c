@@ -149,8 +149,8 @@ TEST(test_prompts_together)
     jct_fixture x;
     OK(jct_fixture_begin(&x, &err));
     add_bound(&x, false);
-    /* For method "measured", a batch of four prompts of 2048 tokens was measured. Each token beyond
-     * 2048 tokens takes 10 us, not the 20 us of a single prompt. */
+    /* Adds a measured batch of four prompts of 2048 tokens, in which 6144 tokens take 10 us
+     * each. */
     x.setting.method = "measured";
     add_bound(&x, false);
     OK(jct_fixture_prompts(&x, 4, 2048,

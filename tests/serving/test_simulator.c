@@ -54,7 +54,8 @@ typedef struct {
      * now: it is in the current iteration. */
     bool here, running, gone, now;
     int replica;
-    /* numbers of the request's tokens: in the cache, emitted, in the current iteration */
+    /* counts of the request's tokens: in the cache (in), emitted (out), in the current iteration
+     * (piece) */
     uint32_t in, out, piece;
     uint32_t again; /* tokens emitted before a preemption, which are part of the new prompt */
     double start, first, last, longest;
