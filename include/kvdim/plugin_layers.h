@@ -29,9 +29,9 @@ typedef struct kvdim_layers_method {
     /* Returns how many layers are merged together, from `layer` on. 1 means that `layer` is not
      * merged. `value` [n_keys]: parameter values. */
     int32_t (*group)(const double *value, const kvdim_model *model, int32_t layer);
-    /* Merges K or V of several layers: replaces the numbers in b->x by finite numbers, which
-     * attention reads instead. *numbers receives how many numbers are stored in the data type of
-     * the cache. *bits receives the bits of all other stored data, such as indices and flags. */
+    /* Merges K or V of several layers: overwrites b->x with the K or V that attention reads, which
+     * must be finite. *numbers receives how many numbers are stored in the data type of the cache.
+     * *bits receives the size in bits of all other stored data, such as indices and flags. */
     int (*merge)(const double *value, const kvdim_layers *b, double *numbers, double *bits,
                  char *error);
 } kvdim_layers_method;

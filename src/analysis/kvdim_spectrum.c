@@ -1,4 +1,5 @@
-/* kvdim-spectrum: computes singular values and rotations of every attention head. */
+/* kvdim-spectrum: computes singular values and rotations (orthogonal matrices) of every attention
+ * head. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -25,8 +25,8 @@ static bool is_rate(const char *item)
 }
 
 /* Splits a list of settings, such as "importance.g=0.2,zack.p_u=0.5". Stores importance.g and
- * importance.rise in *t. Drops fractions of dimensions to remove, such as zack.p_u. Copies all
- * other settings to `rest`. */
+ * importance.rise in *t, and copies other settings to `rest`. Leaves out fractions of removed
+ * dimensions, such as zack.p_u. */
 static int take_apart(const char *settings, kvd_tried *t, char *rest, size_t size, kvd_err *err)
 {
     static const char *const key[] = {"importance.g=", "importance.rise="};

@@ -77,9 +77,9 @@ typedef struct {
     bool moved[KVD_N_SET]; /* true if the fitted value was limited to its range */
 } kvd_proposal;
 
-/* Proposes parameters of compression method ZDC for a loss > 0, limited to their allowed ranges. At
- * most the fraction `most` of the dimensions is removed. If model >= n_models, averages over all
- * measured models. */
+/* Proposes parameters of compression method ZDC, within their allowed ranges, for a wanted loss > 0
+ * (relative rise of perplexity). At most the fraction `most` of the dimensions is removed. If model
+ * >= n_models, averages over all measured language models. */
 void kvd_regression_propose(const kvd_regression *r, size_t model, double loss, double most,
                             kvd_proposal *out);
 /* Returns the fitted value of compression parameter `number` at which the perplexity of one

@@ -178,7 +178,7 @@ void kvd_comparison_release(kvd_comparison *c)
     memset(c, 0, sizeof *c);
 }
 
-/* Measures that compare two rotations A and B of a head:
+/* Measures that compare two rotations (orthogonal matrices) A and B of a head:
  *
  * - DELTA: mean |A - B|
  * - ALIGNED: mean |A - B| after matching the signs of columns

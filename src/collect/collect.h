@@ -1,4 +1,5 @@
-/* Parts of kvdim-collect: engine, output files, snapshots, report and MPI ranks. */
+/* Parts of kvdim-collect: running the model, output files, snapshots (files of second moments of a
+ * run's first sequences), printed summary and MPI ranks. */
 #ifndef KVD_COLLECT_COLLECT_H
 #define KVD_COLLECT_COLLECT_H
 
@@ -144,7 +145,7 @@ typedef struct {
 } kvd_snapshot;
 
 typedef struct {
-    kvd_snapshot *at; /* [n] snapshots by increasing number of tokens */
+    kvd_snapshot *at; /* [n] files of second moments, by increasing number of tokens */
     size_t n;
 } kvd_snapshots;
 
@@ -159,8 +160,9 @@ void kvd_snapshots_release(kvd_snapshots *s);
  * is missing or was made with other options. */
 int kvd_snapshots_resume(kvd_snapshots *s, size_t n_sequences, kvd_err *err);
 
-/* Finds the next snapshot, from index `from` on, that is not yet written and has more than `first`
- * and at most `last` sequences. Returns the index of this snapshot, or s->n if there is none. */
+/* Finds the next unwritten snapshot (file of second moments of a run's first sequences), from index
+ * `from` on, that covers more than `first` and at most `last` sequences. Returns its index, or s->n
+ * if there is none. */
 size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, size_t last);
 
 /* Writes snapshot *s: a file with the second moments *sums and the snapshot's numbers of tokens and
@@ -174,7 +176,7 @@ typedef struct {
     const kvd_outputs *out;
     const kvd_snapshots *snapshots;
     kvd_collect_times times;
-    double save_s;  /* seconds for saving states, writing snapshots and completing output files */
+    double save_s;  /* seconds for writing state files, second moments and output files */
     double start_s; /* seconds before the first batch */
     double loop_s;  /* seconds of the loop over batches */
     double total_s; /* seconds since the start of the program */

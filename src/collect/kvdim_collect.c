@@ -271,8 +271,8 @@ static int run_batch(collector *c, kvd_err *err)
          i = kvd_snapshots_next(s, i + 1, first, first + n))
         if (write_snapshot(c, &s->at[i], &c->out.sums, err))
             return -1;
-    /* Counts the sequences only after writing their snapshots: a resumed run must find the
-     * snapshots of all counted sequences. */
+    /* Counts these sequences as done only after writing the second moments that a resumed run
+     * requires. */
     c->sequence += n;
     return 0;
 }

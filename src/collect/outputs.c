@@ -486,8 +486,8 @@ size_t kvd_snapshots_next(const kvd_snapshots *s, size_t from, size_t first, siz
 int kvd_snapshot_write(kvd_snapshot *s, const kvd_moments *sums, kvd_err *err)
 {
     kvd_h5 f = {.id = H5I_INVALID_HID};
-    /* copy of *sums that shares its arrays, but has the snapshot's numbers of tokens and
-     * sequences */
+    /* copy of the second moments *sums that shares its arrays, but has the numbers of tokens and
+     * sequences in *s */
     kvd_moments part = *sums;
     part.n_tokens = s->n_tokens;
     part.n_sequences = s->n_sequences;

@@ -34,8 +34,9 @@ const char *kvd_accuracy_line(const kvd_rows *rows, size_t i, char *line);
 /* Appends the settings of row i that differ from their defaults to `line`, which has room for
  * `size` bytes. */
 void kvd_settings_add(const kvd_rows *rows, size_t i, char *line, size_t size);
-/* Appends p, the fraction of dimensions that the method of row i removes, to `line`, unless p is 0.
- * Then appends the settings that differ from their defaults. `line` has room for `size` bytes. */
+/* Appends p, the fraction of dimensions that the compression method of row i removes, to `line`,
+ * unless p is 0. Then appends the settings that differ from their defaults. `line` has room for
+ * `size` bytes. */
 void kvd_p_and_settings_add(const kvd_rows *rows, size_t i, char *line, size_t size);
 /* Writes the method's name in row i. In "zack/qk#7", "/qk" means that only Q and K are compressed,
  * and "#7" that the random seed is 7. */

@@ -147,8 +147,8 @@ static void add_errors(const kvd_attention_error *x, kvd_attention_error *sum)
     }
 }
 
-/* Computes the mean quality of n results with different random seeds, and sums their cache
- * statistics, attention errors and seconds. *mean borrows the methods of choice[0]. */
+/* Computes the mean quality of n runs of a compression method with different random seeds, and sums
+ * their cache statistics, attention errors and seconds. *mean borrows the methods of choice[0]. */
 static int choice_mean(const kvd_choice *choice, size_t n, const kvd_evaluator *e, kvd_choice *mean,
                        kvd_err *err)
 {
@@ -316,8 +316,8 @@ static size_t choices_of(const kvd_eval_run *v)
     return n;
 }
 
-/* Adds a table row for each of n results with different random seeds. If n > 1, first adds a row
- * with their means. */
+/* Adds a table row for each of n runs of a compression method with different random seeds. If n >
+ * 1, first adds a row with their means. */
 static int add_point(kvd_eval_run *v, size_t i, size_t j, const kvd_choice *c, size_t n,
                      kvd_err *err)
 {

@@ -29,8 +29,8 @@ static bool is_text(const kvd_rows *r, size_t row, const char *column, const cha
     return !strcmp(kvd_row_text(r, row, column), text);
 }
 
-/* Returns the method whose result is in table row `row`, if it equals t->method apart from the
- * parameter that --target varies; else NULL. */
+/* Returns the compression method whose result is in table row `row`, if it equals t->method apart
+ * from the parameter that --target varies; else NULL. */
 static const kvd_method *maker_of(const kvd_eval_run *v, const kvd_method_target *t, size_t row)
 {
     const kvd_eval_options *const cfg = v->cfg;

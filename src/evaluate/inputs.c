@@ -13,7 +13,7 @@
 #include "methods/prompts.h"
 #include "model/model_info.h"
 
-/* Adds the method that an option --method gives as `text`, which must outlive *cfg. */
+/* Adds the compression method that an option --method gives as `text`, which must outlive *cfg. */
 static int add_method(kvd_inputs_options *cfg, const char *text, kvd_err *err)
 {
     if (cfg->n_methods == KVD_EVAL_METHODS)
@@ -242,8 +242,8 @@ int kvd_inputs_make_points(kvd_inputs *in, bool none_is_error, kvd_err *err)
     return 0;
 }
 
-/* Fills *plan with the method and parameter values of `p` and the k-th random seed. Returns the
- * arguments with which to open *plan. */
+/* Fills *plan with the compression method and parameter values of `p` and the k-th random seed.
+ * Returns the arguments with which to open *plan. */
 static kvd_method_setup make_plan(kvd_inputs *in, const kvd_point *p, size_t k, kvd_plan *plan)
 {
     const kvd_method_setup setup = {.config = in->model,

@@ -101,8 +101,8 @@ int kvd_inputs_open_model(kvd_inputs *in, kvd_err *err);
  * if a method file belongs to another model. */
 int kvd_inputs_open(kvd_inputs *in, kvd_err *err);
 /* Completes the list of compression methods, and puts the uncompressed model first. Without
- * --method, adds each method whose rotations are in the input files. With --sweep, lists each given
- * method, or else every method, at several strengths. */
+ * --method, adds each method whose rotation matrices are in the input files. With --sweep, lists
+ * each given method, or else every method, at several strengths. */
 int kvd_inputs_resolve_methods(kvd_inputs *in, kvd_err *err);
 /* Opens the model's tokenizer. Warns if the tokenizer seems to belong to another model. */
 int kvd_inputs_open_tokenizer(kvd_inputs *in, const char *program, kvd_err *err);

@@ -278,8 +278,8 @@ static void print_row(const tasks_run *v)
     fflush(stdout);
 }
 
-/* Adds a table row for each of n results with different random seeds. If n > 1, first adds a row
- * with their means. */
+/* Adds a table row for each of n runs of a compression method with different random seeds. If n >
+ * 1, first adds a row with their means. */
 static int add_rows(tasks_run *v, const char *purpose, const kvd_point *point, const kvd_plan *plan,
                     const kvd_task_result *result, size_t n, kvd_err *err)
 {
@@ -613,7 +613,7 @@ static int open_journal(tasks_run *v, kvd_err *err)
     return 0;
 }
 
-/* Runs only the items of this process's part (--part). Saves the results in that part's journal. */
+/* Runs only the items of this process's part (--part). Saves the scores in that part's journal. */
 static int run_part(tasks_run *v, kvd_err *err)
 {
     const kvd_tasks_options *const cfg = v->cfg;

@@ -4,9 +4,9 @@
 #include "formats/accuracy.h"
 #include "methods/points.h"
 
-/* Fills the columns of the newest table row that describe the method. `label`, `calibrated`: names
- * of the evaluated and of the calibration text. `purpose`: why the method was evaluated, such as
- * "point" (values given by the user). */
+/* Fills the columns of the newest table row that describe the compression method. `label`,
+ * `calibrated`: names of the evaluated and of the calibration text. `purpose`: why the method was
+ * evaluated, such as "point" (values given by the user). */
 void kvd_point_columns_put(kvd_rows *r, const kvd_config *config, const kvd_point *point,
                            const kvd_plan *plan, const char *label, const char *calibrated,
                            const char *purpose);

@@ -103,8 +103,8 @@ static kvd_interval *texts_at(search *s, size_t at)
     return s->of_text ? s->of_text + at * s->axis->n_texts : NULL;
 }
 
-/* Inserts a result at index `at` of s->sample. Also moves the scores of this result on single texts
- * from index s->n of s->of_text to index `at`. */
+/* Inserts an evaluated compression at index `at` of s->sample. Also moves its scores on single
+ * texts from index s->n of s->of_text to index `at`. */
 static void insert(search *s, size_t at, const kvd_target_sample *found)
 {
     memmove(&s->sample[at + 1], &s->sample[at], (s->n - at) * sizeof *s->sample);

@@ -79,7 +79,7 @@ int kvd_target_search(const kvd_target_axis *axis, double target, kvd_target *ou
                       kvd_target *of_text, kvd_err *err);
 
 /* Finds the strongest of n evaluated compressions that keeps the share `target` of the uncompressed
- * score. sample [n]: results from weakest to strongest compression. Fills *out. */
+ * score. sample [n]: evaluated compressions, weakest first. Fills *out. */
 void kvd_target_read(const kvd_target_sample *sample, size_t n, double target, kvd_target *out);
 
 /* numbers of correct predictions of one method, at several removed fractions of the dimensions */
@@ -126,7 +126,7 @@ typedef struct {
      * search both numbers are equal. */
     size_t first_row, end_row;
     kvd_target found;
-    bool failed; /* true if the method has no value to search, and `found` is not set */
+    bool failed; /* true if the compression method has no value to search, and `found` is not set */
 } kvd_method_target;
 
 /* Evaluates a method with the parameter values `point`.

@@ -42,8 +42,9 @@ static int load(exporting *x, kvd_err *err)
     return kvd_method_files_load(&x->files, &cfg->files, &x->info, cfg->model, err);
 }
 
-/* Without --method, selects the first method that uses the rotations named in the --rates file, for
- * example of Q stacked on K. This file says how many dimensions each head keeps. */
+/* Without --method, selects the first compression method that decomposes the same matrices as the
+ * --rates file, for example Q stacked on K. The --rates file says how many dimensions each head
+ * keeps. */
 static int resolve_method(exporting *x, kvd_err *err)
 {
     kvd_export_options *const cfg = x->cfg;

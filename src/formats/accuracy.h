@@ -13,8 +13,8 @@ extern const kvd_schema kvd_schema_tasks;
 /* Returns true for labels such as "mean of 9 tasks" and "mean of 2 tasks: A, B". */
 bool kvd_tasks_label_is_mean(const char *label);
 
-/* Number of columns that describe the method and its parameters; every accuracy table begins with
- * them. */
+/* Number of columns that describe the compression method and its parameters; every accuracy table
+ * begins with them. */
 enum { KVD_N_POINT_COLUMNS = 19 };
 extern const kvd_column kvd_point_columns[KVD_N_POINT_COLUMNS];
 

@@ -13,7 +13,7 @@ extern const kvd_schema kvd_schema_error_table;
 typedef struct {
     kvd_model_info model;
     char method[32];
-    kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
+    kvd_pair pair[2]; /* rotation matrices used for Q and K (pair[0]) and for V (pair[1]) */
     /* hash of the rotation matrices of the heads; "" in older files */
     char bases_hash[KVD_BASES_HASH];
     int n_layers, n_kv_heads, d_head;

@@ -277,7 +277,7 @@ static const char *admission(const kvd_rows *r, size_t row)
     return *text ? text : "whole";
 }
 
-/* Returns true if jobs a and b differ only in the method and in column `length`. */
+/* Returns true if jobs a and b differ only in the compression method and in column `length`. */
 static bool comparable(const kvd_rows *r, size_t a, size_t b, const char *length)
 {
     static const char *const same[] = {"batch", "input",  "output", "chunk",

@@ -69,8 +69,8 @@ typedef struct {
 /* Returns true if noise of measurements may have changed the result of kvd_jct_break_even. */
 bool kvd_jct_break_even_noise(const kvd_rows *rows, size_t row, bool output, kvd_jct_noise *noise);
 
-/* Returns the number of input lengths (output lengths if `output` is true) at which the method in
- * `row` was timed. */
+/* Returns the number of input lengths (output lengths if `output` is true) at which the compression
+ * method in `row` was timed. */
 size_t kvd_jct_lengths(const kvd_rows *rows, size_t row, bool output);
 
 /* Several rows may differ only in the number of input tokens (output tokens if `output` is true).

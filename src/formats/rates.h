@@ -45,7 +45,7 @@ typedef struct {
      * - error: uses the model's loss as measured with fewer dimensions
      * - loss: uses the model's loss as predicted from gradients */
     char rule[16];
-    kvd_pair pair[2]; /* rotations used for Q and K (pair[0]) and for V (pair[1]) */
+    kvd_pair pair[2]; /* rotation matrices used for Q and K (pair[0]) and for V (pair[1]) */
     /* hash of the rotation matrices; "" if the file lacks it */
     char bases_hash[KVD_BASES_HASH];
     size_t n_points;

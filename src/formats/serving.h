@@ -1,7 +1,7 @@
 /* kvdim/serving files: results of simulated serving. A table row is one of these:
  *
  * - point: a method at one request rate
- * - max-rate: a method at its highest rate within the latency bound
+ * - max-rate: a method at its highest request rate within the latency bound
  * - validation: a statistic of served requests, measured and simulated */
 #ifndef KVD_FORMATS_SERVING_H
 #define KVD_FORMATS_SERVING_H

@@ -197,9 +197,9 @@ static int read_tokens(kvd_similarity *s, kvd_h5 *f, kvd_err *err)
     return status;
 }
 
-/* Reads array `name`, which compares the rotations of several files, into *out. Each value must be
- * from 0 to `most`. If `skip` is 1, *out begins with NaN, because the array has no value for the
- * first file. */
+/* Reads array `name`, which compares the rotation matrices in several files, into *out. Each value
+ * must be from 0 to `most`. If `skip` is 1, *out begins with NaN, because the array has no value
+ * for the first file. */
 static int numbers(kvd_h5 *f, kvd_pair pair, const char *name, int rank, size_t rows,
                    size_t columns, size_t skip, double most, double **out, kvd_err *err)
 {

@@ -1,4 +1,5 @@
-/* kvdim/spectrum files: singular values and rotations of every layer and head.
+/* kvdim/spectrum files: singular values and rotations (orthogonal matrices) of every layer and
+ * head.
  *
  * A kvd_pair names the matrices that share one rotation R:
  *

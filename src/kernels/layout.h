@@ -1,4 +1,4 @@
-/* Memory layouts and limits of every attention kernel of kvdim.
+/* Memory layouts of every attention kernel of kvdim, and the largest sizes that kernels support.
  *
  * Heads. Query head h reads KV head g = h / (n_heads / n_kv_heads). Q and K of g have d_qk[g]
  * dimensions, V and O have d_v[g].
@@ -15,7 +15,8 @@
  * - Prefill, Q: matrix [n_q8][d_qk] of head h at element q_offset[h] * n_q8. Request b starts at
  *   row q_start[b], a multiple of 8. n_q8 is the sum of q_len, each rounded up to 8.
  * - Prefill, O: row-major [n_q8][o_pitch]. Head h starts at column o_offset[h].
- * - Decode: Q is row-major [batch][q_pitch], O is row-major [batch][o_pitch].
+ * - Decode: Q is row-major [batch][q_pitch], O is row-major [batch][o_pitch]. Head h starts at
+ *   column q_offset[h] of Q and o_offset[h] of O.
  * - Pages: page p starts at element p * page_elements and holds KVD_PAGE_TOKENS tokens. KV head g
  *   is at element kv_offset[g] of the page: K [64][d_qk], then V [64][d_v], both in 8 x 8 blocks.
  *   page_table [batch][max_pages] has the page of tokens 64 j .. 64 j + 63 of each request.

@@ -62,7 +62,7 @@ typedef struct kvd_parameter_values {
 
 /* Inputs that a method needs in addition to K and V, as bits of a mask. */
 typedef enum {
-    KVD_NEEDS_SPECTRUM = 1, /* rotations and singular values, --spectrum */
+    KVD_NEEDS_SPECTRUM = 1, /* rotation matrices and singular values, --spectrum */
     KVD_NEEDS_PRE_ROPE = 2,
     KVD_NEEDS_ACTIVATIONS = 4, /* Q, K and V of calibration text, --calibration */
     KVD_NEEDS_FISHER = 8,

@@ -48,7 +48,8 @@ int kvd_folded_list_make(kvd_folded_list *l, const kvd_checkpoint *c, const kvd_
                          kvd_err *err);
 void kvd_folded_list_release(kvd_folded_list *l);
 
-/* Returns true if rotations of Q and K can be multiplied into the weights W_Q and W_K. */
+/* Returns true if the rotation matrices of Q and K can be multiplied into the weights W_Q and
+ * W_K. */
 bool kvd_folds_qk(const kvd_config *c);
 
 const kvd_folded *kvd_folded_find(const kvd_folded_list *l, const char *name);

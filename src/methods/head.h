@@ -158,14 +158,14 @@ int kvd_head_code_ready(kvd_head *h, bool prompt, kvd_err *err);
 /* Drops cached tokens, or lowers their precision, as h->decision says. If `merges` is true and the
  * method merges tokens, first merges the dropped tokens into kept ones. */
 int kvd_head_decide(kvd_head *h, bool merges, kvd_err *err);
-/* Zeroes key channels that the method prunes, in all cached tokens except the newest. Counts the
- * mask of pruned channels as stored bits. */
+/* Zeroes key channels that the compression method prunes, in all cached tokens except the newest.
+ * Counts the mask of pruned channels as stored bits. */
 int kvd_head_prune(kvd_head *h, kvd_err *err);
 /* Computes a projection basis for the prompt's keys and one for its values, and projects the
  * prompt's keys and values. */
 int kvd_head_cut(kvd_head *h, kvd_err *err);
-/* Replaces the prompt's keys by approximations that the method computes. Called once, before the
- * first token after the prompt. */
+/* Replaces the prompt's keys by approximations that the compression method computes. Called once,
+ * before the first token after the prompt. */
 int kvd_head_rebuild(kvd_head *h, kvd_err *err);
 /* Computes h->balance, a factor per key channel, from the largest magnitudes of the prompt's K and
  * Q in the channel. */

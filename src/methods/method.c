@@ -126,7 +126,7 @@ static const method_kind kind_of[] = {[KVD_PLUGIN_TOKENS] = TOKENS,
                                       [KVD_PLUGIN_CHANNELS] = CHANNELS,
                                       [KVD_PLUGIN_LAYERS] = LAYERS};
 
-/* Returns the method with index i, built-in methods first, or NULL. */
+/* Returns the compression method with index i, built-in methods first, or NULL. */
 static const kvd_method_info *name_at(int i, method_kind *kind)
 {
     kvd_plugin_kind of_plugin;
@@ -275,7 +275,7 @@ static int add(method_kind kind, const kvd_method_info *info, kvd_method *m, kvd
     return 0;
 }
 
-/* Returns the method whose name is the first n characters of `name`, or NULL. */
+/* Returns the compression method whose name is the first n characters of `name`, or NULL. */
 static const kvd_method_info *named(const char *name, size_t n, method_kind *kind)
 {
     const kvd_method_info *info;

@@ -31,8 +31,8 @@ typedef struct {
     /* Compression methods. To use them, copy the plan, set dims, type, prompt and seed of the copy,
      * and open the copy. */
     kvd_plan plan;
-    /* Method whose rotations come from a spectrum file given by --spectrum (zack, fdc, ...), or
-     * NULL. */
+    /* Method whose rotation matrices come from a spectrum file given by --spectrum (zack, fdc,
+     * ...), or NULL. */
     const kvd_dims_method *dims;
     /* Projections that method `dims` computes: of Q and K, of V, or of all three. */
     kvd_cut cut;
@@ -82,7 +82,7 @@ typedef struct {
     const kvd_method_info *info;
     /* Axis that the method reduces: "tokens", "bits", "dims" or "layers". */
     const char *axis;
-    /* The method if it reads rotations from a file given by --spectrum, otherwise NULL. */
+    /* The method if it reads rotation matrices from a file given by --spectrum, otherwise NULL. */
     const kvd_dims_method *dims;
     /* True if the method makes the cache smaller by itself, and none of its parameters is a file
      * path. */
@@ -134,8 +134,8 @@ bool kvd_method_tradeoff_given(const kvd_method *m, const kvd_method_tradeoff *t
  * from `value`. */
 void kvd_method_tradeoff_set(const kvd_method *m, const kvd_method_tradeoff *t, double value,
                              kvd_method *out);
-/* Returns the value of parameter t->name in m. Returns NaN for parameter p if m has other
- * parameters instead, such as r. */
+/* Returns the value of parameter t->name in m. Returns NaN for p, the fraction of dimensions to
+ * remove, if m has another parameter instead, such as a removal rate r. */
 double kvd_method_tradeoff_value(const kvd_method *m, const kvd_method_tradeoff *t);
 
 /* Copies to `to` [KVD_SETTINGS] the parameters in `settings` ("NAME.KEY=VALUE,...") that differ

@@ -75,7 +75,8 @@ enum {
     KEYS_P_U_SIDES = KEY_P_U_QK | KEY_P_U_V
 };
 
-/* Parameters of methods that read rotations from a file (--spectrum). `p_i` is an alias of `p`. */
+/* Parameters of methods that read rotation matrices from a file (--spectrum). `p_i` is an alias of
+ * `p`. */
 static const struct {
     const char *key;
     unsigned bit;

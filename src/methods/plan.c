@@ -211,7 +211,8 @@ static int check_merge(const kvd_plan *p, kvd_err *err)
     return 0;
 }
 
-/* Returns the name of the method that makes the cache hold other vectors than K and V, or NULL. */
+/* Returns the name of the compression method that makes the cache hold other vectors than K and V,
+ * or NULL. */
 static const char *other_form(const kvd_plan *p)
 {
     return p->layers     ? p->layers->info.name

@@ -42,8 +42,8 @@ typedef struct kvd_plan {
     kvd_dtype type; /* data type of numbers that are not quantised */
     /* Numbers of layers at the start and at the end of the model that are not compressed. */
     int keep_first, keep_last;
-    /* Plan without methods, used in the layers that are not compressed. NULL if all layers are
-     * compressed. */
+    /* Plan that compresses nothing, used in the layers that stay uncompressed. NULL if all layers
+     * are compressed. */
     struct kvd_plan *kept;
     int n_layers;
     /* Number of tokens at the start of each sequence that are its prompt. The last token of a
@@ -61,8 +61,8 @@ int kvd_plan_check(const kvd_plan *p, const kvd_method_setup *setup, kvd_err *er
 int kvd_plan_open(kvd_plan *p, const kvd_method_setup *setup, kvd_err *err);
 void kvd_plan_close(kvd_plan *p);
 
-/* Returns the plan for `layer`: p, or a plan without methods if the layer is not compressed.
- * kvd_plan_open must have opened p. */
+/* Returns the plan for `layer`: p, or a plan that compresses nothing if the layer stays
+ * uncompressed. kvd_plan_open must have opened p. */
 const kvd_plan *kvd_plan_of_layer(const kvd_plan *p, int layer);
 
 /* Returns true if a method changes the cache token by token, for example by dropping or quantising
@@ -73,8 +73,8 @@ bool kvd_plan_stepwise(const kvd_plan *p);
  * needs Q, K and V of all layers before it compresses. */
 bool kvd_plan_first_pass(const kvd_plan *p);
 
-/* Returns the method that ranks tokens over all layers, or NULL. Sets *self, unless `self` is NULL,
- * to the state of that method. */
+/* Returns the compression method that ranks tokens over all layers, or NULL. Sets *self, unless
+ * `self` is NULL, to the state of that method. */
 const kvd_tokens_method *kvd_plan_ranker(const kvd_plan *p, const void **self);
 
 /* Returns how often each prompt is fed to the model: 2 if a method appends a copy of it, else 1. */

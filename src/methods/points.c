@@ -214,8 +214,8 @@ static int widths_at(const kvd_method *m, int side, double p, double *removal_ra
 }
 
 /* Computes how many dimensions each head keeps if the fraction p[0] of Q's and K's dimensions is
- * removed, and p[1] of V's. Sets *removal_rate to r of Eq. 6 in the ZACK paper, or to NaN if V has
- * another r than K. */
+ * removed, and p[1] of V's. Sets *removal_rate to r, the fraction of its sum of singular values
+ * that each head may lose (ZACK paper, Eq. 6), or to NaN if K and V have different r. */
 static int widths_of_sides(const kvd_method *m, const double p[2], double *removal_rate,
                            kvd_widths *w, kvd_err *err)
 {

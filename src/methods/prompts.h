@@ -9,8 +9,8 @@
 #include "model/pass/forward.h"
 
 typedef struct {
-    /* Attention hook that records K, V or token scores of the prompts before they are compressed.
-     * Must be the first member. */
+    /* Attention hook that records prompts before they are compressed: their K and V, or scores by
+     * which a method ranks their tokens. Must be the first member. */
     kvd_attention hook;
     /* The following fields are private. */
     kvd_dense_attention dense;
@@ -30,7 +30,8 @@ typedef struct {
      * does not need it. Prompt s has an array [layers][tokens] at index n_layers * offset[s]. The
      * array has no rows for layers with a sliding window shorter than the sequence. */
     double *log_denominator;
-    /* Numbers by which the method ranks prompt tokens, for each sequence and layer, or NULL. */
+    /* Numbers by which the compression method ranks prompt tokens, for each sequence and layer, or
+     * NULL. */
     double *observed;
     size_t *observed_at;
     /* Precision levels of the prompt tokens. Each prompt has an array [n_layers][tokens] or, if
@@ -49,8 +50,8 @@ void kvd_prompts_release(kvd_prompts *p);
  * whole [n_sequences]: number of tokens of each sequence, prompt and output together. */
 int kvd_prompts_finish(kvd_prompts *p, const size_t *whole, kvd_err *err);
 
-/* Fails if the method reads each prompt twice, and 2 * length exceeds max_len or the model's
- * context length. length: tokens of the prompt. */
+/* Fails if the compression method reads each prompt twice, and 2 * length exceeds max_len or the
+ * model's context length. length: tokens of the prompt. */
 int kvd_prompts_check(const kvd_plan *plan, const kvd_config *c, size_t sequence, size_t length,
                       size_t max_len, kvd_err *err);
 

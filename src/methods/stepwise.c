@@ -225,7 +225,8 @@ static int shorten_prompt(kvd_head *h, kvd_err *err)
         (h->p->channels->prune ? kvd_head_prune(h, err) : kvd_head_cut(h, err)))
         return -1;
     const kvd_bits_method *const bits = h->p->bits;
-    /* False if this layer's sliding window turns off the method that chooses important tokens. */
+    /* False if this layer's sliding window turns off the compression method that chooses important
+     * tokens. */
     const bool lowers = h->tokens || !h->p->tokens;
     if (bits && bits->balances && bits->balances(&h->p->bits_values) && h->n0 && lowers)
         kvd_head_balance(h);

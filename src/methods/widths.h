@@ -15,7 +15,7 @@ int kvd_keep(const double *sigma, size_t d, double r, bool energy);
 
 /* Sets *w to the number of dimensions that each head keeps at removal rate r. Each head loses at
  * most the fraction r of the sum of its singular values or, if `energy` is true, of the sum of
- * their squares. Allocates *w. Fails if the spectrum has rotations per query head. */
+ * their squares. Allocates *w. Fails if the spectrum has a rotation matrix per query head. */
 int kvd_widths_eq6(const kvd_spectrum *s, const kvd_pair pair[2], double r, bool energy,
                    kvd_widths *w, kvd_err *err);
 

@@ -92,8 +92,8 @@ int kvd_results_add(kvd_results *r, const char *path, kvd_err *err);
 /* Returns the number of result files of one kind. */
 size_t kvd_results_count(const kvd_results *r, kvd_result_kind kind);
 
-/* Returns true if the result was measured with random weights: its times are valid, its accuracies
- * are not. */
+/* Returns true if the model in result file *r had random weights: its times are valid, its
+ * accuracies are not. */
 bool kvd_result_random_weights(const kvd_result *r);
 
 /* Fills *some with the results that are valid: all timing results, and all other results of models

@@ -103,15 +103,15 @@ static int by_series(const void *a, const void *b)
     if (!c)
         c = (kvd_entry_real(x, "overall_p") > kvd_entry_real(y, "overall_p")) -
             (kvd_entry_real(x, "overall_p") < kvd_entry_real(y, "overall_p"));
-    /* Sorts results with larger caches first. */
+    /* Sorts accuracy results with larger caches first. */
     if (!c)
         c = (kvd_entry_real(x, "cache_share") < kvd_entry_real(y, "cache_share")) -
             (kvd_entry_real(x, "cache_share") > kvd_entry_real(y, "cache_share"));
     return c ? c : strcmp(x->file->path, y->file->path);
 }
 
-/* Returns " (V alone)" or " (Q-K alone)" if a result reduces the dimensions only of V, or only of Q
- * and K; else "". */
+/* Returns " (V alone)" or " (Q-K alone)" if the compression of accuracy result *e reduces the
+ * dimensions only of V, or only of Q and K; else "". */
 static const char *alone(const kvd_accuracy_entry *e)
 {
     const bool qk = *kvd_entry_text(e, "pair_qk"), v = *kvd_entry_text(e, "pair_v");
@@ -152,8 +152,8 @@ static bool varies_on_text(const kvd_accuracy_entries *all, size_t i, const char
     return false;
 }
 
-/* Writes a property of result i, such as " (prompt 256)" or " (9 predictions)", if other results on
- * the same text differ in it. Otherwise writes "". */
+/* Writes a property of accuracy result i, such as " (prompt 256)" or " (9 predictions)", if other
+ * results on the same text differ in it. Otherwise writes "". */
 static void scored(const kvd_accuracy_entries *all, size_t i, char *text, size_t size)
 {
     static const struct {
@@ -515,8 +515,8 @@ static size_t service_of(const same_place *p, size_t i)
     return i;
 }
 
-/* Returns true if a row of another file has the method and the server limits (such as the largest
- * batch) of row i. */
+/* Returns true if a row of another file has the compression method and the server limits (such as
+ * the largest batch) of row i. */
 static bool twice(const same_place *p, size_t i)
 {
     for (size_t k = p->first; k < p->end; k++)

@@ -10,7 +10,7 @@ typedef struct {
     const kvd_result *file;
     const kvd_rows *rows;
     size_t row;
-    /* name of the method, with a note if only Q and K, or only V, lose dimensions */
+    /* name of the compression method, with a note if only Q and K, or only V, lose dimensions */
     char name[KVD_LABEL];
     /* name of the method in tables; includes model, number type and prompt length if results differ
      * in them */
@@ -46,14 +46,14 @@ void kvd_accuracy_entries_release(kvd_accuracy_entries *all);
 
 const char *kvd_entry_text(const kvd_accuracy_entry *e, const char *column);
 double kvd_entry_real(const kvd_accuracy_entry *e, const char *column);
-/* Returns the result's value in `column`, with the interval from columns COLUMN_lo and
+/* Returns the accuracy result's value in `column`, with the interval from columns COLUMN_lo and
  * COLUMN_hi. */
 kvd_interval kvd_entry_interval(const kvd_accuracy_entry *e, const char *column);
-/* Returns the result's perplexity divided by that of the uncompressed model, with a 95 %
+/* Returns the accuracy result's perplexity divided by that of the uncompressed model, with a 95 %
  * interval. */
 kvd_interval kvd_entry_ratio(const kvd_accuracy_entry *e);
-/* Returns true if the result was measured in a search for the strongest compression at a given
- * accuracy (kvdim-eval --target). */
+/* Returns true if the accuracy result was measured in a search for the strongest compression at a
+ * given accuracy (kvdim-eval --target). */
 bool kvd_entry_is_search_point(const kvd_accuracy_entry *e);
 bool kvd_entry_is_none(const kvd_accuracy_entry *e);
 /* Writes the parameter by which the method trades cache bytes for accuracy, such as "h2o.heavy =
@@ -75,8 +75,9 @@ typedef struct {
     const kvd_result *file;
     const kvd_rows *rows;
     size_t row;
-    /* kind of a row of a serving file: "point" (simulation at one request rate), "max-rate"
-     * (highest rate) or "validation" (comparison with measured times); NULL for other files */
+    /* kind of a row in a file of simulated serving: "point" (serving at a given request rate),
+     * "max-rate" (the highest request rate within a latency bound) or "validation" (comparison with
+     * measured times); NULL for other files */
     const char *kind;
     /* conditions of the measurement, such as "model on H200; batch 8"; results with equal texts can
      * be compared */

@@ -133,8 +133,8 @@ TEST(test_models)
         }
         assert_true(fabs(kvd_regression_at_one(&r, MODELS, (kvd_set)j) - mean) < 1e-11);
     }
-    /* Model 1 has a single measurement. Its line must pass through this measurement with the slope
-     * that the measurements of model 0 give. */
+    /* The second language model has a single measurement. Its fitted line must pass through the
+     * measurement, with the slope fitted to the first language model. */
     for (int i = 0; i < 7; i++)
         model[i] = i == 6;
     OK(kvd_regression_fit(&r, t, model, 7, 2, &err));

@@ -67,8 +67,8 @@ TEST(test_mean_abs_by_hand)
     assert_true(energy[0] == 1 && energy[1] == 1);
 }
 
-/* Compares a rotation with itself under random signs of its columns, and with an unrelated
- * rotation. */
+/* Compares a rotation (orthogonal matrix) with itself under random signs of its columns, and with
+ * an unrelated rotation. */
 TEST(test_signs_and_unrelated)
 {
     static double A[D * D], B[D * D], C[D * D];

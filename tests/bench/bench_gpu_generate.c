@@ -14,7 +14,7 @@ typedef struct {
     const kvd_config *config;
     kvd_generator *generator;
     kvd_continuations run;
-    kvd_spectrum spectrum; /* random rotations, made when a method needs them */
+    kvd_spectrum spectrum; /* random rotation matrices, made when a method needs them */
     bool made;
 } bench;
 

@@ -8,7 +8,7 @@
 /* BLOCK: number of random elements that are made; copies of them fill the cache */
 enum { HALF = KVD_PALU_D_HEAD / 2, BLOCK = 1 << 24 };
 
-/* rates of one H200 (results/h200): matrix products and memory reads */
+/* throughput of one H200 (results/h200): matrix products and memory reads */
 static const double gemm_flops = 790e12, bytes_per_s = 4.3e12;
 
 static kvd_rng rng;

@@ -1,5 +1,5 @@
-/* Tests the computation of one rotation for Q and K, and of projections of Q and K that change Q
- * K^T least. */
+/* Tests the computation of one rotation (orthogonal matrix) for Q and K, and of projections of Q
+ * and K that change Q K^T least. */
 
 #include <cblas.h>
 

@@ -589,8 +589,8 @@ static const kvd_shape gpt_oss = {
     "\"truncate\":false},\"max_position_embeddings\":1024,\"rms_norm_eps\":1e-05,"
     "\"vocab_size\":500,\"tie_word_embeddings\":false}"};
 
-/* Checks that the method runs on the CUDA engine. If `reason` is given, checks instead that the
- * engine refuses the method for this reason. */
+/* Checks that the compression method runs on the CUDA engine. If `reason` is given, checks instead
+ * that the engine refuses the method for this reason. */
 static void takes_path(kvd_generator *gpu, const char *text, const char *reason)
 {
     char why[KVD_GENERATOR_WHY];

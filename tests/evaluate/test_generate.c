@@ -188,7 +188,7 @@ TEST(none_is_repeated_full_passes)
     assert_true(fabs(account.payload - account.dense) < 1);
 }
 
-/* Beyond 32 tokens LongRoPE changes its divisors, so cached K must be computed again. */
+/* Beyond 32 tokens, LongRoPE uses other RoPE frequencies, so cached keys must be recomputed. */
 TEST(longrope_follows_the_text)
 {
     enum { N = 5, TEXT = 64 };

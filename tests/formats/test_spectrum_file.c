@@ -1,5 +1,5 @@
-/* Tests files of singular values and rotations, of kept dimensions, and of the KL divergence after
- * one head loses dimensions. */
+/* Tests files of singular values and rotation matrices, of kept dimensions, and of the KL
+ * divergence after one head loses dimensions. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

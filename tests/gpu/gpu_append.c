@@ -304,8 +304,8 @@ static void against_reference(fixture *f, int decode)
                           want_v, &err),
            f->c.name, err.msg);
 
-    /* copy of the cache in which every checked element is replaced by POISON; in the end, an
-     * element that is not POISON shows a write to a wrong place */
+    /* Copy of the cache, which was filled with POISON before the kernel ran. Expected writes are
+     * set back to POISON, so that any other value is a wrong write. */
     uint16_t *left = need(f->pool_elements * sizeof *left);
     memcpy(left, f->pool, f->pool_elements * sizeof *left);
     frobenius sq = {0, 0}, sk = {0, 0}, sv = {0, 0};

@@ -295,8 +295,8 @@ static void refusal(const scenario *c)
     bench_free(&b);
 }
 
-/* Replaces K or V of n tokens in `rows` [tokens][2 d] by their quantised and restored values,
- * computed on the CPU. */
+/* Quantises K or V of n tokens in `rows` [tokens][2 d] on the CPU, and replaces them by the
+ * dequantised values. */
 static void code_on_cpu(const kvd_bits_method *m, const void *self, uint16_t *rows, size_t d,
                         size_t first, size_t n, int side)
 {

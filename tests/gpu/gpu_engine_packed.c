@@ -69,7 +69,7 @@ static double off(const load *l, const float *x, const float *want, double *most
 typedef struct {
     const char *method;
     /* share: accepted distance between GPU and CPU logits, divided by the distance between logits
-     * with and without the method; held: accepted relative difference of cache bytes */
+     * with and without the compression method; held: accepted relative difference of cache bytes */
     double share, held;
 } test_case;
 

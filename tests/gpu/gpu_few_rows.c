@@ -28,7 +28,7 @@ static void quantise(float *w, size_t rows, size_t in)
         (void)kvd_quantise_group(w + at, KVD_FEW_UNIT, 1, 4, w + at);
 }
 
-/* Quantises w to 4 bits on the device, and replaces w by the restored weights. */
+/* Quantises w to 4 bits on the device, and replaces w by the dequantised weights. */
 static kvd_few_codes pack(const scenario *c, float *w, size_t rows, const void *device)
 {
     const bool gated = is_gated(c->kind);
@@ -95,7 +95,7 @@ static double distance(const scenario *c, const float *w, const double *x, const
 static void test(const scenario *c)
 {
     static const char *const name[] = {"store", "add", "put", "swiglu", "geglu_tanh", "logits"};
-    /* true for kernels that round intermediate results to bf16 several times */
+    /* true for kernels that round intermediate numbers to bf16 several times */
     const int narrow = c->kind == KVD_FEW_STORE || is_gated(c->kind);
     const double bar = narrow || c->norm ? 6e-3 : c->codes ? 2e-5 : 2e-6;
     const size_t rows = is_gated(c->kind) ? 2 * c->out : c->out, n_y = c->n * c->out;

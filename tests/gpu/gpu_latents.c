@@ -409,7 +409,7 @@ static bool joins(const problem *p)
     return !p->c->direct && kvd_latent_joins(p->c->group, p->c->d);
 }
 
-/* Tests that the kernel leaves V unchanged if only keys are to be restored. */
+/* Tests that the kernel leaves V unchanged if only K is computed from latent vectors. */
 static void test_joint_keys(const problem *p, const kvd_latent_restore_args *from)
 {
     const latent_case *const c = p->c;

@@ -511,8 +511,8 @@ static void copy_rows(const float *x, size_t from, float *y, size_t to, size_t n
         memcpy(y + i * to, x + i * from, width * sizeof *y);
 }
 
-/* Quantises n tokens of request number `of`, and writes the restored tokens to `decoded`. Sets n,
- * x, seen and prompt of b; the caller sets all other fields. */
+/* Quantises n tokens of request number `of`, and writes the dequantised tokens to `decoded`. Sets
+ * n, x, seen and prompt of b; the caller sets all other fields. */
 static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const float *x,
                         float *decoded)
 {
@@ -543,7 +543,7 @@ static void code_pieces(const bench *w, int of, kvd_bits_block b, int n, const f
     }
 }
 
-/* Quantises tokens in groups that span all KV heads. Writes the restored vectors of head g to
+/* Quantises tokens in groups that span all KV heads. Writes the dequantised vectors of head g to
  * decoded [n][d]. */
 static void code_joint(const bench *w, int b, int g, kvd_bits_block block, int n, float *decoded)
 {
@@ -596,8 +596,8 @@ static float *expected(const bench *w, int side, int b, int g, int m, int *coded
     return x;
 }
 
-/* Returns how many elements of the restored K or V differ from `want`. Padding rows after the last
- * token must be 0. */
+/* Returns how many elements of the dequantised K or V differ from `want`. Padding rows after the
+ * last token must be 0. */
 static size_t wrong(const bench *w, int side, int b, int g, int m, int coded, const float *want,
                     double *worst)
 {

@@ -1,4 +1,4 @@
-/* A small model's shape, random rotations, and random Q, K and V. */
+/* A small model's shape, random rotation matrices, and random Q, K and V. */
 #ifndef DIMS_FIXTURE_H
 #define DIMS_FIXTURE_H
 

@@ -47,8 +47,8 @@ static inline const uint16_t *set(const char *name, size_t n)
     return tensor_of(file, name, n);
 }
 
-/* Checks which tokens the method keeps after each decode step. Tensor `name` [KV heads][STEPS][N]
- * holds the tokens that a public implementation keeps. */
+/* Checks which tokens the compression method keeps after each decode step. Tensor `name` [KV
+ * heads][STEPS][N] holds the tokens that a public implementation keeps. */
 static inline void same_steps(const char *text, const char *name)
 {
     const uint16_t *const want = set(name, KV * STEPS * N);

@@ -68,8 +68,9 @@ static void note(fixture *f, double got, double want)
     f->worst = worse(f->worst, fabs(got - want) / (fabs(want) + 1e-4));
 }
 
-/* Counts tokens that only the GPU or only the CPU (c->level) keeps. Ignores tokens before position
- * `old` if rounding explains the difference. */
+/* Compares the tokens that the GPU keeps (`kept`) with the tokens that the CPU keeps (c->level).
+ * Returns the number of errors. Before position `old`, differences that rounding explains are no
+ * errors. */
 static int check_sets(fixture *f, int b, const layer_case *c, size_t old, const int32_t *kept,
                       const int32_t *count)
 {

@@ -31,8 +31,8 @@ typedef struct {
     uint16_t *q;  /* queries [N requests][heads][d] */
     double *y[2]; /* K and V decoded from the device's codes, [N][most][N_KV][d] */
     size_t n_pages;
-    /* rows: number of compared vectors. other: number of vectors whose restored numbers differ from
-     * the CPU's. */
+    /* rows: number of compared vectors. other: number of vectors whose dequantised numbers differ
+     * from the CPU's. */
     size_t rows, other;
     double worst, attention;
     void *device[24];
@@ -225,7 +225,7 @@ static void read_token(const bench *w, const char *codes, int b, int t, int g)
     }
 }
 
-/* Quantises and restores the vector at w->x[side] + from on the CPU, and writes the result to want
+/* Quantises the vector at w->x[side] + from on the CPU, and writes the dequantised vector to want
  * [d]. */
 static void code_on_host(const bench *w, int side, int t, int g, size_t from, float *want)
 {
@@ -410,7 +410,7 @@ static void test(const test_case *t)
     close_bench(&w);
 }
 
-/* Compares K and V, restored to cache pages, with the expected ones. Adds the number of wrong
+/* Compares the dequantised K and V in cache pages with the expected ones. Adds the number of wrong
  * vectors of earlier tokens to w->other. Returns the number of wrong vectors of the newest token
  * and of padding, which must be 0. */
 static size_t compare_restored(bench *w, int step)

@@ -155,8 +155,8 @@ static int check_layer(const kvd_evict_rule *r, layer *l, const found *x, int i,
     return wrong;
 }
 
-/* Makes test data of layer i, with device arrays in `to`. If the eviction rule reads prompts twice,
- * prompts are repeated. */
+/* Makes test data of layer i, with device arrays in `to`. Prompts are twice as long if the eviction
+ * rule appends a copy to each prompt. */
 static layer layer_of(const uneven_case *u, int i, const kvd_evict_rule *rule, scratch to)
 {
     layer l = {.lse = NULL};

@@ -152,8 +152,8 @@ TEST(palu)
     kvd_plan_close(&plan);
 }
 
-/* Quantises and restores head h of rows [ROWS][WIDE]. Writes the head's numbers to x [ROWS][D] and
- * the restored ones to y [ROWS][D]. */
+/* Quantises head h of rows [ROWS][WIDE]. Writes the head's numbers to x [ROWS][D] and the
+ * dequantised numbers to y [ROWS][D]. */
 static kvd_bits_count code_head(const char *text, const kvd_method_setup *s, int side, int h,
                                 const float *rows, float *x, float *y)
 {

@@ -167,7 +167,7 @@ TEST(rows_of_all_layers)
         assert_memory_equal(kvd_prompts_rows(&p, KVD_KEYS, 0, s), k[0] + offset[s] * KV_HEADS * D,
                             length[s] * KV_HEADS * D * sizeof(float));
         /* A pair of merged vectors takes 16 (D + 2) + 1 bits instead of 32 D. Here both vectors are
-         * equal, so both are restored exactly. */
+         * equal, so both are decoded exactly. */
         const float *const rows = kvd_prompts_rows(&p, KVD_VALUES, 2, s);
         for (size_t i = 0; i < length[s] * KV_HEADS * D; i++)
             assert_true(fabsf(rows[i] - v[2][offset[s] * KV_HEADS * D + i]) < 1e-5f);

@@ -15,7 +15,7 @@ static kvd_weight find(const kvd_checkpoint *c, int part, bool bias, int layer)
     return w;
 }
 
-/* Checks the restored values y of a group x: each error is at most half a quantisation step plus
+/* Checks the dequantised values y of a group x: each error is at most half a quantisation step plus
  * rounding, and at most 2^bits different values occur. */
 static void check_group(const float *x, const float *y, size_t n, int bits)
 {

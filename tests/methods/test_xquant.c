@@ -78,7 +78,7 @@ static void quantise(double *x, size_t n, size_t next, int bits)
             step * fmin(fmax(nearbyint((x[i * next] - zero) / step), 0), pow(2, bits) - 1) + zero;
 }
 
-/* Compares the restored K or V in array y with the exact K or V, x W^T + b. Returns the relative
+/* Compares the dequantised K or V in array y with the exact K or V, x W^T + b. Returns the relative
  * squared error. */
 static double error_of(const model *m, int side, const double *x)
 {
@@ -148,7 +148,7 @@ TEST(an_input_is_quantised_once)
 }
 
 /* With latent=1, the method xquant quantises X U per channel, with the layer inputs X and the SVD
- * W_K^T = U S B^T. Keys are restored as (X U) (U^T W_K^T). */
+ * W_K^T = U S B^T. Keys are then computed as (X U) (U^T W_K^T). */
 TEST(keys_are_read_from_a_latent)
 {
     static double a[MOST * MOST], u[MOST * MOST], sigma[MOST], vt[MOST * MOST], superb[MOST],

@@ -139,7 +139,7 @@ TEST(test_measures)
         /* coefficient of variation, in percent, of the heads' largest singular values, 6 and 10 */
     } want[] = {{"cv:k", 35.35533905932738},
                 {"trailing-share:k", 100 * 1.5 / 11.5},
-                /* 25 %, because one of each head's four singular values, 0.5, is below 1 */
+                /* Percentage of singular values below 1: in each head, one of four (0.5). */
                 {"below-one:k", 25},
                 /* 50 % of the singular values are below 1 after division by 2, the square root of
                  * the number of tokens */
@@ -638,7 +638,8 @@ TEST(test_shipped_ledger)
         assert_int_equal(l.entry[k].verdict, KVD_NOT_MEASURED);
         assert_true(strlen(l.entry[k].rule) >= 11);
         assert_true(strlen(l.entry[k].needs) > 10 && strlen(l.entry[k].claim) > 10);
-        /* Without SHAPE, which names a model, this command would measure times on a CPU. */
+        /* The command must set SHAPE, the dimensions of a model. Without SHAPE it would measure on
+         * the CPU. */
         if (strstr(l.entry[k].needs, "make -C experiments/serving"))
             assert_non_null(strstr(l.entry[k].needs, "SHAPE=llama-3.1-8b TRACES="));
         if (strcmp(l.entry[k].id, "ZACK Table 4") == 0) {

@@ -127,8 +127,7 @@ TEST(test_loads)
 {
     check(2, 2, (const double[]){0.5, 1}, (const double[]){-10, 100 * (1 / 1.2 - 1)},
           (const double[]){2, 1.2});
-    /* Request rate 2 is compared although it is 0.27 % above the uncompressed cache's highest
-     * rate. */
+    /* A request rate of 2 counts, although the uncompressed cache sustains 0.27 % less. */
     check(2 / 1.0027, 2, (const double[]){0.50135, 1.0027},
           (const double[]){-10, 100 * (1 / 1.2 - 1)}, (const double[]){2, 1.2});
     /* Times to the first token at 2.2 requests/s are interpolated between results at 2 and 2.4
@@ -221,8 +220,8 @@ TEST(test_queue)
     }
 }
 
-/* The queue of requests counts as growing if serving continues too long after the last arrival.
- * Limit: 5 s + (completion time of a request - its waiting time). */
+/* The queue counts as growing if the last completion is too long after the last arrival: longer
+ * than 5 s plus a request's mean service time (time without waiting). */
 TEST(test_queue_of_few_percent)
 {
     static const struct {

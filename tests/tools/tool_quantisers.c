@@ -3,7 +3,7 @@
  * Quantises the first TOKENS tokens of DUMP.h5 as one prompt, for
  * tests/oracle/public_quantisers.py. Writes to OUT.h5:
  *
- * /keys, /values [layer][kv_head][token][dim]   restored K and V, float32
+ * /keys, /values [layer][kv_head][token][dim]   dequantised K and V, float32
  * /bits [layer][kv_head][K or V][2]             bits of codes; bits of scales and other tables
  *
  * Only for the method kvquant:
@@ -27,8 +27,9 @@ typedef struct {
     kvd_h5 out;
 } work;
 
-/* Quantises K or V (side), and writes the restored numbers to decoded [layer][head][n][d]. Writes
- * to bits [layer][head][KVD_N_SIDES][2] the bits of codes and the bits of scales and tables. */
+/* Quantises K or V (side), and writes the dequantised numbers to decoded [layer][head][n][d]. Array
+ * bits [layer][head][KVD_N_SIDES][2] receives two sizes in bits: of the codes, and of the scales
+ * and tables. */
 static int code_side(const work *w, kvd_side side, float *decoded, double *bits, kvd_err *err)
 {
     const kvd_model_info *const m = &w->dump->model;

@@ -102,8 +102,8 @@ static int read_layer(selection *s, int layer, kvd_err *err)
     return 0;
 }
 
-/* Runs the method on n KV heads: first the prompt, then token by token. Records which tokens are
- * kept. */
+/* Runs the compression method METHOD on n KV heads: first on the prompt, then token by token.
+ * Records which tokens it keeps in the cache. */
 static int run_heads(selection *s, int layer, int g, size_t n, kvd_err *err)
 {
     static kvd_head h[MOST_HEADS];

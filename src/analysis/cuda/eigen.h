@@ -12,9 +12,9 @@
 int kvd_gpu_gram_svd(const double *gram, size_t n, size_t d, double *sigma, double *R, size_t *bad,
                      double *device_s, kvd_err *err);
 
-/* Computes singular values and rotations of matrices X, such as Q, on the current GPU, from X^T X
- * in *m. Decompositions that give two projections per KV head (KVD_PAIR_BQK, KVD_PAIR_BVW) run on
- * the CPU. */
+/* Computes singular values and right singular vectors of matrices X, such as Q, on the current GPU,
+ * from X^T X in *m. Decompositions with a left and a right projection per KV head (KVD_PAIR_BQK,
+ * KVD_PAIR_BVW) run on the CPU. */
 int kvd_gpu_decompose_moments(const kvd_moments *m, const bool wanted[KVD_N_PAIRS],
                               bool before_rope, int first, kvd_spectrum *s, kvd_err *err);
 

@@ -24,7 +24,7 @@ typedef struct {
     /* buffers for the queries and keys that are projected to the kept dimensions */
     float *q_own, *k_own;
     /* Keys before RoPE, and inputs of W_Q, W_K and W_V [tokens][d_model]. Each is NULL if the
-     * method does not read it. */
+     * compression method does not read it. */
     float *k_pre, *input;
     /* attention outputs of all tokens; if a KV head keeps d dimensions of V, each of its query
      * heads has d outputs */

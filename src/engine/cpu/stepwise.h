@@ -16,8 +16,8 @@ typedef struct {
     size_t *offset, *start, *whole, *slot;
 } kvd_cpu_stepwise;
 
-/* Prepares caches for `slots` requests. Fails if the method reads each prompt twice, or if prompts
- * may be split (`chunk` is not 0). */
+/* Prepares caches for `slots` requests. Fails if the compression method reads each prompt twice, or
+ * if prompts may be split (`chunk` is not 0). */
 int kvd_cpu_stepwise_init(kvd_cpu_stepwise *s, const kvd_config *c, const kvd_plan *plan,
                           size_t slots, size_t tokens, size_t chunk, kvd_err *err);
 void kvd_cpu_stepwise_release(kvd_cpu_stepwise *s);

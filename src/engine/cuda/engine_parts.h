@@ -136,7 +136,8 @@ int kvd_cuda_check_finite(const kvd_cuda_engine *e, const kvd_iteration *it, kvd
  * requests. */
 int kvd_cuda_engine_check(const kvd_config *c, const kvd_engine_spec *s, size_t positions,
                           kvd_err *err);
-/* Fails if the requested GPUs do not exist, or if the method does not run on several GPUs. */
+/* Fails if the requested GPUs do not exist, or if the compression method does not run on several
+ * GPUs. */
 int kvd_cuda_engine_check_several(const kvd_plan *plan, const kvd_engine_spec *s, kvd_err *err);
 
 /* Open an engine on several GPUs, which divide heads and hidden units (kvd_engine_open_parallel) or

@@ -181,8 +181,8 @@ static void sent(const kvd_engine *self, double bytes[2])
             bytes[kind] += q->rank[g].sent[kind];
 }
 
-/* Fails if the method chooses important tokens in each layer separately, instead of once for
- * several layers. */
+/* Fails if the compression method chooses important tokens in each layer separately, instead of
+ * once for several layers. */
 static int check_sets(const kvd_plan *plan, kvd_err *err)
 {
     return plan->tokens && kvd_tokens_layers(&plan->tokens_values) < 2

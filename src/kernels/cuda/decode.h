@@ -71,7 +71,7 @@ int kvd_decode_ctas_per_task(const kvd_decode_args *args, int shortest);
 size_t kvd_decode_workspace_bytes(const kvd_attn_map *map, int batch, int max_kv_len, int n_ctas);
 
 /* Assigns the keys of every request and KV head to CTAs. Layers with the same head dimensions and
- * the same tokens can share the result. */
+ * the same tokens can share this assignment. */
 cudaError_t kvd_decode_plan(const kvd_decode_args *args, kvd_schedule schedule,
                             cudaStream_t stream);
 

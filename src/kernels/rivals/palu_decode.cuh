@@ -161,8 +161,9 @@ __device__ __forceinline__ int request_of(const int32_t *prefix, int batch, int 
     return kvd_last_true(0, batch, [=](int i) { return __ldg(prefix + i) <= x; });
 }
 
-/* Copies projection matrices and latent vectors to shared memory, in one thread. Order of the
- * copies: K of page 0, K of page 1, V of page 0, K of page 2, V of page 1, and so on. */
+/* Copies projection matrices and latent vectors to shared memory, in one thread. Latent vectors are
+ * copied in this order: K of page 0, K of page 1, V of page 0, K of page 2, V of page 1, and so
+ * on. */
 __device__ __forceinline__ void produce(const params &p, uint32_t smem)
 {
     const run mine = my_run(p);

@@ -32,7 +32,7 @@ typedef struct {
 int kvd_palu_decode_clusters(void);
 size_t kvd_palu_decode_workspace_bytes(const kvd_palu_shape *shape, int batch, int n_clusters);
 
-/* Divides the pages among clusters of two CTAs. The result can be used for all layers whose
+/* Divides the pages among clusters of two CTAs. This division can be used for all layers whose
  * requests have the same kv_len. */
 cudaError_t kvd_palu_decode_plan(const kvd_palu_decode_args *args, cudaStream_t stream);
 /* Computes Palu's decode attention. Returns cudaErrorNotSupported on GPUs other than Hopper. */

@@ -245,7 +245,7 @@ typedef struct {
 } kvd_stream_group;
 
 /* Transform and entropy coder of K or V of one layer: y = (x - mean) * to is quantised and
- * entropy-coded, and x is restored as mean + y * from. The method owns the arrays.
+ * entropy-coded, and x is decoded as mean + y * from. The method owns the arrays.
  *
  * Method waterfill rounds y to multiples of `step`; kvtc gives each group of components a scale and
  * a zero point. */

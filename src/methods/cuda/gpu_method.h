@@ -63,30 +63,30 @@ struct kvd_gpu_method {
     /* True if all layers share one set of bf16 pages, which the callback `appended` fills anew for
      * each layer. */
     bool one_layer;
-    /* True if layers with a sliding window keep their K and V in bf16 pages, outside the method's
-     * memory. */
+    /* True if layers with a sliding window keep their K and V in bf16 pages, outside the
+     * compression method's memory. */
     bool skips_windows;
     /* [n_layers] True for layers without a window that keep uncompressed K and V. NULL: none. */
     const bool *skips;
     /* True if a timing run may begin with a decode step although no prompt was processed. */
     bool anywhere;
-    /* True if the method must process a prompt at once, not in chunks. */
+    /* True if the compression method must process a prompt at once, not in chunks. */
     bool whole_prompts;
     /* True if only prompts need Q and K before RoPE (hook.wants_pre). */
     bool pre_of_prompts;
     /* True if the callbacks `attended` and `attended_window` need not be called in iterations that
      * have only decode steps. */
     bool attended_prompts;
-    /* Bit p is set if the method measures phase p (enum kvd_phase) separately, not as a part of
-     * another phase. */
+    /* Bit p is set if the compression method measures phase p (enum kvd_phase) separately, not as a
+     * part of another phase. */
     unsigned apart;
     /* Page tables, one per KV head, or NULL if all KV heads cache the same tokens. If not NULL, the
      * callback `appended` must copy new K and V to the pages in these tables. */
     const kvd_gpu_heads *heads;
     /* Name of the kernels that replace the attention of decode steps, or NULL. */
     const char *kernels;
-    /* Bytes that the method adds to each page, summed over the layers without a sliding window
-     * (page_bytes) and with one (near_page_bytes). */
+    /* Bytes that the compression method adds to each page, summed over the layers without a sliding
+     * window (page_bytes) and with one (near_page_bytes). */
     size_t page_bytes, near_page_bytes;
     /* Bytes that a running request needs outside the pages, summed over layers. */
     size_t slot_bytes;

@@ -53,8 +53,8 @@ int kvd_host_codes_begin(kvd_host_codes *k, const kvd_iteration *it, kvd_err *er
 /* Starts copying `width` elements per new token from x, where rows are `ld` apart, to the host. */
 int kvd_host_codes_fetch(kvd_host_codes *k, int layer, const void *x, size_t ld, size_t width,
                          cudaStream_t stream, kvd_err *err);
-/* Starts copying K and V of new tokens to the host. Also copies the layer's input, if the method
- * needs it. */
+/* Starts copying K and V of new tokens to the host. Also copies the layer's input, if the
+ * compression method needs it. */
 int kvd_host_codes_append(kvd_host_codes *k, const kvd_paged_rows *r, kvd_err *err);
 /* Must be called after a layer's attention. Starts computing attention probabilities on the GPU, if
  * the method needs them. Otherwise starts compressing prompts, if the GPU compresses them. */

@@ -436,7 +436,7 @@ void kvd_paged_cache_begin(kvd_paged_cache *c)
 }
 
 /* Returns the tiles (blocks of query rows of one head) into which the attention of prompts is
- * divided. Layers with equal head dimensions (`work`) share the tiles. */
+ * divided. work: index of a group of layers with equal head dimensions, which share the tiles. */
 static kvd_paged_prompts *prepare(kvd_paged_cache *c, int work, int layer, const kvd_attn_map *map,
                                   cudaStream_t stream, kvd_err *err)
 {
@@ -513,7 +513,8 @@ static int attend_rest(kvd_paged_cache *c, const kvd_paged_rows *r, void *out, k
         attend_prompts(c, p, r->layer, kvd_paged_cache_pool(c, r->layer), out, r->stream, err));
 }
 
-/* Returns true if the method has a callback that must run after the attention of this layer. */
+/* Returns true if the compression method has a callback that must run after the attention of this
+ * layer. */
 static bool works_after(const kvd_paged_cache *c, const kvd_paged_rows *r)
 {
     const kvd_gpu_method *const m = c->method;

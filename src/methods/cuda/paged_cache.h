@@ -47,7 +47,7 @@ typedef struct kvd_paged_cache {
     /* True if prompts attend to K and V before projection, in iterations without decode steps. Must
      * be set before kvd_paged_cache_init, which resets it to false if no head is projected. */
     bool exact_prompts;
-    /* True if the method lets prompts attend to unprojected K and V. */
+    /* True if the compression method lets prompts attend to unprojected K and V. */
     bool exact_method;
     /* True if the cache serves text generation, that is, if exact_prompts was set when
      * kvd_paged_cache_init was called. */

@@ -116,7 +116,7 @@ double *kvd_channels_moments(const kvd_checkpoint *c, kvd_err *err);
 
 typedef struct {
     kvd_method_info info; /* must be the first member */
-    /* Matrix pairs from which the method's rotations are computed. pair[0], for example
+    /* Matrix pairs from which the method's rotation matrices are computed. pair[0], for example
      * KVD_PAIR_QK, gives the rotations of Q and K. pair[1] gives the rotations of V. */
     kvd_pair pair[2];
     /* True if all heads keep the same number of dimensions. */

@@ -1,4 +1,5 @@
-/* Methods that project K and V of each request on the leading columns of a rotation.
+/* Methods that project K and V of each request on the leading columns of a rotation (orthogonal
+ * matrix).
  *
  * Method strawman computes the right singular vectors of K and of V of each prompt. Parameter
  * online=1 computes the right singular vectors of the stacked matrices [Q; K] and [V; W_O] of each

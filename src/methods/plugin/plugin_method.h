@@ -17,7 +17,8 @@
 enum { KVD_PLUGIN_KEYS = 8 };
 
 typedef struct {
-    /* The plugin's method in the form of kvdim's own methods. Must be the first member. */
+    /* The plugin's compression method, described by the same structure as a built-in method. Must
+     * be the first member. */
     union {
         kvd_method_info info;
         kvd_tokens_method tokens;

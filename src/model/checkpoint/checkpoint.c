@@ -165,7 +165,7 @@ static bool is_stored(const kvd_checkpoint *c, const char *name)
 {
     kvd_tensor t;
     kvd_err ignored;
-    /* true also for a tensor of an unsupported type */
+    /* A tensor of an unsupported type counts as stored. */
     return find_stored(c, name, &t, &ignored) != 1;
 }
 

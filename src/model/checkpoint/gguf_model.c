@@ -267,8 +267,8 @@ int kvd_gguf_model_find(const kvd_gguf_model *m, const char *name, kvd_tensor *o
 
 bool kvd_gguf_model_has_tokenizer(const kvd_gguf_model *m)
 {
-    /* unused error message: a key of the wrong type is no error here, because it shows that the
-     * file has a tokenizer */
+    /* Error if the key's value is not a text. Ignored, because the file then also has a
+     * tokenizer. */
     kvd_err ignored;
     const char *s;
     size_t len;

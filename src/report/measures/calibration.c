@@ -60,8 +60,8 @@ bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calib
            !kvd_rows_differ(a->accuracy, a->row, b->accuracy, b->row, "calibration,widths");
 }
 
-/* Returns a code for what rotations were calibrated on: 0 for tokens, 1 for K-means centroids, 2
- * for centroids weighted by cluster size. */
+/* Returns a code for the vectors from which rotation matrices were computed: 0 for tokens, 1 for
+ * K-means centroids, 2 for centroids weighted by cluster size. */
 static int kind_of(const kvd_calibration *c)
 {
     return c->centroids == 0 ? 0 : c->weighted ? 2 : 1;

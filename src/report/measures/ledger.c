@@ -267,9 +267,9 @@ static void plain_name(const char *measure, char *buf, size_t size)
         snprintf(buf, size, "%s", measure);
 }
 
-/* Parses text such as "1:1 equal rates": the range of values expected if a claim is false, and a
- * description of this range. Returns the description. If the text has no range, *lo and *hi become
- * NaN. */
+/* Parses a range and its description, such as "0.9:1.1 equal rates" for 0.9 to 1.1. The range holds
+ * the values expected if a claim is false. Returns the description. If the text has no range, *lo
+ * and *hi become NaN. */
 static const char *null_of(const char *text, double *lo, double *hi)
 {
     int n = 0;

@@ -63,7 +63,7 @@ int kvd_verdict_judge(const kvd_verdict_rule *rule, const kvd_measured *main,
                       const kvd_measured *trend, kvd_verdict *verdict, kvd_err *err);
 
 /* Returns the fraction of the tested request rates at which a measured value is between lo and hi.
- * Tested: 0.1 to 1 times the highest rate that the baseline method sustains. */
+ * Tested: 0.1 to 1 times the highest request rate that the baseline method sustains. */
 double kvd_share_of_loads(const kvd_measured_value *v, size_t n, double lo, double hi);
 
 /* Tests a claim at every simulated request rate, separately for each serving setup (such as model
@@ -134,8 +134,8 @@ typedef struct {
 typedef struct {
     char model[64];
     char dataset[KVD_MOST_DATASETS][32];
-    /* epsilon: mean |R_ij| of the rotation R calibrated on a data set. delta: mean |R_ij - S_ij|,
-     * where S is the rotation calibrated on a reference data set. */
+    /* epsilon: mean |R_ij| of the rotation matrix R calibrated on a data set. delta: mean |R_ij -
+     * S_ij|, where S is the rotation calibrated on a reference data set. */
     kvd_printed epsilon[KVD_MOST_DATASETS], delta[KVD_MOST_DATASETS];
     size_t n;
 } kvd_published_model;

@@ -67,7 +67,7 @@ typedef struct {
 
 typedef int (*measure)(const request *q, const char *name, kvd_measured *out, kvd_err *err);
 
-/* Returns true if *s has one rotation per query head (if `per_query`) or one per KV head
+/* Returns true if *s has one rotation matrix per query head (if `per_query`) or one per KV head
  * (otherwise). Always true if the model has as many KV heads as query heads. */
 static bool paired_as(const kvd_spectrum *s, bool per_query)
 {

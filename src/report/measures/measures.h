@@ -32,8 +32,8 @@ typedef struct {
     double delta_ratio, aligned_ratio, overlap_half, energy_half;
 } kvd_token_point;
 
-/* Compares rotations calibrated on a text and on a reference text, for each number of calibration
- * tokens. The caller must free *points. */
+/* Compares rotation matrices calibrated on a text and on a reference text, for each number of
+ * calibration tokens. The caller must free *points. */
 int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, kvd_err *err);
 
 /* Returns true if calibrations a and b used the same text: their labels or their text hashes are
@@ -48,9 +48,11 @@ bool kvd_of_token_counts(const kvd_similarity *s);
 
 /* Returns true unless another row averages this row with results for other random seeds. */
 bool kvd_row_is_point(const kvd_rows *rows, size_t row);
-/* Returns true if a result was measured with quantised weights and an uncompressed KV cache. */
+/* Returns true if an accuracy result was measured with quantised weights and an uncompressed KV
+ * cache. */
 bool kvd_row_is_weights(const kvd_rows *rows, size_t row);
-/* Returns true if a result's method was calibrated on the text on which it was evaluated. */
+/* Returns true if an accuracy result's compression method was calibrated on the text on which it
+ * was evaluated. */
 bool kvd_on_calibration_text(const kvd_rows *rows, size_t row);
 /* Returns true if `a` is "NAME-a" and `b` is "NAME-b", the labels of the two halves of one text. */
 bool kvd_other_half(const char *a, const char *b);
@@ -67,8 +69,8 @@ typedef struct {
     /* true if the simulated server's queue grew, because requests arrived faster than it
      * answered */
     bool grows;
-    /* true if the compared method has no result at the request rate just below the rate of this
-     * value */
+    /* true if the compared method has no serving result at the request rate just below the rate of
+     * this value */
     bool gap;
     double lo, hi; /* ends of the 95 % interval; NaN if not known */
     /* null range: range of values that is expected if the paper's claim is false; NaN if unknown */
@@ -123,7 +125,7 @@ int kvd_jct_measure(const kvd_results *r, const char *name, const char *sizes, k
  * as "p99-zack". docs/definitions.md lists these measures. */
 bool kvd_rate_measure_known(const char *name);
 /* Computes a measure such as "p99-zack": the strongest compression that keeps 99 % of a score.
- * Reads only results on texts or tasks whose names contain `text`. */
+ * Reads only accuracy results on texts or tasks whose names contain `text`. */
 int kvd_rate_measure(const kvd_results *r, const char *name, const char *text, kvd_measured *out,
                      kvd_err *err);
 
@@ -159,15 +161,15 @@ typedef struct {
     double oracle_lo, oracle_hi;
 } kvd_judged_proposal;
 
-/* For each result with parameters that kvdim-fit proposed, finds the smallest measured cache of
- * equal or lower loss. The caller frees *all [n]. */
+/* For each accuracy result with parameters that kvdim-fit proposed, finds the smallest measured
+ * cache of equal or lower loss. The caller frees *all [n]. */
 int kvd_proposals_judge(const kvd_results *r, kvd_judged_proposal **all, size_t *n, kvd_err *err);
 
 /* Computes by how many percent caches with parameters from kvdim-fit are larger than the smallest
  * measured caches of equal or lower loss. */
 int kvd_proposals_measure(const kvd_results *r, kvd_measured *out, kvd_err *err);
 
-/* smallest number of results from which a method's saved cache bytes are estimated */
+/* smallest number of accuracy results from which a method's saved cache bytes are estimated */
 enum { KVD_FEWEST_POINTS = 3 };
 
 /* Returns the recorded search for the strongest compression with which the method of *e keeps the
@@ -215,8 +217,8 @@ typedef struct {
 int kvd_calibration_points(const kvd_results *r, kvd_calibration_point **points, size_t *n,
                            kvd_err *err);
 
-/* Returns true if two results have the same method and remove the same fraction p of the
- * dimensions, under equal conditions. */
+/* Returns true if two accuracy results have the same compression method, the same fraction p of
+ * removed dimensions and equal conditions, such as model and text. Their calibration may differ. */
 bool kvd_calibration_same_choice(const kvd_calibration_point *a, const kvd_calibration_point *b);
 /* Returns true if two results have equal methods, equal fractions of removed dimensions, and equal
  * kinds of calibration vectors: tokens, centroids or weighted centroids. If `centroids`, the

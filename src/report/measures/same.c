@@ -9,8 +9,8 @@
 typedef struct {
     const char *column;
     /* Name of a group of columns that callers can exclude from the comparison: "widths" (kept
-     * dimensions), "sample" (evaluated texts) or "bases" (rotations). NULL if the column is in no
-     * group. */
+     * dimensions), "sample" (evaluated texts) or "bases" (rotation matrices). NULL if the column is
+     * in no group. */
     const char *group;
     bool text;
 } condition;

@@ -205,8 +205,8 @@ static const kvd_report_row *at_rate(const curve *c, const kvd_report_row *b)
     return NULL;
 }
 
-/* Request rates up to this multiple of the highest rate count as the highest rate, because searches
- * for it can differ by 0.4 %. */
+/* Largest ratio of a request rate to the highest sustained rate at which the two rates count as
+ * equal. Two searches for the highest rate differ by up to 0.4 %. */
 static const double last_load = 1.005;
 
 static void end_at_highest_rate(kvd_measured *v, size_t first)
@@ -259,7 +259,8 @@ static int of_loads(const kvd_report_rows *all, const question *q, const kvd_rep
 }
 
 /* Appends curves that compare two methods, A and B, at different request rates. Uses results of A
- * with the model, GPU and trace of `top`, which is the result of B at its highest rate. */
+ * with the model, GPU and trace of `top`, which is the result of B at the highest request rate that
+ * it sustains. */
 static int of_curves(const kvd_report_rows *all, const question *q, const kvd_report_row *top,
                      kvd_measured *out, kvd_err *err)
 {

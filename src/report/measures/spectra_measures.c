@@ -187,8 +187,8 @@ int kvd_token_points(const kvd_results *r, kvd_token_point **points, size_t *n, 
     qsort(all, first, sizeof *all, by_series);
     size_t total = first;
     for (size_t i = 0; i < first; i++) {
-        /* true unless an earlier result has the same text label, matrix (such as Q-K) and number of
-         * tokens */
+        /* true unless an earlier spectrum has the same text label, matrix (such as Q-K) and number
+         * of tokens */
         bool leads = true;
         for (size_t j = 0; j < i && leads; j++)
             leads = strcmp(all[j].label, all[i].label) || all[j].p.pair != all[i].p.pair ||

@@ -17,8 +17,8 @@ const kvd_target_result *kvd_entry_search(const kvd_accuracy_entry *e, double ta
     return NULL;
 }
 
-/* Returns the name of the method parameter that the user varied. Older files do not name it; in
- * these files it is p, the fraction of dimensions that is removed. */
+/* Returns the name of the compression method's parameter that the user varied. Older files do not
+ * name it; in these files it is p, the fraction of dimensions that is removed. */
 static const char *key_of(const kvd_accuracy_entry *e)
 {
     const char *const key = kvd_entry_text(e, "rate_key");

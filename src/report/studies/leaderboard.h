@@ -29,7 +29,7 @@ typedef struct {
 double kvd_standing_score(const kvd_standing *x);
 /* Returns the bytes that a step reads, divided by those of an uncompressed 16-bit cache. */
 double kvd_standing_read(const kvd_standing *x);
-/* Returns the name of the method in tables and figures of one model. */
+/* Returns the name of the compression method in tables and figures of one model. */
 const char *kvd_standing_name(const kvd_standing *x);
 
 /* note below a table: explains the columns of stored and of read cache bytes */

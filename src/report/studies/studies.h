@@ -29,7 +29,8 @@ void kvd_study_rates(const kvd_results *r, kvd_report *report);
 /* Adds tables and figures of accuracy against the fraction of dimensions that is removed, and
  * against cache bytes. `paired`: method to compare with all others, or NULL for no comparison. */
 int kvd_study_accuracy(const kvd_results *r, const char *paired, kvd_report *report, kvd_err *err);
-/* Adds the results that no other result beats in both accuracy and cache bytes (Pareto front). */
+/* Adds the accuracy results that no other result beats in both accuracy and cache bytes (Pareto
+ * front). */
 int kvd_study_pareto(const kvd_accuracy_entries *all, kvd_section *s, kvd_err *err);
 /* Adds a comparison of methods' accuracies after calibration on the evaluated text and after
  * calibration on another text. */

@@ -109,8 +109,8 @@ static bool has_curve(const kvd_accuracy_entries *all, const char *label)
     return false;
 }
 
-/* Returns true if the method of result i was measured at two or more settings. Settings that
- * kvdim-eval --target tried to find the strongest compression do not count. */
+/* Returns true if the compression method of accuracy result i was measured at two or more settings.
+ * Settings that kvdim-eval --target tried to find the strongest compression do not count. */
 static bool is_swept(const kvd_accuracy_entries *all, size_t i)
 {
     size_t swept = 0;

@@ -9,8 +9,8 @@
 
 enum { MEASURES = 3, FEWEST_METHODS = 3, FEWEST_POINTS = 3 };
 
-/* Returns a measure of the result's loss: KL divergence (k = 0), lost top-1 accuracy (k = 1) or
- * perplexity divided by the uncompressed model's (k = 2). */
+/* Returns a measure of the accuracy loss of a compressed cache: KL divergence (k = 0), lost top-1
+ * accuracy (k = 1) or perplexity divided by the uncompressed model's (k = 2). */
 static double measure(const kvd_accuracy_entry *e, int k)
 {
     if (k == 2)
@@ -49,8 +49,8 @@ static bool beats(const kvd_accuracy_entry *a, const kvd_accuracy_entry *b, int 
     return bytes_a <= bytes_b && x <= y && (bytes_a < bytes_b || x < y);
 }
 
-/* Returns a bit mask. Bit k is set if result i is Pareto-optimal in cache bytes and loss measure
- * k. */
+/* Returns a bit mask. Bit k is set if accuracy result i is Pareto-optimal in cache bytes and loss
+ * measure k. */
 static unsigned fronts_of(const kvd_accuracy_entries *all, size_t i)
 {
     unsigned fronts = 0;

@@ -42,9 +42,9 @@ static bool has_share(const kvd_accuracy_entries *all, const candidate *c)
     return !isnan(kvd_entry_real(&all->item[c->first], "top1_share"));
 }
 
-/* Returns the result that saves the most cache bytes with at least 99 % of the uncompressed
- * accuracy. If none is so accurate, returns the most accurate result; NULL if no accuracy is
- * known. */
+/* Returns the accuracy result that saves the most cache bytes with at least 99 % of the
+ * uncompressed accuracy. If none is so accurate, returns the most accurate result; NULL if no
+ * accuracy is known. */
 static const kvd_accuracy_entry *best_point(const kvd_accuracy_entries *all, const candidate *c)
 {
     const kvd_accuracy_entry *best = NULL;

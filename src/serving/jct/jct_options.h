@@ -18,7 +18,7 @@ typedef struct {
     char *method_text[KVD_JCT_METHODS]; /* text of each --method as typed, allocated */
     size_t n_methods;
     kvd_method_paths files;
-    const char *spread; /* file of singular values for random rotations, or NULL */
+    const char *spread; /* file of singular values for random rotation matrices, or NULL */
     size_t *input, *output, *batch;
     size_t n_inputs, n_outputs, n_batches;
     const char *input_text, *output_text, *batch_text;

@@ -10,7 +10,7 @@
 typedef struct {
     /* method: name with parameters, such as "zack,p=0.5"; name: without them, such as "zack" */
     const char *method, *name;
-    double overall_p; /* fraction of all dimensions that the method removes */
+    double overall_p; /* fraction of all dimensions that the compression method removes */
     /* smallest and largest number of dimensions that a head keeps, and the coefficient of variation
      * of this number over heads */
     double width_min, width_max, width_cv;

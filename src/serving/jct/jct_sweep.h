@@ -32,7 +32,8 @@ typedef struct {
     kvd_progress progress;
 } kvd_jct_sweep;
 
-/* Runs all measurements that have no result yet. Skips those that need more cache than there is. */
+/* Runs all measurements that have no row in the result file yet. Skips those that need more cache
+ * than there is. */
 int kvd_jct_sweep_run(kvd_jct_sweep *s, kvd_err *err);
 
 /* Creates OUT.h5.partial, the unfinished output file. With --resume, first reads earlier results

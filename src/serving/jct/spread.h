@@ -1,5 +1,6 @@
-/* Makes random calibration data for timing: random rotations, and singular values measured on
- * another model. Accuracies that are measured with these data are meaningless. */
+/* Makes random calibration data for timing: random rotations (orthogonal matrices), and singular
+ * values measured on another model. Accuracies that are measured with these data are
+ * meaningless. */
 #ifndef KVD_SERVING_JCT_SPREAD_H
 #define KVD_SERVING_JCT_SPREAD_H
 
@@ -25,9 +26,9 @@ typedef struct {
 int kvd_spread_load(kvd_spread *s, const char *path, kvd_err *err);
 void kvd_spread_release(kvd_spread *s);
 
-/* Makes up the decomposition of matrices `pair`, such as Q and K, in *b, with one random rotation
- * for all heads. Each head gets the singular values of a random head of *s; all are 1 if s is
- * NULL. */
+/* Writes to *b a random decomposition of the matrices `pair`, such as Q stacked on K. All heads get
+ * one random rotation (orthogonal matrix). Each head gets the singular values of a random head of
+ * *s, or singular values of 1 if s is NULL. */
 int kvd_spread_pair(const kvd_spread *s, kvd_spectrum *b, kvd_pair pair, uint64_t seed,
                     kvd_err *err);
 

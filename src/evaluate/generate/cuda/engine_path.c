@@ -191,7 +191,7 @@ static size_t coded(const by_engine *e, size_t n)
     return sum;
 }
 
-/* Returns true if the method projects the keys of a prompt to fewer channels. */
+/* Returns true if the compression method projects the keys of a prompt to fewer channels. */
 static bool cuts_prompts(const by_engine *e)
 {
     return e->plan->channels && !e->plan->channels->prune;

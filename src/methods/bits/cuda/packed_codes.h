@@ -229,7 +229,7 @@ typedef struct {
 bool kvd_packed_decodes(const kvd_packed_args *a);
 size_t kvd_packed_decode_bytes(int n_ctas);
 /* Sets element i of d->pages_before to the number of pages that requests 0 .. i - 1 of the batch
- * read. Layers with equal sliding windows can share the result. */
+ * read. Layers with equal sliding windows can share the array. */
 cudaError_t kvd_packed_decode_plan(const kvd_packed_args *a, const kvd_packed_decode_args *d,
                                    cudaStream_t stream);
 /* Computes the attention of decode steps. The newest token of each request must already be in the

@@ -40,8 +40,8 @@ __device__ __forceinline__ uint4 scales_of(const page_of &o, int part, int block
     return *reinterpret_cast<const uint4 *>(o.codes + part + 64 * block + 16 * c);
 }
 
-/* Writes two dimensions of token t to the bf16 page: `restored` if the token is quantised,
- * otherwise the numbers in the ring buffer. */
+/* Writes two dimensions of token t to the bf16 page: the dequantised numbers `restored` if the
+ * token is quantised, otherwise the numbers in the ring buffer. */
 __device__ __forceinline__ void put_row(const page_of &o, int t, int coded, size_t at,
                                         uint32_t restored)
 {

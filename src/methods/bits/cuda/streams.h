@@ -131,9 +131,9 @@ cudaError_t kvd_cachegen_restore(const kvd_stream_batch *b, const kvd_cachegen_l
 cudaError_t kvd_cachegen_code(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                               uint32_t *units, uint32_t *beyond, cudaStream_t stream);
 
-/* Overwrites complete blocks of tokens in l->rows with their decoded numbers. The codes are not
- * stored. Adds their size in whole 16-bit words to units[slot], and the remainder in 1/16 bit to
- * part[slot]. */
+/* Overwrites complete blocks of tokens in l->rows with their dequantised numbers. Does not store
+ * the codes; only adds their size to two counters. units[slot] counts whole 16-bit words,
+ * part[slot] counts the remaining sixteenths of a bit. */
 cudaError_t kvd_cachegen_replace(const kvd_stream_batch *b, const kvd_cachegen_layer *l,
                                  uint32_t *units, uint32_t *part, cudaStream_t stream);
 
@@ -151,10 +151,10 @@ typedef struct {
     uint16_t *decoded;     /* bf16 [rows][ld]: components, then 1 */
     size_t ld;
 } kvd_whole_stream;
-/* Quantises K or V of new tokens, and writes the decoded numbers to s->decoded. The codes are not
- * stored. Adds their size to units[slot], in whole 16-bit words, and the rest of the size to
- * part[slot], in 1/16 bit. Skips the first n_sink tokens of each request. most: largest number of
- * new tokens of a request. */
+/* Quantises K or V of new tokens, and writes the dequantised numbers to s->decoded. Does not store
+ * the codes; only adds their size to two counters. units[slot] counts whole 16-bit words,
+ * part[slot] counts the remaining sixteenths of a bit. Skips the first n_sink tokens of each
+ * request. most: largest number of new tokens of a request. */
 cudaError_t kvd_whole_stream_round(const kvd_stream_batch *b, const kvd_whole_stream *s,
                                    size_t most, uint32_t *units, uint32_t *part,
                                    cudaStream_t stream);

@@ -286,7 +286,8 @@ __device__ __forceinline__ uint16_t component(const page_stream &p, const kvd_st
     return (uint16_t)(SCALES ? row : kvd_stream_half(p.value + 2 * (row + KVD_STREAM_HALF)));
 }
 
-/* Decodes the tokens of a stream, from the newest to the oldest. */
+/* Decodes the entropy-coded stream `p`, which has some elements of each token's vector. Starts with
+ * the newest token. */
 template <bool SCALES, bool WHOLE>
 __device__ __forceinline__ void decode_stream(const page_stream &p, const warp_memory &m, int lane)
 {

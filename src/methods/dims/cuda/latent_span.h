@@ -131,8 +131,8 @@ typedef struct {
     size_t ld, n, wide, batch;
     size_t width; /* number of vectors, at most n and `wide` */
     size_t rank;  /* at least width */
-    /* Results in device memory, one matrix [wide][rank] per prompt: `width` singular vectors as
-     * columns, then columns of zeros. */
+    /* Results in device memory: one matrix [wide][rank] per prompt. Its first columns are the
+     * computed singular vectors, all other columns are 0. */
     uint16_t *basis[KVD_LATENT_SPAN_BATCH];
     /* [batch] Results in pinned memory: |X Q|^2 / |X|^2 of each prompt, with X its keys or values
      * and Q the computed singular vectors. */

@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(THREADS, 16 * W16 > KVD_WIDTH_NARROW ? 1 : 2)
     const kvd_latent_head h = a.head[blockIdx.z / 2];
     const int rank = h.rank[side], length = __ldg(a.kv_len + b) - a.newest,
               units = (length + 15) / 16, part = PARTS ? RANK_PART : rank;
-    /* seen: oldest token to which a new token attends. first_unit: first block of 16 tokens that is
-     * restored from latent vectors. */
+    /* seen: oldest token to which a new token attends. first_unit: first block of 16 tokens whose K
+     * and V are computed from latent vectors. */
     const int seen = a.window ? max(__ldg(a.kv_len + b) - __ldg(a.q_len + b) + 1 - a.window, 0) : 0,
               first_unit = seen / KVD_PAGE_TOKENS * (KVD_PAGE_TOKENS / 16);
     /* True if this head's K or V has no projection: latent vectors are copied unchanged. */

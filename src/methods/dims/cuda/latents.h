@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /* Element offsets in a page at which K (index 0) and V (index 1) of one KV head begin. latent: in
- * pages of latent vectors. page: in pages of restored K and V. */
+ * pages of latent vectors. page: in pages of K and V computed from latent vectors. */
 typedef struct {
     int32_t latent[2], page[2];
     /* Offset in elements, in the array of all projections, of the projection [d_head][rank] that
@@ -91,8 +91,8 @@ cudaError_t kvd_latent_put(const kvd_latent_put_args *a, cudaStream_t stream);
 enum { KVD_LATENT_RANK_MAX = 1 << 14 };
 typedef struct {
     int32_t n, max_pages, n_kv_heads, d_head, max_rank;
-    /* Number of each request's newest tokens that are not restored, because the cache's pages
-     * already have their K and V. */
+    /* Number of each request's newest tokens whose K and V are not computed from latent vectors,
+     * because the cache's pages already have them. */
     int32_t newest;
     /* In device memory. kv_len [n]: number of tokens of each request. page_table [n][max_pages]:
      * numbers of each request's pages in the cache. */
@@ -104,10 +104,11 @@ typedef struct {
      * share projections. */
     int32_t window;
     /* [n] in device memory: number of new tokens of each request. Pages outside the sliding windows
-     * of these tokens are not restored. */
+     * of these tokens are skipped. */
     const int32_t *q_len;
     /* [n][max_pages * KVD_PAGE_TOKENS] in device memory: RoPE position of each cached token.
-     * Negative: the token's K and V are not restored. NULL: positions are 0, 1, 2, ... */
+     * Negative: K and V of the token are not computed from its latent vectors. NULL: positions are
+     * 0, 1, 2, ... */
     const int32_t *position;
     /* Offset, in elements, at which a page of latent vectors has its tokens' RoPE positions. 0:
      * pages store no positions. */
@@ -116,15 +117,15 @@ typedef struct {
      * matrix_slot of `matrix`. NULL: all requests share the projections. */
     const int32_t *slot;
     size_t matrix_slot;
-    /* [n_kv_heads] in device memory: for each KV head, where pages store its latent vectors and its
-     * restored K and V. */
+    /* [n_kv_heads] in device memory: for each KV head, where pages store its latent vectors, and
+     * the K and V computed from them. */
     const kvd_latent_head *head;
     const void *latents, *matrix;
     /* latent_page: number of elements of a page of latent vectors. page: number of elements of a
      * page of the cache. */
     size_t latent_page, page;
-    /* In device memory. bias [2 n_kv_heads][d_head]: added to restored K (first) and V. gain
-     * [d_head]: weights of an RMS norm of restored K. NULL: no bias, no norm. */
+    /* In device memory. bias [2 n_kv_heads][d_head]: added to the K (first) and V computed from
+     * latent vectors. gain [d_head]: weights of an RMS norm of this K. NULL: no bias, no norm. */
     const float *bias, *gain;
     float eps;
     /* [position][d_head / 2] Cosines and sines of RoPE. NULL: the keys get no RoPE. */
@@ -153,8 +154,9 @@ cudaError_t kvd_latent_restore_joint(const kvd_latent_restore_args *a, cudaStrea
 cudaError_t kvd_latent_join(const void *from, size_t columns, size_t rank, void *to,
                             cudaStream_t stream);
 
-/* Multiplies K and V of each request's last token by the projections of the request's slot, [2
- * n_kv_heads][d_head][rank] with K first. Stores the products as latent vectors. */
+/* Computes latent vectors of each request's last token: K and V times the projections that
+ * a->matrix has for the request's slot. The projections of a slot are [2 n_kv_heads][d_head][rank],
+ * K first. */
 cudaError_t kvd_latent_cut(const kvd_latent_restore_args *a, void *latents, cudaStream_t stream);
 
 /* Copies K and V of new tokens from the cache's pages to `rows` [tokens][2 n_kv_heads][d_head], K
@@ -370,7 +372,7 @@ typedef struct {
     int heads; /* adjacent KV heads that share a latent */
     kvd_latent_layer *layer;
     /* [n_layers][n_kv_heads] in device memory: for each KV head, where pages store its latent
-     * vectors and its restored K and V. */
+     * vectors, and the K and V computed from them. */
     kvd_latent_head *head;
     /* [n_layers][n_runs] in device memory: index in a page at which each run of 8 latent elements
      * begins, for the page's first token. */

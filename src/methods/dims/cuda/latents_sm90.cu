@@ -324,7 +324,8 @@ __device__ __forceinline__ void compute_all(const kvd_latent_restore_args &a, ui
                 load_turn(a, min(row + 8 * i, t.length - 1), lane, by + i);
             if (turns)
                 apply_rope(x, by[i], i, a.interleaved);
-            /* Sets the rows after the restored tokens to 0, if no newer tokens are stored there. */
+            /* Sets the rows after the computed K and V to 0, if no newer tokens are stored
+             * there. */
             if (there || !a.newest)
                 write_row(to, x, i, there);
         }

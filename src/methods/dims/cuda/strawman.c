@@ -1,5 +1,5 @@
-/* GPU code that projects K and V on the leading columns of rotations. The rotations are computed
- * from each prompt (method strawman, online=1) or read from a file (explicit=1). */
+/* GPU code that projects K and V on the leading columns of rotation matrices. These matrices are
+ * computed from each prompt (method strawman, online=1) or read from a file (explicit=1). */
 #include <stdlib.h>
 
 #include "methods/dims/cuda/strawman_parts.h"

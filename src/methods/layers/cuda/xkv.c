@@ -205,7 +205,7 @@ static int decompose(const xkv *k, const kvd_paged_rows *r, size_t first, size_t
 }
 
 /* Copies this layer's K and V of prompt tokens to k->x, next to the K and V of other layers. Copies
- * K before RoPE if the method needs it so. */
+ * K before RoPE if the compression method needs it so. */
 static int gather(const xkv *k, const kvd_paged_rows *r, kvd_err *err)
 {
     const kvd_paged_cache *const c = k->method.cache;

@@ -208,8 +208,8 @@ int32_t kvd_evict_splits(const kvd_attn_map *map, size_t batch, size_t room, int
 #ifndef __cplusplus
 #include "methods/cuda/paged_cache.h"
 
-/* Returns kernel arguments for dropping prompt tokens in a layer. The caller must set those that
- * depend on the method. */
+/* Returns kernel arguments for dropping prompt tokens in a layer. The caller must set the arguments
+ * that depend on the eviction method. */
 kvd_evict_prompts_args kvd_evict_prompts_of(const kvd_paged_cache *c, const kvd_paged_rows *r,
                                             int layer);
 /* If the cache also has the keys of prompts before projection, makes *a point to these keys and to

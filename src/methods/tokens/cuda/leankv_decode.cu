@@ -1,8 +1,8 @@
 /* Attention of decode steps over pages of method leankv. Tensor cores multiply the quantised
  * integers; the products are then scaled.
  *
- * All warps of all CTAs take tiles of 16 tokens in turn. Their results are merged in a fixed
- * order. */
+ * All warps of all CTAs take tiles of 16 tokens in turn. Their partial attention outputs are merged
+ * in a fixed order. */
 #include "common/cuda/launch.cuh"
 #include "kernels/cuda/mma.cuh"
 #include "methods/tokens/cuda/leankv.cuh"

@@ -123,7 +123,8 @@ typedef struct {
     /* Page number of the first page of slot 0. Slot s has page own + s as its first page. */
     int32_t own;
     kvd_zdc_levels levels;
-    /* [n_heads][rows] Attention that each token received. NULL unless the method is `received`. */
+    /* [n_heads][rows] Attention that each token received. NULL unless the compression method is
+     * `received`. */
     float *mass;
     /* If heads are divided among GPUs: importance of prompt tokens, from the heads of each GPU.
      * Otherwise parts.n is 0. */

@@ -108,7 +108,7 @@ __device__ __forceinline__ void put(const kvd_gpu_few_experts &a, const float (&
     const float *const bias = UP ? a.expert[g.expert].bias_gate_up : NULL;
 #pragma unroll
     for (uint32_t high = 0; high < 2; high++) {
-        /* Token of the tile whose results this lane has; warp i has tokens 16 i .. 16 i + 15 */
+        /* Token of the tile whose outputs this lane has; warp i has tokens 16 i .. 16 i + 15 */
         const uint32_t token = threadIdx.x / 32 * 16 + lane / 4 + 8 * high;
         if (token >= g.n)
             continue;

@@ -1,5 +1,5 @@
-/* Adds biases to Q, K and V, applies norms of heads and RoPE, and checks that results are finite,
- * in one kernel, in float32.
+/* Adds biases to Q, K and V, applies norms of heads and RoPE, and checks that Q, K and V are then
+ * finite, in one kernel, in float32.
  *
  * Each thread holds 16 bytes of a head's first half and 16 bytes of its second half, so RoPE needs
  * no exchange between threads. */

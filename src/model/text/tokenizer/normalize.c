@@ -397,7 +397,8 @@ static int strip(const step *s, const char *text, size_t len, kvd_buffer *out, s
     return kvd_buffer_add(out, text + begin, end - begin, err);
 }
 
-/* Converts each character on its own. A final Greek sigma becomes an ordinary one. */
+/* Converts characters to lower case, each without regard to its neighbours. Capital sigma always
+ * becomes U+03C3, even at the end of a word. */
 static int lowercase(const char *text, size_t len, kvd_buffer *out, size_t *first, kvd_err *err)
 {
     const size_t limit = *first;

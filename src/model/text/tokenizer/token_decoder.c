@@ -16,8 +16,7 @@ typedef enum { BYTE_LEVEL, METASPACE, REPLACE, BYTE_FALLBACK, FUSE, STRIP } kind
 typedef struct {
     kind kind;
     kvd_regex *pattern;
-    /* text of a decoder step: Replace inserts it, Strip removes it, Metaspace turns it into a
-     * space */
+    /* Text that the step inserts (REPLACE), removes (STRIP) or turns into a space (METASPACE). */
     kvd_buffer content;
     uint32_t start, stop;
     /* true if Metaspace deletes space markers in the first token, instead of replacing them by
