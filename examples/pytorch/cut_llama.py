@@ -88,8 +88,8 @@ try:
         cut = torch.stack([torch.tensor(r[p]["kept16"][-1]) for p in ("qk", "vw")])
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device).eval()
     encode = AutoTokenizer.from_pretrained(folder)
-except (AttributeError, KeyError, OSError, ValueError) as error:
-    sys.exit(f"cannot open one of {', '.join(given[:4])}: {str(error).strip().splitlines()[0]}")
+except (AttributeError, ImportError, KeyError, OSError, RuntimeError, ValueError) as e:
+    sys.exit(f"cannot open one of {', '.join(given[:4])}: {(str(e) or repr(e)).split(chr(10))[0]}")
 model.config.model_type == "llama" or sys.exit(f"{folder}: this script cuts Llama models only")
 blocks = [b.self_attn for b in model.model.layers]
 ids = encode("The old house at the end of the road", return_tensors="pt").input_ids.to(device)

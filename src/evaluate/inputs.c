@@ -317,7 +317,7 @@ int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err 
     const bool searched = in->inert && in->searches && !in->cfg->sweep;
     kvd_method_tradeoff rate;
     kvd_err unused;
-    if (!in->unsuited || kvd_method_is_none(m) ||
+    if (!in->unsuited || kvd_method_is_none(m) || (!in->cfg->sweep && !in->inert) ||
         (in->cfg->sweep ? kvd_method_tradeoff_find(m, NULL, &rate, &unused)
                         : !searched && !has_others(in, i)))
         return -1;
@@ -387,9 +387,8 @@ int kvd_inputs_end_search(kvd_inputs *in, kvd_method_target *t, int status, kvd_
     if (!status)
         kvd_fail(err, "method '%s': no value of %s changes a cached token",
                  kvd_method_name(t->method), t->rate.name);
-    else if (!in->unsuited)
+    else
         return -1;
-    in->unsuited = false;
     t->failed = true;
     fprintf(stderr, "%s: warning: '%s' is not searched: %s\n", in->run.program, t->name, err->msg);
     return 0;
@@ -543,19 +542,39 @@ static void unused(kvd_inputs *in, const char *program)
         fprintf(stderr, "%s: warning: %s\n", program, note.msg);
 }
 
+/* Returns the file of calibration sequences shorter than `longest` tokens from which method m takes
+ * rotations of keys after RoPE, or codes of such keys. Returns NULL if there is none.
+ * Writes the largest possible length of its sequences to *length. */
+static const char *short_calibration(const kvd_inputs *in, const kvd_method *m, size_t longest,
+                                     size_t *length)
+{
+    const kvd_spectrum *const s = m->spectrum;
+    const kvd_activations *const a = &in->files.calibration;
+    if (!s || strcmp(s->rope, "after") || m->cut == KVD_CUT_V || m->p_side[0] == 0)
+        return NULL;
+    *length = s->seq_len < s->n_tokens ? s->seq_len : s->n_tokens;
+    if (*length && *length < longest)
+        return m->spectrum_path;
+    if (!(kvd_plan_needs(&m->plan) & KVD_NEEDS_ACTIVATIONS) || !in->cfg->files.calibration)
+        return NULL;
+    *length = a->seq_len < a->n_tokens ? a->seq_len : a->n_tokens;
+    return *length && *length < longest ? in->cfg->files.calibration : NULL;
+}
+
 void kvd_inputs_warn_positions(kvd_inputs *in, size_t longest, const char *program)
 {
     for (size_t i = 0; i < in->cfg->n_methods && !in->short_calibration; i++) {
-        const kvd_method *const m = &in->cfg->method[i];
-        const kvd_spectrum *const s = m->spectrum;
-        if (!s || strcmp(s->rope, "after") || !s->seq_len || s->seq_len >= longest)
+        size_t length;
+        const char *const path = short_calibration(in, &in->cfg->method[i], longest, &length);
+        if (!path)
             continue;
         in->short_calibration = true;
         fprintf(stderr,
-                "%s: warning: '%s' was calibrated on sequences of %zu tokens, the longest here has "
-                "%zu: rotations of keys after RoPE lose more at later positions; kvdim-collect "
-                "--seq-len %zu reaches them (docs/methods.md#sequences-of-the-calibration)\n",
-                program, m->spectrum_path, s->seq_len, longest, longest);
+                "%s: warning: '%s' was calibrated on sequences of at most %zu tokens, the longest "
+                "here has %zu: rotations of keys after RoPE lose more at later positions; "
+                "kvdim-collect --seq-len %zu reaches them "
+                "(docs/methods.md#sequences-of-the-calibration)\n",
+                program, path, length, longest, longest);
     }
 }
 

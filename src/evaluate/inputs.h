@@ -127,8 +127,8 @@ int kvd_inputs_check_plans(kvd_inputs *in, const char *program, kvd_err *err);
 /* Call it after method i failed with *err, to continue without this method. Prints *err as a
  * warning, removes the parameter values of the method and returns 0.
  *
- * - Returns -1 if in->unsuited is false or, without --sweep, if no other compression method is
- *   left.
+ * - Returns -1 if in->unsuited is false. Without --sweep, also if compression had an effect or no
+ *   other compression method is left.
  * - Without --sweep, keeps the parameter values if in->inert and in->searches are true. */
 int kvd_inputs_leave_out(kvd_inputs *in, size_t i, const char *program, kvd_err *err);
 /* Fails if methods were removed from the run and no compression method is left. */
@@ -141,9 +141,9 @@ void kvd_inputs_warn_left(const kvd_inputs *in);
  * -1. */
 int kvd_inputs_pass_value(kvd_inputs *in, const kvd_method_target *t, const kvd_point *point,
                           kvd_target_sample *out, kvd_err *err);
-/* Ends search `t` of option --target. `status`: return value of kvd_method_target_search. If the
- * method's parameters made the search impossible, prints a warning, sets t->failed and returns
- * 0. */
+/* Ends search `t` of option --target. `status`: return value of kvd_method_target_search. If no
+ * value of the searched parameter changes a cached token, prints a warning, sets t->failed and
+ * returns 0. */
 int kvd_inputs_end_search(kvd_inputs *in, kvd_method_target *t, int status, kvd_err *err);
 /* t [n]: finished searches of option --target. Fails if n > 0 and all searches failed; the error
  * message includes that of the last search, *err. */

@@ -583,7 +583,7 @@ static int print_end(const tasks_run *v, kvd_err *err)
     const kvd_common_options *const o = &v->cfg->in.common;
     if (!o->quiet && !o->json)
         kvd_print_legend(v->scores ? kvd_benchmark_legend : kvd_task_legend, &v->cfg->in);
-    if (v->scores && !o->quiet)
+    if (v->scores)
         warn_of_zeros(rows_of(v));
     kvd_inputs_warn_left(&v->in);
     return o->json ? print_json(v, err) : 0;
@@ -621,6 +621,7 @@ static int run_part(tasks_run *v, kvd_err *err)
         (kvd_tasks_has_benchmark(cfg) ? run_benchmark(v, err) : run_methods(v, err)) ||
         kvd_inputs_check_left(&v->in, err))
         return -1;
+    kvd_inputs_warn_left(&v->in);
     if (!cfg->in.common.quiet)
         fprintf(stderr,
                 "%s: part %zu of %zu is complete in '%s'; after all parts, the same command with "

@@ -101,7 +101,7 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
 {
     json_t *root = json_object(), *ledger = json_array(), *figures = json_array(),
            *tables = json_array();
-    json_t *random = json_array(), *missing = json_array();
+    json_t *random = json_array(), *missing = json_array(), *no_png = json_array();
     int bad = !root || !ledger || !figures || !tables || !random || !missing;
     for (size_t i = 0; i < r->n && !bad; i++)
         if (kvd_result_random_weights(&r->item[i]))
@@ -123,14 +123,18 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
             bad = f->why.len
                       ? json_array_append_new(missing, json_pack("{s:s, s:s}", "name", f->name,
                                                                  "why", kvd_text_get(&f->why)))
-                      : json_array_append_new(figures, json_string(f->name));
+                      : json_array_append_new(figures, json_string(f->name)) ||
+                            (f->no_png.len &&
+                             json_array_append_new(no_png,
+                                                   json_pack("{s:s, s:s}", "name", f->name, "why",
+                                                             kvd_text_get(&f->no_png))));
         }
     }
     bad = bad || json_object_set_new(root, "program", json_string(program)) ||
           json_object_set_new(root, "output", json_string(cfg->common.output)) ||
           json_object_set(root, "ledger", ledger) || json_object_set(root, "tables", tables) ||
           json_object_set(root, "figures", figures) ||
-          json_object_set(root, "not_drawn", missing) ||
+          json_object_set(root, "not_drawn", missing) || json_object_set(root, "no_png", no_png) ||
           json_object_set(root, "random_weights", random) ||
           (cfg->n_compare &&
            json_object_set_new(root, "outside", json_integer((json_int_t)n_outside)));
@@ -144,6 +148,7 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
     json_decref(tables);
     json_decref(random);
     json_decref(missing);
+    json_decref(no_png);
     return bad ? kvd_fail(err, "cannot write the JSON summary") : 0;
 }
 

@@ -256,11 +256,12 @@ static void warn_of_noise(const kvd_rows *r)
         }
     }
     if (at < SIZE_MAX)
-        fprintf(stderr,
-                "%s: equal runs differ by up to %.0f %% of the JCT (%s, batch %.0f, input %.0f, "
-                "output %.0f): give more --repeats, or let nothing else run\n",
-                program, 100 * worst, kvd_row_text(r, at, "method"), kvd_row_real(r, at, "batch"),
-                kvd_row_real(r, at, "input"), kvd_row_real(r, at, "output"));
+        fprintf(
+            stderr,
+            "%s: warning: equal runs differ by up to %.0f %% of the JCT (%s, batch %.0f, input %.0f, "
+            "output %.0f): give more --repeats, or let nothing else run\n",
+            program, 100 * worst, kvd_row_text(r, at, "method"), kvd_row_real(r, at, "batch"),
+            kvd_row_real(r, at, "input"), kvd_row_real(r, at, "output"));
 }
 
 static int print_json(const kvd_jct_sweep *s, kvd_err *err)
@@ -290,8 +291,8 @@ static int run_sweep(kvd_jct_sweep *s, kvd_err *err)
         if (!cfg->requests && kvd_rows_count(s->out) > s->n_before)
             puts(kvd_jct_legend);
         print_break_even(s);
-        warn_of_noise(s->out);
     }
+    warn_of_noise(s->out);
     if (s->left_out)
         return kvd_fail(err, "%zu of %zu points were left out, see above", s->left_out, s->points);
     return 0;

@@ -101,11 +101,13 @@ done
 if [ -z "$said" ]; then ok "calibrated on the same text in another part is said"; else not_ok "calibrated on the same text in another part is said" "$said"; fi
 
 # Rotations of keys after RoPE meet positions that the calibration did not have.
-short="calibrated on sequences of 256 tokens, the longest here has 300: .*kvdim-collect --seq-len 300"
+short="calibrated on sequences of at most 256 tokens, the longest here has 300: .*kvdim-collect --seq-len 300"
 $EVAL $MODEL --text $TEXT --tokens 600 --seq-len 300 --spectrum "$D/s.h5" --method zack,p=0.5 --method fdc,p=0.5 -q -o "$D/long.h5" >"$D/out" 2>"$D/err"
 is "short calibration sequences are said once" 1 "$(grep -c "warning: '$D/s.h5' was $short" "$D/err")"
+$EVAL $MODEL --text $TEXT --tokens 600 --seq-len 300 --spectrum "$D/s.h5" --method zack,p=0.5,cut=v -q -o "$D/long.h5" >"$D/out" 2>"$D/err"
+is "not if keys are whole" 0 "$(grep -c "on sequences of at most" "$D/err")"
 $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 256 --spectrum "$D/s.h5" --method zack,p=0.5 -q -o "$D/long.h5" >"$D/out" 2>"$D/err"
-is "long enough ones are not" 0 "$(grep -c "on sequences of" "$D/err")"
+is "long enough ones are not" 0 "$(grep -c "on sequences of at most" "$D/err")"
 
 fails "another text under the label of the calibration" 1 "label 'articles' names two texts that begin differently: xxh3:.* in '$D/s.h5' and xxh3:.* in '$TEXT'" \
   $EVAL $MODEL --text $TEXT --label articles --tokens 2048 --seq-len 256 --spectrum "$D/s.h5" --method zack,p=0.9

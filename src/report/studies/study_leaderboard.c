@@ -518,7 +518,7 @@ static int leaderboard_of(const kvd_accuracy_entries *all, const kvd_results *r,
     int status = collect(all, &b, err);
     if (!status && b.n)
         say_cut(&b, s);
-    if (!status && b.models)
+    if (!status && b.n > 1 && b.n_sets > b.n_task_sets)
         kvd_text_raw(&s->words, "<p>Each model has its own figures and tables, whose titles name "
                                 "it.</p>\n");
     if (!status && b.n_task_sets > 1)

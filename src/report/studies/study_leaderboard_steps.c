@@ -106,7 +106,7 @@ static void steps_table(const kvd_leaderboard *b, const timed *all, size_t n,
         const timed *const x = &all[i];
         const kvd_report_row *const none = uncompressed_step(steps, x->row);
         kvd_table_text(t, x->row->place);
-        kvd_table_int(t, (int64_t)kvd_report_real(x->row, "context"));
+        kvd_table_count(t, kvd_report_real(x->row, "context"));
         kvd_table_text(t, kvd_standing_name(x->of));
         kvd_leaderboard_put_settings(t, x->of);
         kvd_table_real(t, 1e3 * step_seconds(x));
