@@ -441,12 +441,7 @@ static int run_benchmark(tasks_run *v, kvd_err *err)
                                               v->in.files.calibration.label, v->in.run.seed, err)))
         return -1;
     v->benchmark.journal = v->journal;
-    const kvd_continuations *const run = &v->benchmark.run;
-    size_t longest = 0;
-    for (size_t s = 0; s < run->n_sequences; s++)
-        if (run->offset[s + 1] - run->offset[s] + run->end[s + 1] - run->end[s] > longest)
-            longest = run->offset[s + 1] - run->offset[s] + run->end[s + 1] - run->end[s];
-    kvd_inputs_warn_positions(&v->in, longest, program);
+    kvd_inputs_warn_positions(&v->in, kvd_continuations_longest(&v->benchmark.run), program);
     for (size_t i = 0; i < v->items.n; i++)
         cut += v->benchmark.cut[i];
     if (cut && !cfg->in.common.quiet)
@@ -556,35 +551,13 @@ static int print_json(const tasks_run *v, kvd_err *err)
     return kvd_json_print(all, err);
 }
 
-/* Warns of benchmark tasks on which the uncompressed model scores 0. */
-static void warn_of_zeros(const kvd_rows *r)
-{
-    size_t n = 0, zeros = 0, first = 0;
-    while (n < kvd_rows_count(r) && !strcmp(kvd_row_text(r, n, "method"), "none"))
-        n++;
-    n -= n > 1; /* without the mean of several tasks */
-    for (size_t i = n; i-- > 0;)
-        if (kvd_row_real(r, i, "score") <= 0) {
-            zeros++;
-            first = i;
-        }
-    char more[48] = "";
-    if (zeros > 1)
-        snprintf(more, sizeof more, " and %zu further task%s", zeros - 1, zeros > 2 ? "s" : "");
-    if (zeros)
-        fprintf(stderr,
-                "%s: warning: the uncompressed model scores 0 on '%s'%s: no method can lose "
-                "anything there\n",
-                program, kvd_row_text(r, first, "label"), more);
-}
-
 static int print_end(const tasks_run *v, kvd_err *err)
 {
     const kvd_common_options *const o = &v->cfg->in.common;
     if (!o->quiet && !o->json)
         kvd_print_legend(v->scores ? kvd_benchmark_legend : kvd_task_legend, &v->cfg->in);
     if (v->scores)
-        warn_of_zeros(rows_of(v));
+        kvd_benchmark_table_warn_zeros(v->scores, program);
     kvd_inputs_warn_left(&v->in);
     return o->json ? print_json(v, err) : 0;
 }

@@ -102,7 +102,7 @@ static int print_json(const config *cfg, const kvd_results *r, const kvd_ledger 
     json_t *root = json_object(), *ledger = json_array(), *figures = json_array(),
            *tables = json_array();
     json_t *random = json_array(), *missing = json_array(), *no_png = json_array();
-    int bad = !root || !ledger || !figures || !tables || !random || !missing;
+    int bad = !root || !ledger || !figures || !tables || !random || !missing || !no_png;
     for (size_t i = 0; i < r->n && !bad; i++)
         if (kvd_result_random_weights(&r->item[i]))
             bad = json_array_append_new(random, json_string(r->item[i].path));

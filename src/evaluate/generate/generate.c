@@ -67,6 +67,16 @@ void kvd_continuations_release(kvd_continuations *c)
     *c = (kvd_continuations){.n_sequences = 0};
 }
 
+size_t kvd_continuations_longest(const kvd_continuations *c)
+{
+    size_t longest = 0;
+    for (size_t s = 0; s < c->n_sequences; s++) {
+        const size_t n = c->offset[s + 1] - c->offset[s] + c->end[s + 1] - c->end[s];
+        longest = n > longest ? n : longest;
+    }
+    return longest;
+}
+
 const char *kvd_generator_name(const kvd_generator_spec *s)
 {
     return !s->gpu ? "CPU, f32, row by row" : s->compute == KVD_BF16 ? "GPU, bf16" : "GPU, f32";

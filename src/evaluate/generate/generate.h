@@ -51,6 +51,8 @@ int kvd_sequences_end(kvd_sequences *s, size_t n_new, kvd_err *err);
 kvd_continuations kvd_sequences_take(kvd_sequences *s);
 void kvd_sequences_release(kvd_sequences *s);
 void kvd_continuations_release(kvd_continuations *c);
+/* Returns the number of tokens of the longest prompt with its output. */
+size_t kvd_continuations_longest(const kvd_continuations *c);
 
 /* Special value in place of a token id. In inputs, it lets the model choose the token. In outputs,
  * it says that no token was computed. */

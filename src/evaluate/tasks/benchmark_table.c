@@ -396,6 +396,28 @@ static int write_texts(kvd_h5 *f, const kvd_benchmark_table *t, kvd_err *err)
     return status ? -1 : 0;
 }
 
+void kvd_benchmark_table_warn_zeros(const kvd_benchmark_table *t, const char *program)
+{
+    const kvd_rows *const r = kvd_benchmark_table_rows(t);
+    size_t n = 0, zeros = 0, first = 0;
+    while (n < kvd_rows_count(r) && !strcmp(kvd_row_text(r, n, "method"), "none"))
+        n++;
+    n -= n > 1; /* without the mean of several tasks */
+    for (size_t i = n; i-- > 0;)
+        if (kvd_row_real(r, i, "score") <= 0) {
+            zeros++;
+            first = i;
+        }
+    char more[48] = "";
+    if (zeros > 1)
+        snprintf(more, sizeof more, " and %zu further task%s", zeros - 1, zeros > 2 ? "s" : "");
+    if (zeros)
+        fprintf(stderr,
+                "%s: warning: the uncompressed model scores 0 on '%s'%s: no method can lose "
+                "anything there\n",
+                program, kvd_row_text(r, first, "label"), more);
+}
+
 int kvd_benchmark_table_write(kvd_h5 *f, const kvd_benchmark_table *t, kvd_err *err)
 {
     return kvd_status(kvd_rows_write(f, t->rows, err) || write_numbers(f, t, err) ||

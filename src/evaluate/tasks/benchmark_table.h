@@ -31,6 +31,10 @@ extern const char kvd_benchmark_heading[], kvd_benchmark_legend[];
 /* Writes row i of the benchmark table as text into `line` [KVD_BENCHMARK_LINE]. Returns `line`. */
 const char *kvd_benchmark_table_line(const kvd_benchmark_table *t, size_t i, char *line);
 
+/* Warns on stderr of tasks on which the uncompressed model scores 0. `program`: name that begins
+ * the message. */
+void kvd_benchmark_table_warn_zeros(const kvd_benchmark_table *t, const char *program);
+
 int kvd_benchmark_table_write(kvd_h5 *f, const kvd_benchmark_table *t, kvd_err *err);
 
 #endif
