@@ -109,6 +109,8 @@ is "not if keys are whole" 0 "$(grep -c "on sequences of at most" "$D/err")"
 $EVAL $MODEL --text $TEXT --tokens 512 --seq-len 256 --spectrum "$D/s.h5" --method zack,p=0.5 -q -o "$D/long.h5" >"$D/out" 2>"$D/err"
 is "long enough ones are not" 0 "$(grep -c "on sequences of at most" "$D/err")"
 
+fails "a method whose file cannot be used ends the run" 1 "method 'projected': 'README.md' is not an HDF5 file" \
+  $EVAL $MODEL --text $TEXT $small --prompt 32 --method projected,file=README.md --method h2o -q
 fails "another text under the label of the calibration" 1 "label 'articles' names two texts that begin differently: xxh3:.* in '$D/s.h5' and xxh3:.* in '$TEXT'" \
   $EVAL $MODEL --text $TEXT --label articles --tokens 2048 --seq-len 256 --spectrum "$D/s.h5" --method zack,p=0.9
 
